@@ -1,0 +1,74 @@
+"""Every error tpusim raises on purpose, and the exit code each one means."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the input.
+
+    `message` says what was given, what is allowed and what to do; `where` says where it stands
+    ("file.yaml:12: array.rows", "--set clock=3"), or is None; `line` (from 1; 0: none) only orders problems.
+    """
+
+    message: str
+    where: str | None = None
+    line: int = 0
+
+    def __str__(self) -> str:
+        return self.message if self.where is None else f"{self.where}: {self.message}"
+
+
+class TpusimError(Exception):
+    """Base of every deliberate error; `exit_code` is what the command line returns."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(TpusimError, ValueError):
+    """The input cannot be used. Carries every problem found, not only the first.
+
+    Takes one message, one Problem, or an iterable of Problems.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, problems: str | Problem | Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = _as_problems(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
+        # Sweep workers send errors back pickled; the default would rebuild from the joined text.
+        return type(self), (self.problems,)
+
+
+class CapacityError(InputError):
+    """A layer cannot fit the vector memories; the message says what would fit."""
+
+
+class CheckFailed(TpusimError):
+    """An output element differs from the reference, or two engines disagree."""
+
+
+class DeadlockError(TpusimError):
+    """The machine stopped with work left; the message names who waits for whom."""
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """`"; did you mean word_elements?"`, or an empty string when nothing allowed comes close."""
+    names = list(allowed)
+    folded = given.casefold()
+    same = [name for name in names if name.casefold() == folded or name.casefold().endswith(f".{folded}")]
+    close = same or difflib.get_close_matches(given, names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _as_problems(problems: str | Problem | Iterable[Problem]) -> tuple[Problem, ...]:
+    if isinstance(problems, str):
+        return (Problem(problems),)
+    return (problems,) if isinstance(problems, Problem) else tuple(problems)

@@ -1,0 +1,249 @@
+"""Write a `Plan` down as the steps of a `Program`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+
+from tpusim.lowering.plan import Block, Plan, Stage, burst_bytes
+from tpusim.lowering.schedule import Load, assign_buffers, even, growing, slots_for, spread
+from tpusim.program import Box, FilterFill, FilterTile, IfmapFill, LaneGroup, Preload, Program, Spill, Step, Stream
+
+MOST_PIECES = 4
+
+
+class Emitter:
+    """Emits stage after stage, each preceded by the fills of the DMA slot that runs beside the stage before.
+
+    Step indices are remembered per load so that `after` can name what a step really waits for.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.steps: list[Step] = []
+        stages = plan.stages
+        self.ifmaps, self.ifmap_of = assign_buffers([(s.group, s.block) for s in stages], plan.tiling.ifmap_buffers)
+        self.filters, self.filter_of = assign_buffers(
+            [(s.group, s.fold, s.chunk) for s in stages], plan.tiling.filter_buffers
+        )
+        self.fold_ready: dict[tuple[int, int], int] = {}
+        self.weights_ready: dict[tuple[int, int], int] = {}
+        self.last_stream: list[int] = []
+        self.last_preload: list[int] = []
+        self.spills: list[int] = []
+        self.reads: dict[tuple[int, int], tuple[LaneGroup, ...]] = {}
+
+    def program(self) -> Program:
+        """The whole layer."""
+        plan = self.plan
+        queue = self._queue()
+        finished: int | None = None
+        for index, stage in enumerate(plan.stages):
+            for _, emit in sorted(queue[index], key=lambda entry: entry[0]):
+                emit()
+            if finished is not None:
+                self._spill(finished)
+            self._compute(index, stage)
+            finished = index if stage.chunk == len(plan.chunks) - 1 else None
+        self._spill(len(plan.stages) - 1)
+        return Program(
+            steps=tuple(self.steps),
+            images=plan.shape.images,
+            word_images=plan.word_images,
+            ifmap_shape=plan.shape.ifmap_shape,
+            filter_shape=plan.shape.filter_shape,
+            ofmap_shape=plan.shape.ofmap_shape,
+            groups=plan.shape.groups,
+            multi_tile=plan.multi_tile,
+            peak_words=plan.tiling.words,
+            ifmap_words=plan.tiling.ifmap_buffers * plan.tiling.ifmap_words,
+        )
+
+    def _add(self, step: Step) -> int:
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    # ---- the DMA queue
+
+    def _queue(self) -> dict[int, list[tuple[tuple[int, int, int], Callable[[], None]]]]:
+        """For each slot the fills in it, with the sort key (stage, pass, kind) that first needs each."""
+        queue: dict[int, list[tuple[tuple[int, int, int], Callable[[], None]]]] = defaultdict(list)
+        for index, load in enumerate(self.filters):
+            cuts = self._cuts(load, len(self.plan.chunks[load.key[2]]))
+            for cut, slot in zip(cuts, spread(len(cuts), slots_for(load)), strict=True):
+                queue[slot].append(((load.stage, cut.start, 0), self._filter_fill(index, load, cut)))
+        for index, load in enumerate(self.ifmaps):
+            for order, slot, emit in self._ifmap_fills(index, load):
+                queue[slot].append(((load.stage, order, 1), emit))
+        return queue
+
+    def _cuts(self, load: Load[Hashable], count: int) -> list[range]:
+        """The first load of its kind grows piece by piece, so that the first pass waits for little."""
+        if load.stage == 0:
+            return growing(count, -(-count // MOST_PIECES))
+        return even(count, MOST_PIECES)
+
+    def _ifmap_fills(
+        self, index: int, load: Load[tuple[int, int]]
+    ) -> list[tuple[int, int, Callable[[], None]]]:
+        """(first row fold, slot, emit) of each piece: by row folds where there are several, else by rows."""
+        block = self.plan.blocks[load.key[1]]
+        folds = len(self.plan.row_folds)
+        slots = slots_for(load)
+        if folds > 1:
+            cuts = self._cuts(load, folds)
+            pieces = [(cut, block.grid_rows) for cut in cuts]
+        else:
+            cuts = even(len(block.grid_rows), min(len(slots), MOST_PIECES))
+            pieces = [(range(1), block.grid_rows[cut.start : cut.stop]) for cut in cuts]
+        where = spread(len(pieces), slots)
+        return [
+            (cut.start, slot, self._ifmap_fill(index, load, block, cut, rows))
+            for slot, (cut, rows) in zip(where, pieces, strict=True)
+        ]
+
+    def _ifmap_fill(
+        self, index: int, load: Load[tuple[int, int]], block: Block, folds: range, grid_rows: range
+    ) -> Callable[[], None]:
+        plan, shape = self.plan, self.plan.shape
+        row_words = len(block.grid_cols) * len(block.groups)
+        words = len(folds) * len(grid_rows) * row_words
+        first, last = plan.row_folds[folds.start], plan.row_folds[folds.stop - 1]
+        at = load.key[0] * shape.channels
+        box = Box(
+            channels=range(at + first.start, at + last.stop),
+            rows=shape.row.coordinates(grid_rows),
+            cols=shape.col.coordinates(block.grid_cols),
+            images=plan.images(block.groups),
+        )
+        offset = folds.start * block.grid_words + (grid_rows.start - block.grid_rows.start) * row_words
+
+        def emit() -> None:
+            if not words:
+                return
+            step = self._add(
+                IfmapFill(
+                    after=() if load.freed < 0 else (self.last_stream[load.freed],),
+                    box=box,
+                    base=plan.ifmap_base(load.buffer) + offset,
+                    fold_channels=len(plan.row_folds[0]),
+                    fold_stride=block.grid_words,
+                    copies=plan.multi_tile,
+                    words=words,
+                    lane_words=plan.multi_tile * len(box.channels) * len(grid_rows) * row_words,
+                    hbm_bytes=self._bytes(box, shape.ifmap_shape),
+                )
+            )
+            for fold in folds:
+                self.fold_ready[index, fold] = step
+
+        return emit
+
+    def _filter_fill(self, index: int, load: Load[tuple[int, int, int]], cut: range) -> Callable[[], None]:
+        plan = self.plan
+        group, fold, chunk = load.key
+        base = plan.filter_base(load.buffer)
+        numbers = plan.chunks[chunk]
+        tiles = tuple(self._tile(number, numbers, base, group, fold) for number in numbers[cut.start : cut.stop])
+
+        def emit() -> None:
+            words = [plan.pass_words[number] for number in numbers[cut.start : cut.stop]]
+            elements = sum(tile.rows for tile in tiles) * len(tiles[0].out_channels)
+            step = self._add(
+                FilterFill(
+                    after=() if load.freed < 0 else (self.last_preload[load.freed],),
+                    tiles=tiles,
+                    words=sum(words),
+                    lane_words=sum(words) * len(tiles[0].out_channels),
+                    hbm_bytes=self._whole_bursts(elements),
+                )
+            )
+            for number in numbers[cut.start : cut.stop]:
+                self.weights_ready[index, number] = step
+
+        return emit
+
+    def _tile(self, number: int, chunk: range, base: int, group: int, fold: int) -> FilterTile:
+        plan = self.plan
+        each, columns = plan.passes[number], plan.col_folds[fold]
+        at = group * plan.shape.out_channels
+        return FilterTile(
+            base=base + sum(plan.pass_words[chunk.start : number]),
+            taps=each.taps,
+            channels=each.channels,
+            out_channels=range(at + columns.start, at + columns.stop),
+        )
+
+    # ---- compute and spill
+
+    def _compute(self, index: int, stage: Stage) -> None:
+        plan = self.plan
+        filter_load, ifmap_load = self.filter_of[index], self.ifmap_of[index]
+        tile = index // len(plan.chunks)
+        result = plan.psum_base(tile % plan.tiling.psum_buffers)
+        weights = plan.filter_base(self.filters[filter_load].buffer)
+        cols = len(plan.col_folds[stage.fold])
+        preload = stream = -1
+        for number in plan.chunks[stage.chunk]:
+            rows = plan.passes[number].rows
+            fill = self.weights_ready[filter_load, number]
+            preload = self._add(Preload(after=(fill,), base=weights, rows=rows, cols=cols))
+            weights += plan.pass_words[number]
+            stream = self._add(
+                Stream(
+                    after=self._stream_waits(ifmap_load, number, tile),
+                    preload=preload,
+                    reads=self._reads(ifmap_load, number),
+                    result_base=result,
+                    words=plan.blocks[stage.block].words,
+                    rows=rows,
+                    cols=cols,
+                    accumulate=number > 0,
+                )
+            )
+        self.last_preload.append(preload)
+        self.last_stream.append(stream)
+
+    def _stream_waits(self, ifmap_load: int, number: int, tile: int) -> tuple[int, ...]:
+        """The fill of its ifmap fold; the first pass of a block also the spill that frees its partial sums."""
+        fill = self.fold_ready.get((ifmap_load, self.plan.passes[number].fold))
+        waits = () if fill is None else (fill,)
+        freed = tile - self.plan.tiling.psum_buffers
+        return (*waits, self.spills[freed]) if number == 0 and freed >= 0 else waits
+
+    def _reads(self, ifmap_load: int, number: int) -> tuple[LaneGroup, ...]:
+        found = self.reads.get((ifmap_load, number))
+        if found is None:
+            load = self.ifmaps[ifmap_load]
+            base = self.plan.ifmap_base(load.buffer)
+            found = self.plan.reads(self.plan.passes[number], self.plan.blocks[load.key[1]], base)
+            self.reads[ifmap_load, number] = found
+        return found
+
+    def _spill(self, index: int) -> None:
+        plan, stage = self.plan, self.plan.stages[index]
+        tile = index // len(plan.chunks)
+        block, columns = plan.blocks[stage.block], plan.col_folds[stage.fold]
+        at = stage.group * plan.shape.out_channels
+        channels = range(at + columns.start, at + columns.stop)
+        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
+        self.spills.append(
+            self._add(
+                Spill(
+                    after=(self.last_stream[index],),
+                    box=box,
+                    base=plan.psum_base(tile % plan.tiling.psum_buffers),
+                    words=block.words,
+                    lane_words=block.words * len(columns),
+                    hbm_bytes=self._bytes(box, plan.shape.ofmap_shape),
+                )
+            )
+        )
+
+    def _bytes(self, box: Box, shape: tuple[int, int, int, int]) -> int:
+        hardware = self.plan.hardware
+        return burst_bytes(box, shape, hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
+
+    def _whole_bursts(self, elements: int) -> int:
+        burst = self.plan.hardware.hbm.burst_bytes
+        return -(-elements * self.plan.hardware.vector_memory.element_bytes // burst) * burst

@@ -1,0 +1,240 @@
+"""Choose the block of outputs held on chip, the loop order and the buffers: the cheapest that fits.
+
+The cost is an estimate in cycles (first fill + the longer of array and HBM + last spill); it steers the
+choice only and is never reported: cycles come from the engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.errors import CapacityError, Problem
+from tpusim.hardware import Hardware
+from tpusim.lowering.geometry import Axis, ConvShape
+from tpusim.lowering.reduction import ReductionPass, col_folds, reduction
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Block extent in outputs and word groups, loop order, passes per filter chunk, buffers per region."""
+
+    rows: int
+    cols: int
+    groups: int
+    loop_order: str
+    chunk_passes: int
+    ifmap_buffers: int
+    filter_buffers: int
+    psum_buffers: int
+    ifmap_words: int
+    chunk_words: int
+    psum_words: int
+
+    @property
+    def words(self) -> int:
+        """Words of vector memory a lane needs for all buffers together."""
+        return (
+            self.ifmap_buffers * self.ifmap_words
+            + self.filter_buffers * self.chunk_words
+            + self.psum_buffers * self.psum_words
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _FilterPlan:
+    """One way to hold the filter on chip: chunks of some passes, in two or more buffers."""
+
+    loop_order: str
+    chunk_passes: int
+    chunk_words: int
+    buffers: int
+    resident: bool
+
+
+def word_groups(images: int, word_elements: int) -> tuple[int, int]:
+    """(words per pixel, images per word): the images spread evenly over as few words as hold them."""
+    groups = -(-images // word_elements)
+    return groups, -(-images // groups)
+
+
+def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[int]:
+    """Words a lane needs for the weights of each pass: W weights of its column to a word."""
+    return [-(-each.rows // hardware.vector_memory.word_elements) for each in passes]
+
+
+def choose(shape: ConvShape, hardware: Hardware) -> Tiling:
+    """The tiling with the lowest estimated cycles.
+
+    Raises:
+        CapacityError: when not even a block of one output word fits; says how much memory would do.
+    """
+    search = _Search(shape, hardware)
+    best: tuple[float, Tiling] | None = None
+    for plan in search.filter_plans():
+        found = search.best_block(plan)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    if best is None:
+        raise _too_small(search)
+    return best[1]
+
+
+class _Search:
+    def __init__(self, shape: ConvShape, hardware: Hardware) -> None:
+        self.shape, self.hardware = shape, hardware
+        self.passes = reduction(shape, hardware)
+        self.pass_words = weight_words(self.passes, hardware)
+        self.columns = len(col_folds(shape, hardware))
+        self.groups, self.word_images = word_groups(shape.images, hardware.vector_memory.word_elements)
+
+    def filter_plans(self) -> Iterator[_FilterPlan]:
+        """Whole filter resident; a column fold at a time in either order; ever smaller chunks of a fold."""
+        folds = self.shape.groups * self.columns
+        whole, orders = sum(self.pass_words), self._orders()
+        for order in orders:
+            yield _FilterPlan(order, len(self.passes), whole, folds, resident=True)
+            yield _FilterPlan(order, len(self.passes), whole, min(2, folds), resident=folds <= 2)
+        chunk = len(self.passes) // 2
+        while chunk and "block_major" in orders:
+            words = max(
+                sum(self.pass_words[at : at + chunk]) for at in range(0, len(self.passes), chunk)
+            )
+            yield _FilterPlan("block_major", chunk, words, 2, resident=False)
+            chunk //= 2
+
+    def _orders(self) -> tuple[str, ...]:
+        wanted = self.hardware.mapping.loop_order
+        return ("block_major", "filter_major") if wanted == "auto" else (wanted,)
+
+    @cached_property
+    def _candidates(self) -> tuple[Counts, Counts, Counts]:
+        """Block extents (rows, cols, word groups) to try: whole rows, or parts of one row."""
+        rows, cols = _parts(self.shape.row.outputs), _parts(self.shape.col.outputs)
+        groups = _parts(self.groups)
+        whole = np.array([(r, cols[-1], g) for r in rows for g in groups], dtype=np.int64)
+        split = np.array([(1, c, g) for c in cols[:-1] for g in groups], dtype=np.int64).reshape(-1, 3)
+        r, c, g = np.concatenate([whole, split]).T
+        return r, c, g
+
+    def best_block(self, plan: _FilterPlan) -> tuple[float, Tiling] | None:
+        """The cheapest block under this filter plan, or None when nothing fits."""
+        rows, cols, groups = self._candidates
+        folds = self.passes[-1].fold + 1
+        ifmap = folds * _stored(self.shape.row, rows) * _stored(self.shape.col, cols) * groups
+        psum = rows * cols * groups
+        blocks = self._blocks()
+        ifmap_buffers = np.minimum(2, blocks * self.shape.groups)
+        psum_buffers = np.minimum(2, blocks * self.shape.groups * self.columns)
+        words = ifmap * ifmap_buffers + psum * psum_buffers + plan.buffers * plan.chunk_words
+        fits = words <= self.hardware.capacity_words
+        if not fits.any():
+            return None
+        cost = np.where(fits, self._cost(plan, ifmap, psum, blocks), np.inf)
+        at = int(cost.argmin())
+        return float(cost[at]), Tiling(
+            rows=int(rows[at]),
+            cols=int(cols[at]),
+            groups=int(groups[at]),
+            loop_order=plan.loop_order,
+            chunk_passes=plan.chunk_passes,
+            ifmap_buffers=int(ifmap_buffers[at]),
+            filter_buffers=plan.buffers,
+            psum_buffers=int(psum_buffers[at]),
+            ifmap_words=int(ifmap[at]),
+            chunk_words=plan.chunk_words,
+            psum_words=int(psum[at]),
+        )
+
+    def _blocks(self) -> Counts:
+        rows, cols, groups = self._candidates
+        return _ceil(self.shape.row.outputs, rows) * _ceil(self.shape.col.outputs, cols) * _ceil(self.groups, groups)
+
+    def _cost(self, plan: _FilterPlan, ifmap: Counts, psum: Counts, blocks: Counts) -> NDArray[np.float64]:
+        """Estimated cycles of the layer for every candidate block."""
+        shape, cycle_bytes = self.shape, float(self.hardware.hbm_bytes_per_cycle)
+        folds = shape.groups * self.columns
+        slots = 3 if len(self.passes) > 1 else 2
+        frame = max(self.word_images, slots)
+        preload = self.hardware.array.rows
+        serial = preload if frame == slots else 0
+        per_pass = np.maximum(psum * frame, preload) + serial
+        compute = (folds * len(self.passes)) * blocks * per_pass
+        element = self.hardware.vector_memory.element_bytes
+        load = ifmap / (self.passes[-1].fold + 1) * self.word_images * shape.channels * element
+        filter_bytes = shape.channels * shape.row.kernel * shape.col.kernel * shape.out_channels * element
+        reloads = self.columns if plan.loop_order == "filter_major" else 1
+        loads = shape.groups * blocks * np.where(blocks > 2, reloads, 1)
+        again = 1 if plan.resident or plan.loop_order == "filter_major" else blocks
+        out_block = psum * self.word_images * min(self.hardware.array.cols, shape.out_channels) * element
+        out_bytes = out_block * blocks * folds
+        hbm = (loads * load * self._waste("in") + shape.groups * filter_bytes * again + out_bytes * self._waste("out"))
+        first = load / (self.passes[-1].fold + 1)
+        total = first + np.maximum(compute * cycle_bytes, hbm - first - out_block) + out_block
+        if serial:
+            total = total + hbm
+        return np.asarray(total / cycle_bytes, dtype=np.float64)
+
+    def _waste(self, direction: str) -> NDArray[np.float64]:
+        """Bytes moved over bytes wanted: short runs of images are rounded up to whole bursts."""
+        _, _, groups = self._candidates
+        channels = self.shape.channels if direction == "in" else self.shape.out_channels
+        run = np.where(groups == self.groups, channels * self.shape.images, groups * self.word_images)
+        run_bytes = run * self.hardware.vector_memory.element_bytes
+        burst = self.hardware.hbm.burst_bytes
+        return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)
+
+
+def _parts(extent: int) -> list[int]:
+    """All distinct ceil(extent / n), ascending: block extents that cut an axis into nearly equal parts."""
+    parts, n = [extent], 1
+    while parts[-1] > 1:
+        n = -(-extent // (parts[-1] - 1))
+        parts.append(-(-extent // n))
+    return parts[::-1]
+
+
+def _ceil(extent: int, part: Counts) -> Counts:
+    return -(-extent // part)
+
+
+def _stored(axis: Axis, outputs: Counts) -> Counts:
+    """Most grid points that any `outputs` neighbouring outputs touch."""
+    span = (outputs - 1) * axis.step + (axis.kernel - 1) * axis.tap_step + 1
+    real = len(axis.stored(range(axis.outputs)))
+    return np.minimum(span, real)
+
+
+def _too_small(search: _Search) -> CapacityError:
+    shape, memory = search.shape, search.hardware.vector_memory
+    smallest = Tiling(1, 1, 1, "block_major", 1, 0, 0, 0, 0, 0, 0)
+    folds = search.passes[-1].fold + 1
+    one = np.array([1], dtype=np.int64)
+    ifmap = folds * int(_stored(shape.row, one)[0]) * int(_stored(shape.col, one)[0])
+    buffers = 2 if shape.groups * search.columns * search.groups * shape.row.outputs * shape.col.outputs > 1 else 1
+    chunks = min(2, len(search.passes) * search.columns * shape.groups)
+    smallest = replace(
+        smallest,
+        ifmap_words=ifmap,
+        ifmap_buffers=buffers,
+        psum_words=1,
+        psum_buffers=buffers,
+        chunk_words=max(search.pass_words),
+        filter_buffers=chunks,
+    )
+    need = smallest.words * search.hardware.word_bytes
+    return CapacityError(
+        [
+            Problem(
+                f"the smallest block (one output word) needs {smallest.words} words of "
+                f"{search.hardware.word_bytes} bytes a lane, the vector memory has {search.hardware.capacity_words}; "
+                f"set vector_memory.capacity to at least {need} B (now {memory.capacity_bytes} B)"
+            )
+        ]
+    )

@@ -1,0 +1,183 @@
+"""What came out of a simulation: one record a layer, and the totals over layers.
+
+Field names are those of the result JSON, so `Result.to_json()` is a plain dump.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall")
+"""Why the array stood still: HBM data late, output side not ready, weights not loaded, SRAM port full."""
+
+
+@dataclass(frozen=True)
+class VectorMemoryUse:
+    """Accesses are words, summed over all lanes; bytes are summed over all lanes."""
+
+    reads: int
+    writes: int
+    port_idle_ratio: float
+    peak_bytes: int
+    ifmap_bytes: int
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How the lowering cut a layer up: the block of outputs held on chip, and the loop order."""
+
+    rows: int
+    cols: int
+    images: int
+    blocks: int
+    row_folds: int
+    col_folds: int
+    loop_order: str
+    word_images: int
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first wrong output element of a layer, in the tensor's own coordinates."""
+
+    index: tuple[int, ...]
+    axes: tuple[str, ...]
+    expected: float
+    actual: float
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{axis}={i}" for axis, i in zip(self.axes, self.index, strict=True))
+        return f"ofmap[{where}] is {self.actual:g}, expected {self.expected:g}"
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """One layer. Cycles are clock cycles; `units` splits every unit's cycles, each adding up to `cycles`."""
+
+    name: str
+    op: str
+    macs: int
+    passes: int
+    multi_tile: int
+    cycles: int
+    time_us: float
+    ideal_cycles: int
+    pe_utilization: float
+    mapping_efficiency: float
+    tflops: float
+    stall_cycles: Mapping[str, int]
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    vector_memory: VectorMemoryUse
+    outputs: int
+    outputs_checked: int
+    outputs_mismatched: int
+    units: Mapping[str, Mapping[str, int]]
+    blocking: Blocking
+    first_mismatch: Mismatch | None = None
+
+
+@dataclass(frozen=True)
+class Total:
+    """The layers run one after another: sums, ratios of sums, and the wall time of the simulation."""
+
+    macs: int
+    passes: int
+    cycles: int
+    time_us: float
+    ideal_cycles: int
+    pe_utilization: float
+    mapping_efficiency: float
+    tflops: float
+    stall_cycles: Mapping[str, int]
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    vector_memory: VectorMemoryUse
+    outputs: int
+    outputs_checked: int
+    outputs_mismatched: int
+    units: Mapping[str, Mapping[str, int]]
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A whole run: its complete inputs, the totals and the layers in network order."""
+
+    tpusim: str
+    hardware: Mapping[str, Any]
+    workload: str
+    batch: int
+    lowering: str
+    engine: str
+    seed: int
+    total: Total
+    layers: tuple[LayerResult, ...]
+
+    @property
+    def correct(self) -> bool:
+        """Whether no checked output was wrong (also true when nothing was checked)."""
+        return self.total.outputs_mismatched == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries and lists, ready for JSON."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """The result JSON of the contract, indented, keys in a fixed order."""
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
+    """Add the layers up. Ratios are weighted: by cycles, or by passes for the mapping efficiency."""
+    cycles = sum(layer.cycles for layer in layers)
+    passes = sum(layer.passes for layer in layers)
+    macs = sum(layer.macs for layer in layers)
+    time_us = sum(layer.time_us for layer in layers)
+    return Total(
+        macs=macs,
+        passes=passes,
+        cycles=cycles,
+        time_us=time_us,
+        ideal_cycles=sum(layer.ideal_cycles for layer in layers),
+        pe_utilization=_mean((layer.pe_utilization, layer.cycles) for layer in layers),
+        mapping_efficiency=_mean((layer.mapping_efficiency, layer.passes) for layer in layers),
+        tflops=2 * macs / (time_us * 1e6) if time_us else 0.0,
+        stall_cycles=_sum_maps(layer.stall_cycles for layer in layers),
+        hbm_read_bytes=sum(layer.hbm_read_bytes for layer in layers),
+        hbm_write_bytes=sum(layer.hbm_write_bytes for layer in layers),
+        vector_memory=_total_memory(layers),
+        outputs=sum(layer.outputs for layer in layers),
+        outputs_checked=sum(layer.outputs_checked for layer in layers),
+        outputs_mismatched=sum(layer.outputs_mismatched for layer in layers),
+        units={unit: _sum_maps(layer.units[unit] for layer in layers) for unit in layers[0].units},
+        wall_seconds=wall_seconds,
+    )
+
+
+def _total_memory(layers: tuple[LayerResult, ...]) -> VectorMemoryUse:
+    memories = [layer.vector_memory for layer in layers]
+    return VectorMemoryUse(
+        reads=sum(memory.reads for memory in memories),
+        writes=sum(memory.writes for memory in memories),
+        port_idle_ratio=_mean((layer.vector_memory.port_idle_ratio, layer.cycles) for layer in layers),
+        peak_bytes=max(memory.peak_bytes for memory in memories),
+        ifmap_bytes=max(memory.ifmap_bytes for memory in memories),
+    )
+
+
+def _mean(weighted: Iterable[tuple[float, int]]) -> float:
+    pairs = list(weighted)
+    weight = sum(w for _, w in pairs)
+    return sum(value * w for value, w in pairs) / weight if weight else 0.0
+
+
+def _sum_maps(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in maps:
+        total.update(each)
+    return dict(total)
