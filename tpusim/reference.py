@@ -7,12 +7,11 @@ so every partial sum is an exact integer below 2**24 and results are equal whate
 from __future__ import annotations
 
 import zlib
-from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.errors import InputError, Problem
+from tpusim.errors import InputError
 from tpusim.workload import Conv2d, Gemm
 
 Tensor = NDArray[np.float32]
@@ -20,7 +19,9 @@ Tensor = NDArray[np.float32]
 EXACT = 1 << 24
 """float32 holds every integer up to here exactly."""
 
-LARGEST_OPERAND = 7
+OPERAND_BITS = 4
+"""Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
+
 CHUNK_ELEMENTS = 1 << 20
 """The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
 
@@ -39,15 +40,24 @@ def operands(layer: Conv2d | Gemm, batch: int, seed: int) -> tuple[Tensor, Tenso
     else:
         ifmap = (layer.in_channels, layer.in_height, layer.in_width, batch)
         filter_ = (layer.out_channels, *layer.kernel, layer.in_channels // layer.groups)
-    largest = min(LARGEST_OPERAND, isqrt(EXACT // int(np.prod(filter_[1:]))))
-    if largest < 1:
-        raise InputError([Problem(f"layer {layer.name}: sums of {np.prod(filter_[1:])} products are not exact")])
+    bits = _exact_bits(layer, filter_[1] * filter_[2] * filter_[3])
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-    return _integers(random, ifmap, largest), _integers(random, filter_, largest)
+    return _integers(random, ifmap, bits), _integers(random, filter_, bits)
 
 
-def _integers(random: np.random.Generator, shape: tuple[int, ...], largest: int) -> Tensor:
-    return random.integers(-largest, largest, size=shape, dtype=np.int8, endpoint=True).astype(np.float32)
+def _exact_bits(layer: Conv2d | Gemm, products: int) -> int:
+    """The widest operands, up to OPERAND_BITS, with which a sum of `products` products is exact."""
+    bits = next((b for b in range(OPERAND_BITS, 0, -1) if products * 4 ** (b - 1) <= EXACT), 0)
+    if not bits:
+        raise InputError(f"layer {layer.name}: a sum of {products} products is not exact in float32; use --no-check")
+    return bits
+
+
+def _integers(random: np.random.Generator, shape: tuple[int, ...], bits: int) -> Tensor:
+    """Eight numbers from each random 64-bit word."""
+    count = int(np.prod(shape))
+    words = random.integers(1 << 64, size=-(-count // 8), dtype=np.uint64)
+    return (words.view(np.int8)[:count] >> (8 - bits)).astype(np.float32).reshape(shape)
 
 
 def compute(layer: Conv2d | Gemm, ifmap: Tensor, filter_: Tensor) -> Tensor:

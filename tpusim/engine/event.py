@@ -19,6 +19,7 @@ import simpy
 from tpusim.engine.timing import Timing
 from tpusim.errors import DeadlockError
 from tpusim.hardware import Hardware
+from tpusim.machine.address_generator import accesses
 from tpusim.machine.hbm import Hbm
 from tpusim.machine.serializer import last_weight, preload_words
 from tpusim.machine.systolic_array import SystolicArray
@@ -73,7 +74,8 @@ class _Run:
             "hbm": self.hbm_use,
             "port": Counter(self.port.shares()),
         }
-        return Timing(cycles, {name: _close(use, cycles) for name, use in units.items()})
+        reads, writes = accesses(self.program, self.hardware.vector_memory.word_elements)
+        return Timing(cycles, {name: _close(use, cycles) for name, use in units.items()}, reads, writes)
 
     # ---- waiting and finishing
 

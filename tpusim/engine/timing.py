@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timing:
-    """Cycles of the layer, and the split of every unit's cycles; each split adds up to `cycles`."""
+    """Cycles of the layer; the split of every unit's cycles, each adding up to `cycles`; port accesses.
+
+    `reads` and `writes` are words over all lanes. A slot that padding or an idle lane leaves unused is no
+    access.
+    """
 
     cycles: int
     units: Mapping[str, Mapping[str, int]]
+    reads: int
+    writes: int

@@ -20,6 +20,9 @@ from tpusim.lowering.reduction import ReductionPass, col_folds, reduction
 
 Counts = NDArray[np.int64]
 
+TOLERANCE = 0.01
+"""Of blocks whose estimates lie this close to the best, the largest is taken: the estimate is no finer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
@@ -137,7 +140,8 @@ class _Search:
         if not fits.any():
             return None
         cost = np.where(fits, self._cost(plan, ifmap, psum, blocks), np.inf)
-        at = int(cost.argmin())
+        close = cost <= cost.min() * (1 + TOLERANCE)
+        at = int(np.where(close, psum, 0).argmax())
         return float(cost[at]), Tiling(
             rows=int(rows[at]),
             cols=int(cols[at]),

@@ -1,0 +1,54 @@
+"""Compute a layer through its Program and hold every output against the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim import reference
+from tpusim.engine import datapath
+from tpusim.errors import CheckFailed
+from tpusim.hardware import Hardware
+from tpusim.program import Program
+from tpusim.result import Mismatch
+from tpusim.workload import Conv2d, Gemm
+
+Tensor = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many outputs were held against the reference, how many differ, and the first that does."""
+
+    checked: int
+    mismatched: int
+    first: Mismatch | None
+
+
+def check_layer(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardware, seed: int) -> Verdict:
+    """Compare all outputs, for equality.
+
+    Raises:
+        CheckFailed: when the Program addresses words or lanes that do not exist; names the layer.
+    """
+    ifmap, filter_ = reference.operands(layer, batch, seed)
+    try:
+        actual = datapath.run(program, hardware, ifmap, filter_)
+    except CheckFailed as error:
+        raise CheckFailed(f"layer {layer.name}: {error}") from None
+    return compare(layer, actual, reference.compute(layer, ifmap, filter_))
+
+
+def compare(layer: Conv2d | Gemm, actual: Tensor, expected: Tensor) -> Verdict:
+    """Count the elements that differ; NaN (an output never written) differs from everything."""
+    if np.array_equal(actual, expected):
+        return Verdict(expected.size, 0, None)
+    wrong = actual != expected
+    at = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    index, axes = tuple(int(i) for i in at), ("channel", "row", "col", "image")
+    if isinstance(layer, Gemm):
+        index, axes = (index[3], index[0]), ("m", "n")
+    first = Mismatch(index, axes, float(expected[at]), float(actual[at]))
+    return Verdict(expected.size, int(np.count_nonzero(wrong)), first)

@@ -1,0 +1,153 @@
+"""The whole flow on one screen: lower each layer, time it, compute it through the machine, check it, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from os import cpu_count
+
+from threadpoolctl import threadpool_limits
+
+from tpusim.check import Verdict, check_layer
+from tpusim.engine import event
+from tpusim.engine.timing import Timing
+from tpusim.errors import CapacityError, InputError, Problem, did_you_mean
+from tpusim.hardware import Hardware
+from tpusim.lowering import channel_first
+from tpusim.lowering.plan import Plan
+from tpusim.program import Program
+from tpusim.layer_result import layer_result
+from tpusim.result import LayerResult, Result, total_of
+from tpusim.version import __version__
+from tpusim.workload import Conv2d, Gemm, Workload
+
+Layer = Conv2d | Gemm
+Lowered = tuple[Plan, Program, Timing]
+Progress = Callable[[LayerResult], None]
+
+LOWERINGS = {"channel_first": channel_first.lower}
+ENGINES = {"event": event.run}
+
+MOST_THREADS = 4
+"""Layers whose values are computed at once; each holds its tensors, so more would cost memory."""
+
+
+def simulate(
+    workload: Workload,
+    hardware: Hardware,
+    *,
+    lowering: str = "channel_first",
+    engine: str = "event",
+    check: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Run every layer of `workload` on `hardware`, one after another.
+
+    Args:
+        check: compute every output through the Program and compare it with the reference.
+        seed: of the random integer operands.
+        progress: called after each layer, in network order.
+
+    Raises:
+        InputError: unknown lowering or engine, or a layer that cannot fit (CapacityError, names the layer).
+        CheckFailed: a Program addressed words that do not exist. Wrong values do not raise: see
+            `Result.correct`.
+    """
+    _known("lowering", lowering, LOWERINGS)
+    _known("engine", engine, ENGINES)
+    began = time.perf_counter()
+    layers = []
+    for result in _layers(workload, hardware, LOWERINGS[lowering], ENGINES[engine], check, seed):
+        layers.append(result)
+        if progress is not None:
+            progress(result)
+    return Result(
+        tpusim=__version__,
+        hardware=hardware.to_dict(),
+        workload=workload.name,
+        batch=workload.batch,
+        lowering=lowering,
+        engine=engine,
+        seed=seed,
+        total=total_of(tuple(layers), time.perf_counter() - began),
+        layers=tuple(layers),
+    )
+
+
+def select_layers(workload: Workload, glob: str) -> Workload:
+    """The workload with only the layers whose name matches `glob`.
+
+    Raises:
+        InputError: when none does.
+    """
+    layers = tuple(layer for layer in workload.layers if fnmatchcase(layer.name, glob))
+    if not layers:
+        names = [layer.name for layer in workload.layers]
+        raise InputError(
+            f"no layer of {workload.name} matches {glob!r}{did_you_mean(glob, names)}; it has "
+            f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        )
+    return replace(workload, layers=layers)
+
+
+def _layers(
+    workload: Workload,
+    hardware: Hardware,
+    lower: Callable[[Layer, int, Hardware], tuple[Plan, Program]],
+    run: Callable[[Program, Hardware], Timing],
+    check: bool,
+    seed: int,
+) -> Iterator[LayerResult]:
+    """Layers of one shape are lowered and timed once; values are computed for each, on several threads."""
+    lowered: dict[Layer, Lowered] = {}
+
+    def prepare(layer: Layer) -> Lowered:
+        shape = replace(layer, name="")
+        if shape not in lowered:
+            plan, program = _lower(layer, workload.batch, hardware, lower)
+            lowered[shape] = plan, program, run(program, hardware)
+        return lowered[shape]
+
+    prepared = [prepare(layer) for layer in workload.layers]
+    verdicts = _verdicts(workload, hardware, [program for _, program, _ in prepared], seed) if check else None
+    for layer, (plan, program, timing) in zip(workload.layers, prepared, strict=True):
+        verdict = next(verdicts) if verdicts is not None else Verdict(0, 0, None)
+        yield layer_result(layer, workload.batch, plan, program, timing, verdict)
+
+
+def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], seed: int) -> Iterator[Verdict]:
+    """The check of each layer, in order. NumPy releases the interpreter lock, BLAS stays on one thread."""
+    threads = min(MOST_THREADS, cpu_count() or 1)
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        checks = (
+            pool.submit(check_layer, layer, workload.batch, program, hardware, seed)
+            for layer, program in zip(workload.layers, programs, strict=True)
+        )
+        futures = list(checks)
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _lower(
+    layer: Layer,
+    batch: int,
+    hardware: Hardware,
+    lower: Callable[[Layer, int, Hardware], tuple[Plan, Program]],
+) -> tuple[Plan, Program]:
+    try:
+        return lower(layer, batch, hardware)
+    except CapacityError as error:
+        problems = (Problem(each.message, f"layer {layer.name}") for each in error.problems)
+        raise CapacityError(problems) from None
+
+
+def _known(what: str, given: str, known: dict[str, object] | dict[str, Callable[..., object]]) -> None:
+    if given not in known:
+        raise InputError(f"unknown {what} {given!r}{did_you_mean(given, known)}; there is {', '.join(known)}")
