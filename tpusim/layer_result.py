@@ -50,13 +50,15 @@ def layer_result(
 
 def _memory_use(program: Program, timing: Timing, hardware: Hardware) -> VectorMemoryUse:
     lane_cycles = hardware.lanes * timing.cycles
-    ifmap_lanes = max(stream.rows for stream in program.streams)
+    ifmap_bytes = program.ifmap_words * max(stream.rows for stream in program.streams) * hardware.word_bytes
+    other_words = program.peak_words - program.ifmap_words
+    other_bytes = other_words * max(stream.cols for stream in program.streams) * hardware.word_bytes
     return VectorMemoryUse(
         reads=timing.reads,
         writes=timing.writes,
         port_idle_ratio=1 - (timing.reads + timing.writes) / lane_cycles,
-        peak_bytes=program.peak_words * hardware.word_bytes * hardware.lanes,
-        ifmap_bytes=program.ifmap_words * hardware.word_bytes * ifmap_lanes,
+        peak_bytes=ifmap_bytes + other_bytes,
+        ifmap_bytes=ifmap_bytes,
     )
 
 
@@ -65,10 +67,11 @@ def _blocking(plan: Plan) -> Blocking:
     return Blocking(
         rows=tiling.rows,
         cols=tiling.cols,
-        images=min(tiling.groups * plan.word_images, plan.shape.images),
+        images=min(tiling.groups * plan.word_fill, plan.shape.images),
         blocks=len(plan.blocks),
         row_folds=len(plan.row_folds),
         col_folds=len(plan.col_folds),
         loop_order=tiling.loop_order,
-        word_images=plan.word_images,
+        word_fill=plan.word_fill,
+        strips=plan.shape.row.strips,
     )

@@ -4,8 +4,9 @@ A `Program` is a short list of steps (fill, preload, stream, spill) with vector-
 dependencies. It says *what* happens in which order, never *when*: time belongs to the engines.
 
 Vocabulary. A *word address* counts words within one lane's vector memory; every lane of a lane group uses
-the same addresses, skewed in time by the machine. A word holds `word_images` elements: the same pixel and
-channel of neighbouring images (HWCN, paper section IV-A). Tensors are indexed
+the same addresses, skewed in time by the machine. A word holds `word_fill` elements: the same pixel and
+channel of neighbouring images (HWCN, paper section IV-A) and, when the batch is smaller than a word, of
+several horizontal strips of the map. Tensors are indexed
 
 * ifmap  `[in_channel, row, col, image]`
 * filter `[out_channel, tap_row, tap_col, in_channel of the group]`
@@ -46,10 +47,10 @@ class AddressPattern:
 
     def inside(self, axis: int) -> range:
         """The counts along `axis` (0 row, 1 col) whose grid point is stored."""
-        start, step = self.start[axis], self.step[axis]
-        first = -(start // step) if start < 0 else 0
+        start, step, count = self.start[axis], self.step[axis], self.counts[axis]
+        first = min(count, max(0, -(start // step)))
         last = (self.extent[axis] - 1 - start) // step
-        return range(min(first, self.counts[axis]), max(first, min(last + 1, self.counts[axis])))
+        return range(first, max(first, min(last + 1, count)))
 
     @property
     def accesses(self) -> int:
@@ -74,6 +75,14 @@ class Box:
     rows: range
     cols: range
     images: range
+
+
+def inside(rows: range, shift: int, extent: int) -> range:
+    """The part of `rows`, displaced by `shift`, that lies in `[0, extent)`."""
+    first = max(0, -((rows.start + shift) // rows.step))
+    count = max(0, min(len(rows), (extent - 1 - rows.start - shift) // rows.step + 1))
+    moved = range(rows.start + shift, rows.stop + shift, rows.step)
+    return moved[first:count] if first < count else range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +177,17 @@ Step: TypeAlias = IfmapFill | FilterFill | Preload | Stream | Spill
 class Program:
     """One layer, lowered for one machine.
 
-    `word_images` (E) is how many images share a word: `ceil(batch / ceil(batch / W))`; words are not packed
-    further when the batch is smaller than W, so a word then leaves W - E elements empty.
+    `word_fill` (E) is how many elements of a word are in use. With one strip, that is how many images share
+    a word: `ceil(batch / ceil(batch / W))`. With more, element `strip * images + image` belongs to the row
+    `strip * ifmap_strip` (of the ofmap: `strip * ofmap_strip`) further down; rows past the end hold nothing.
     """
 
     steps: tuple[Step, ...]
     images: int
-    word_images: int
+    word_fill: int
+    strips: int
+    ifmap_strip: int
+    ofmap_strip: int
     ifmap_shape: Shape
     filter_shape: Shape
     ofmap_shape: Shape

@@ -28,7 +28,10 @@ class VectorMemoryUse:
 
 @dataclass(frozen=True)
 class Blocking:
-    """How the lowering cut a layer up: the block of outputs held on chip, and the loop order."""
+    """How the lowering cut a layer up: the block of outputs held on chip, and the loop order.
+
+    `rows` are those of one strip; `word_fill` elements of a word are in use, from `strips` strips of rows.
+    """
 
     rows: int
     cols: int
@@ -37,7 +40,8 @@ class Blocking:
     row_folds: int
     col_folds: int
     loop_order: str
-    word_images: int
+    word_fill: int
+    strips: int
 
 
 @dataclass(frozen=True)

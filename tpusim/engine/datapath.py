@@ -11,12 +11,27 @@ at a time.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.errors import CheckFailed
 from tpusim.hardware import Hardware
-from tpusim.program import AddressPattern, Box, FilterFill, FilterTile, IfmapFill, LaneGroup, Preload, Program, Spill, Stream
+from tpusim.program import (
+    AddressPattern,
+    Box,
+    FilterFill,
+    FilterTile,
+    IfmapFill,
+    LaneGroup,
+    Preload,
+    Program,
+    Spill,
+    Stream,
+    inside,
+)
 
 Tensor = NDArray[np.float32]
 
@@ -39,10 +54,11 @@ def run(program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor) ->
 class _Run:
     def __init__(self, program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> None:
         self.program = program
-        self.elements = program.word_images
+        self.elements = program.word_fill
+        self.share = program.word_fill // program.strips
         word = hardware.vector_memory.word_elements
         self.memory = np.zeros((hardware.lanes, program.peak_words, word), dtype=np.float32)
-        self.ifmap = _in_words(ifmap, self.elements)
+        self.ifmap = _in_words(ifmap, self.share)
         self.filter = filter_
         self.output = np.full((*program.ofmap_shape[:3], *self.ifmap.shape[3:]), np.nan, dtype=np.float32)
         self.weights: dict[int, Tensor] = {}
@@ -82,15 +98,27 @@ class _Run:
     def _fill_ifmap(self, step: IfmapFill) -> None:
         """The box, one row fold after another, into every copy's lanes."""
         box, lanes = step.box, step.fold_channels
-        groups = _word_groups(box, self.elements)
+        groups = _word_groups(box, self.share)
+        shape = (len(box.rows), len(box.cols), len(groups))
         for fold in range(-(-len(box.channels) // lanes)):
             channels = box.channels[fold * lanes : (fold + 1) * lanes]
-            part = self.ifmap[_cut(channels), _cut(box.rows), _cut(box.cols), _cut(groups)]
-            words = part[0, ..., 0].size
             for copy in range(step.copies):
                 at = range(copy * lanes, copy * lanes + len(channels))
-                place = self._words(at, step.base + fold * step.fold_stride, words)
-                place[..., : self.elements].reshape(part.shape)[...] = part
+                place = self._words(at, step.base + fold * step.fold_stride, prod(shape))
+                self._fill_lanes(place.reshape(len(at), *shape, -1), replace(box, channels=channels), groups)
+
+    def _fill_lanes(self, place: Tensor, box: Box, groups: range) -> None:
+        """[channel, row, col, group, element] from HBM; each strip has its elements of every word."""
+        for strip in range(self.program.strips):
+            shift, at = strip * self.program.ifmap_strip, strip * self.share
+            elements = place[..., at : at + self.share]
+            rows = inside(box.rows, shift, self.ifmap.shape[1])
+            if len(rows) < len(box.rows):
+                elements[...] = 0
+            if rows:
+                first = (rows.start - shift - box.rows.start) // box.rows.step
+                part = self.ifmap[_cut(box.channels), _cut(rows), _cut(box.cols), _cut(groups)]
+                elements[:, first : first + len(rows)] = part
 
     def _fill_weights(self, tile: FilterTile) -> None:
         """Lane c takes column c's weights, W to a word, taps outside, channels inside."""
@@ -105,9 +133,14 @@ class _Run:
 
     def _spill(self, step: Spill) -> None:
         box = step.box
-        place = self.output[_cut(box.channels), _cut(box.rows), _cut(box.cols), _cut(_word_groups(box, self.elements))]
-        words = self._words(range(len(box.channels)), step.base, place[0, ..., 0].size)
-        place[...] = words[..., : self.elements].reshape(place.shape)
+        groups = _word_groups(box, self.share)
+        shape = (len(box.channels), len(box.rows), len(box.cols), len(groups))
+        words = self._words(range(shape[0]), step.base, prod(shape[1:])).reshape(*shape, -1)
+        for strip in range(self.program.strips):
+            rows = inside(box.rows, strip * self.program.ofmap_strip, self.output.shape[1])
+            place = self.output[_cut(box.channels), _cut(rows), _cut(box.cols), _cut(groups)]
+            at = strip * self.share
+            place[...] = words[:, : len(rows), ..., at : at + self.share]
 
     # ---- the array
 
@@ -191,11 +224,11 @@ class _Reduction:
 def _read(words: Tensor, pattern: AddressPattern, operands: Tensor) -> None:
     """What the address generators fetch: words [lanes, depth, E] into operands [lanes, elements]."""
     rows, cols = pattern.inside(0), pattern.inside(1)
-    groups = pattern.counts[2]
-    place = operands.reshape(len(operands), *pattern.counts, -1)
+    lanes, groups, elements = len(operands), pattern.counts[2], words.shape[2]
+    place = operands.reshape(lanes, *pattern.counts, elements)
     if len(rows) < pattern.counts[0] or len(cols) < pattern.counts[1]:
         operands[...] = 0
-    grid = words[: len(operands)].reshape(len(operands), *pattern.extent, groups, -1)
+    grid = words[:lanes].reshape(lanes, *pattern.extent, groups, elements)
     place[:, _cut(rows), _cut(cols)] = grid[:, _walk(pattern, 0, rows), _walk(pattern, 1, cols)]
 
 
@@ -214,7 +247,7 @@ def _lanes(group: LaneGroup) -> range:
 
 
 def _cut(part: range) -> slice:
-    return slice(part.start, part.stop, part.step)
+    return slice(part.start, part.stop, part.step) if part else slice(0, 0)
 
 
 def _word_groups(box: Box, elements: int) -> range:

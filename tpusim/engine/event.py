@@ -43,9 +43,9 @@ class _Run:
     def __init__(self, program: Program, hardware: Hardware) -> None:
         self.program, self.hardware = program, hardware
         self.array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
-        adds = add_cycles(program.word_images, hardware.lanes, hardware.vector_unit.alus)
-        self.frame = Frame.of(program.word_images, adds, program.accumulates)
-        latency = self.array.word_latency(program.word_images)
+        adds = add_cycles(program.word_fill, hardware.lanes, hardware.vector_unit.alus)
+        self.frame = Frame.of(program.word_fill, adds, program.accumulates)
+        latency = self.array.word_latency(program.word_fill)
         self.psum_delay = self.frame.psum_delay(latency)
         self.result_delay = self.frame.result_delay(latency)
         self.hbm = Hbm(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)

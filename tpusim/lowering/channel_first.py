@@ -21,6 +21,6 @@ def lower(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> tuple[Plan, P
     Raises:
         CapacityError: when no tiling fits the vector memories.
     """
-    shape = shape_of(layer, batch)
+    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
     plan = Plan(shape, hardware, choose(shape, hardware))
     return plan, Emitter(plan).program()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 
 from tpusim.lowering.plan import Block, Plan, Stage, burst_bytes
 from tpusim.lowering.schedule import Load, assign_buffers, even, growing, slots_for, spread
-from tpusim.program import Box, FilterFill, FilterTile, IfmapFill, LaneGroup, Preload, Program, Spill, Step, Stream
+from tpusim.program import inside, Box, FilterFill, FilterTile, IfmapFill, LaneGroup, Preload, Program, Spill, Step, Stream
 
 MOST_PIECES = 4
 
@@ -49,7 +50,10 @@ class Emitter:
         return Program(
             steps=tuple(self.steps),
             images=plan.shape.images,
-            word_images=plan.word_images,
+            word_fill=plan.word_fill,
+            strips=plan.shape.row.strips,
+            ifmap_strip=plan.shape.row.extent * plan.shape.row.stride,
+            ofmap_strip=plan.shape.row.extent,
             ifmap_shape=plan.shape.ifmap_shape,
             filter_shape=plan.shape.filter_shape,
             ofmap_shape=plan.shape.ofmap_shape,
@@ -131,7 +135,7 @@ class Emitter:
                     copies=plan.multi_tile,
                     words=words,
                     lane_words=plan.multi_tile * len(box.channels) * len(grid_rows) * row_words,
-                    hbm_bytes=self._bytes(box, shape.ifmap_shape),
+                    hbm_bytes=self._bytes(box, shape.ifmap_shape, shape.row.extent * shape.row.stride),
                 )
             )
             for fold in folds:
@@ -235,14 +239,16 @@ class Emitter:
                     base=plan.psum_base(tile % plan.tiling.psum_buffers),
                     words=block.words,
                     lane_words=block.words * len(columns),
-                    hbm_bytes=self._bytes(box, plan.shape.ofmap_shape),
+                    hbm_bytes=self._bytes(box, plan.shape.ofmap_shape, plan.shape.row.extent),
                 )
             )
         )
 
-    def _bytes(self, box: Box, shape: tuple[int, int, int, int]) -> int:
-        hardware = self.plan.hardware
-        return burst_bytes(box, shape, hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
+    def _bytes(self, box: Box, shape: tuple[int, int, int, int], strip_rows: int) -> int:
+        """HBM bytes of `box` in every strip, each displaced by `strip_rows`."""
+        element, burst = self.plan.hardware.vector_memory.element_bytes, self.plan.hardware.hbm.burst_bytes
+        rows = (inside(box.rows, strip * strip_rows, shape[1]) for strip in range(self.plan.shape.row.strips))
+        return sum(burst_bytes(replace(box, rows=part), shape, element, burst) for part in rows)
 
     def _whole_bursts(self, elements: int) -> int:
         burst = self.plan.hardware.hbm.burst_bytes

@@ -82,13 +82,13 @@ class Plan:
         return portions(len(self.passes), self.tiling.chunk_passes)
 
     @cached_property
-    def word_images(self) -> int:
-        """Images that share a word."""
+    def word_fill(self) -> int:
+        """Elements of a word in use."""
         return self._word_groups[1]
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:
-        return word_groups(self.shape.images, self.hardware.vector_memory.word_elements)
+        return word_groups(self.shape.word_images, self.hardware.vector_memory.word_elements)
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -97,8 +97,8 @@ class Plan:
         return [
             Block(rows, cols, groups, row.stored(rows), col.stored(cols))
             for groups in portions(self._word_groups[0], self.tiling.groups)
-            for rows in portions(row.outputs, self.tiling.rows)
-            for cols in portions(col.outputs, self.tiling.cols)
+            for rows in portions(row.extent, self.tiling.rows)
+            for cols in portions(col.extent, self.tiling.cols)
         ]
 
     @cached_property
@@ -129,8 +129,9 @@ class Plan:
         return self.filter_base(self.tiling.filter_buffers) + buffer * self.tiling.psum_words
 
     def images(self, groups: range) -> range:
-        """The images in a range of word groups."""
-        return range(groups.start * self.word_images, min(groups.stop * self.word_images, self.shape.images))
+        """The images in a range of word groups; strips share the one word of a pixel."""
+        images = self.shape.images
+        return range(min(groups.start * self.word_fill, images), min(groups.stop * self.word_fill, images))
 
     def reads(self, each: ReductionPass, block: Block, base: int) -> tuple[LaneGroup, ...]:
         """One lane group a tap, each with its own shifted address pattern (paper Fig. 11)."""

@@ -62,7 +62,7 @@ class _FilterPlan:
 
 
 def word_groups(images: int, word_elements: int) -> tuple[int, int]:
-    """(words per pixel, images per word): the images spread evenly over as few words as hold them."""
+    """(words per pixel, elements used of a word): images spread evenly over as few words as hold them."""
     groups = -(-images // word_elements)
     return groups, -(-images // groups)
 
@@ -78,7 +78,7 @@ def choose(shape: ConvShape, hardware: Hardware) -> Tiling:
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    search = _Search(shape, hardware)
+    search = _Search(shape, hardware, _same_block(shape, hardware))
     best: tuple[float, Tiling] | None = None
     for plan in search.filter_plans():
         found = search.best_block(plan)
@@ -89,13 +89,23 @@ def choose(shape: ConvShape, hardware: Hardware) -> Tiling:
     return best[1]
 
 
+def _same_block(shape: ConvShape, hardware: Hardware) -> tuple[int, int, int] | None:
+    """With a forced multi-tile, the block that the paper's rule would get: only one thing changes at a time."""
+    if hardware.mapping.multi_tile == "auto":
+        return None
+    mapping = hardware.mapping.model_copy(update={"multi_tile": "auto"})
+    tiling = choose(shape, hardware.model_copy(update={"mapping": mapping}))
+    return tiling.rows, tiling.cols, tiling.groups
+
+
 class _Search:
-    def __init__(self, shape: ConvShape, hardware: Hardware) -> None:
+    def __init__(self, shape: ConvShape, hardware: Hardware, block: tuple[int, int, int] | None) -> None:
         self.shape, self.hardware = shape, hardware
         self.passes = reduction(shape, hardware)
         self.pass_words = weight_words(self.passes, hardware)
+        self.block = block
         self.columns = len(col_folds(shape, hardware))
-        self.groups, self.word_images = word_groups(shape.images, hardware.vector_memory.word_elements)
+        self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
 
     def filter_plans(self) -> Iterator[_FilterPlan]:
         """Whole filter resident; a column fold at a time in either order; ever smaller chunks of a fold."""
@@ -119,7 +129,10 @@ class _Search:
     @cached_property
     def _candidates(self) -> tuple[Counts, Counts, Counts]:
         """Block extents (rows, cols, word groups) to try: whole rows, or parts of one row."""
-        rows, cols = _parts(self.shape.row.outputs), _parts(self.shape.col.outputs)
+        if self.block is not None:
+            given = np.array(self.block, dtype=np.int64)
+            return given[:1], given[1:2], given[2:]
+        rows, cols = _parts(self.shape.row.extent), _parts(self.shape.col.extent)
         groups = _parts(self.groups)
         whole = np.array([(r, cols[-1], g) for r in rows for g in groups], dtype=np.int64)
         split = np.array([(1, c, g) for c in cols[:-1] for g in groups], dtype=np.int64).reshape(-1, 3)
@@ -158,25 +171,25 @@ class _Search:
 
     def _blocks(self) -> Counts:
         rows, cols, groups = self._candidates
-        return _ceil(self.shape.row.outputs, rows) * _ceil(self.shape.col.outputs, cols) * _ceil(self.groups, groups)
+        return _ceil(self.shape.row.extent, rows) * _ceil(self.shape.col.extent, cols) * _ceil(self.groups, groups)
 
     def _cost(self, plan: _FilterPlan, ifmap: Counts, psum: Counts, blocks: Counts) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate block."""
         shape, cycle_bytes = self.shape, float(self.hardware.hbm_bytes_per_cycle)
         folds = shape.groups * self.columns
         slots = 3 if len(self.passes) > 1 else 2
-        frame = max(self.word_images, slots)
+        frame = max(self.word_fill, slots)
         preload = self.hardware.array.rows
         serial = preload if frame == slots else 0
         per_pass = np.maximum(psum * frame, preload) + serial
         compute = (folds * len(self.passes)) * blocks * per_pass
         element = self.hardware.vector_memory.element_bytes
-        load = ifmap / (self.passes[-1].fold + 1) * self.word_images * shape.channels * element
+        load = ifmap / (self.passes[-1].fold + 1) * self.word_fill * shape.channels * element
         filter_bytes = shape.channels * shape.row.kernel * shape.col.kernel * shape.out_channels * element
         reloads = self.columns if plan.loop_order == "filter_major" else 1
         loads = shape.groups * blocks * np.where(blocks > 2, reloads, 1)
         again = 1 if plan.resident or plan.loop_order == "filter_major" else blocks
-        out_block = psum * self.word_images * min(self.hardware.array.cols, shape.out_channels) * element
+        out_block = psum * self.word_fill * min(self.hardware.array.cols, shape.out_channels) * element
         out_bytes = out_block * blocks * folds
         hbm = (loads * load * self._waste("in") + shape.groups * filter_bytes * again + out_bytes * self._waste("out"))
         first = load / (self.passes[-1].fold + 1)
@@ -189,7 +202,7 @@ class _Search:
         """Bytes moved over bytes wanted: short runs of images are rounded up to whole bursts."""
         _, _, groups = self._candidates
         channels = self.shape.channels if direction == "in" else self.shape.out_channels
-        run = np.where(groups == self.groups, channels * self.shape.images, groups * self.word_images)
+        run = np.where(groups == self.groups, channels * self.shape.images, groups * self.word_fill)
         run_bytes = run * self.hardware.vector_memory.element_bytes
         burst = self.hardware.hbm.burst_bytes
         return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)
@@ -211,7 +224,7 @@ def _ceil(extent: int, part: Counts) -> Counts:
 def _stored(axis: Axis, outputs: Counts) -> Counts:
     """Most grid points that any `outputs` neighbouring outputs touch."""
     span = (outputs - 1) * axis.step + (axis.kernel - 1) * axis.tap_step + 1
-    real = len(axis.stored(range(axis.outputs)))
+    real = len(axis.stored(range(axis.extent)))
     return np.minimum(span, real)
 
 
@@ -221,7 +234,7 @@ def _too_small(search: _Search) -> CapacityError:
     folds = search.passes[-1].fold + 1
     one = np.array([1], dtype=np.int64)
     ifmap = folds * int(_stored(shape.row, one)[0]) * int(_stored(shape.col, one)[0])
-    buffers = 2 if shape.groups * search.columns * search.groups * shape.row.outputs * shape.col.outputs > 1 else 1
+    buffers = 2 if shape.groups * search.columns * search.groups * shape.row.extent * shape.col.extent > 1 else 1
     chunks = min(2, len(search.passes) * search.columns * shape.groups)
     smallest = replace(
         smallest,

@@ -120,7 +120,7 @@ class Port:
         """
         count = len(wanted)
         first = max(start, int(wanted[0]))
-        span = int(wanted[-1]) - first + 4 * count + 64
+        span = max(0, int(wanted[-1]) - first) + 4 * count + 64
         self.changed_from = 1 << 62
         while True:
             free = self._free(first, first + span)

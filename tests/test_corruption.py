@@ -1,0 +1,146 @@
+"""The check bites: a Program with one thing wrong gives a wrong number, and the command says where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.machines import conv, machine
+from tpusim import reference, simulate
+from tpusim.check import Verdict, check_layer
+from tpusim.errors import CheckFailed
+from tpusim.lowering.channel_first import lower
+from tpusim.program import FilterFill, IfmapFill, Program, Spill, Step, Stream
+
+LAYER = conv(6, 8, 7, 3, padding=1)
+MACHINE = machine(4, 4, capacity_words=200)
+BATCH = 3
+
+
+def change(program: Program, kind: type[Step], edit: Callable[[Any], Any], which: int = 0) -> Program:
+    """The Program with the `which`-th step of a kind edited."""
+    at = [index for index, step in enumerate(program.steps) if isinstance(step, kind)][which]
+    steps = [*program.steps]
+    steps[at] = edit(steps[at])
+    return replace(program, steps=tuple(steps))
+
+
+def edit_read(stream: Stream, **changes: Any) -> Stream:
+    group = stream.reads[0]
+    return replace(stream, reads=(replace(group, pattern=replace(group.pattern, **changes)), *stream.reads[1:]))
+
+
+def edit_tile(fill: FilterFill, **changes: Any) -> FilterFill:
+    return replace(fill, tiles=(replace(fill.tiles[0], **changes), *fill.tiles[1:]))
+
+
+def shift(part: range, by: int) -> range:
+    return range(part.start + by, part.stop + by)
+
+
+def drop(program: Program, kind: type[Step], which: int = 0) -> Program:
+    """A step that does nothing any more: an empty accumulation, or a transfer of other data."""
+    at = [index for index, step in enumerate(program.steps) if isinstance(step, kind)][which]
+    return replace(program, steps=program.steps[:at] + program.steps[at + 1 :])
+
+
+def swap_streams(program: Program) -> Program:
+    """The last pass of one block and the first of the next change places: an accumulation out of order."""
+    firsts = [i for i, step in enumerate(program.steps) if isinstance(step, Stream) and not step.accumulate]
+    lasts = [i for i, step in enumerate(program.steps) if isinstance(step, Stream) and i < firsts[1]]
+    steps = [*program.steps]
+    a, b = firsts[0], lasts[-1]
+    first, last = steps[a], steps[b]
+    assert isinstance(first, Stream)
+    assert isinstance(last, Stream)
+    steps[a], steps[b] = replace(first, accumulate=True), replace(last, accumulate=False)
+    return replace(program, steps=tuple(steps))
+
+
+CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
+    "an address": lambda p: change(p, Stream, lambda s: edit_read(s, base=s.reads[0].pattern.base + 1), 4),
+    "a start": lambda p: change(p, Stream, lambda s: edit_read(s, start=(0, 0)), 0),
+    "a tap": lambda p: change(p, FilterFill, lambda f: edit_tile(f, taps=((2, 2),))),
+    "a lane": lambda p: change(p, IfmapFill, lambda f: replace(f, box=replace(f.box, channels=shift(f.box.channels, 1)))),
+    "a weight fold": lambda p: change(p, FilterFill, lambda f: edit_tile(f, channels=shift(f.tiles[0].channels, 1))),
+    "an output column": lambda p: change(
+        p, FilterFill, lambda f: edit_tile(f, out_channels=shift(f.tiles[0].out_channels, 1))
+    ),
+    "a swapped accumulation": swap_streams,
+    "a lost accumulation": lambda p: change(p, Stream, lambda s: replace(s, accumulate=False), 3),
+    "a result address": lambda p: change(p, Stream, lambda s: replace(s, result_base=s.result_base + 1), 2),
+    "a lost block": lambda p: drop(p, Spill, 1),
+    "a spill of the wrong rows": lambda p: change(
+        p, Spill, lambda s: replace(s, box=replace(s.box, rows=shift(s.box.rows, -1))), 1
+    ),
+}
+
+
+def verdict_of(program: Program) -> Verdict:
+    return check_layer(LAYER, BATCH, program, MACHINE, seed=0)
+
+
+def test_the_sound_program_passes() -> None:
+    assert verdict_of(lower(LAYER, BATCH, MACHINE)[1]).mismatched == 0
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corrupted_program_is_caught(name: str) -> None:
+    program = lower(LAYER, BATCH, MACHINE)[1]
+    corrupted = CORRUPTIONS[name](program)
+    assert corrupted != program
+    try:
+        verdict = verdict_of(corrupted)
+    except CheckFailed as error:
+        assert "layer conv" in str(error)
+        return
+    assert verdict.mismatched > 0
+    assert verdict.first is not None
+    assert str(verdict.first).startswith("ofmap[channel=")
+
+
+def test_an_address_outside_the_memory_is_named() -> None:
+    program = lower(LAYER, BATCH, MACHINE)[1]
+    corrupted = change(program, Stream, lambda s: edit_read(s, base=10**6))
+    with pytest.raises(CheckFailed, match=r"layer conv: words \[1000000, .* were addressed"):
+        verdict_of(corrupted)
+
+
+def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One wrong output in the reference is found, counted and located."""
+    sound = reference.compute
+
+    def off_by_one(*arguments: Any) -> Any:
+        outputs = sound(*arguments)
+        outputs[2, 3, 4, 1] += 1
+        return outputs
+
+    monkeypatch.setattr(reference, "compute", off_by_one)
+    verdict = verdict_of(lower(LAYER, BATCH, MACHINE)[1])
+    assert verdict.mismatched == 1
+    assert verdict.first is not None
+    assert verdict.first.index == (2, 3, 4, 1)
+
+
+@pytest.mark.parametrize("name", ["an address", "a lost block"])
+def test_the_command_says_where_and_exits_with_1(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole command on a lowering that goes wrong."""
+    from tpusim import cli
+
+    def corrupt(*arguments: Any) -> Any:
+        plan, program = lower(*arguments)
+        return plan, CORRUPTIONS[name](program)
+
+    monkeypatch.setitem(simulate.LOWERINGS, "channel_first", corrupt)
+    monkeypatch.setattr("sys.argv", ["tpusim", "run", "alexnet", "--layers", "conv3", "--batch", "2"])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 1
+    captured = capsys.readouterr()
+    assert "conv3" in captured.err
+    assert "ofmap[channel=" in captured.err

@@ -1,0 +1,138 @@
+"""Pictures of a result for a paper: PE utilisation per layer, and where the cycles of the array went.
+
+Everything is readable in grey: utilisation is one dark grey, the breakdown has ordered tones and hatches.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from tpusim.report.tables import scale, shortened
+from tpusim.result import LayerResult, Result
+
+FORMATS = ("png", "svg")
+
+STATES = (
+    # state, legend, colour (safe for the colour-blind, and ordered in grey), hatch
+    ("busy", "busy", "#0b3c5d", ""),
+    ("starved", "starved: HBM data late", "#d55e00", "///"),
+    ("blocked", "blocked: output side not ready", "#56b4e9", "..."),
+    ("waiting_weights", "waiting for weights", "#f0a3c6", "\\\\\\"),
+    ("port_stall", "port stall: SRAM port full", "#f0e442", "xxx"),
+    ("idle", "idle: fill, drain, no work", "#f2f2f2", ""),
+)
+
+_STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "hatch.linewidth": 0.4,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text: searchable, and in the reader's font
+    "svg.hashsalt": "tpusim",  # the same result gives the same file
+}
+_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
+_MOST_NAMES = 64
+_NAME_WIDTH = 26
+
+
+def plots(result: Result) -> Iterator[tuple[str, bytes]]:
+    """Every picture as (file name, contents)."""
+    with mpl.rc_context(_STYLE):
+        for name, draw in (("pe_utilization", utilization_figure), ("cycle_breakdown", breakdown_figure)):
+            figure = draw(result)
+            for kind in FORMATS:
+                yield f"{name}.{kind}", _rendered(figure, kind)
+
+
+def utilization_figure(result: Result) -> Figure:
+    """Bars of PE utilisation per layer, under the bound that the mapping sets, with the network's own line."""
+    figure = _figure(result, 3.4)
+    axes = figure.subplots()
+    layers, total = result.layers, 100 * result.total.pe_utilization
+    x = range(len(layers))
+    axes.bar(x, [100 * layer.pe_utilization for layer in layers], 0.8, color="#9a9a9a", label="PE utilisation")
+    bounds = [100 * layer.mapping_efficiency for layer in layers]
+    left, right = [i - 0.4 for i in x], [i + 0.4 for i in x]
+    axes.hlines(bounds, left, right, color="black", linewidth=1.4, label="mapping efficiency (upper bound)")
+    axes.axhline(total, color="#0b3c5d", linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
+    axes.set_ylim(0, 105)
+    axes.set_ylabel("PE utilisation (%)")
+    _title(axes, result)
+    _name_layers(axes, layers)
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def breakdown_figure(result: Result) -> Figure:
+    """Where the cycles of the systolic array went: stacked cycles, and below them their shares."""
+    figure = _figure(result, 5.2)
+    cycles, shares = figure.subplots(2, 1, sharex=True)
+    layers = result.layers
+    arrays = [layer.units["systolic_array"] for layer in layers]
+    word, size = scale((float(layer.cycles) for layer in layers), _COUNTS)
+    _stack(cycles, range(len(layers)), arrays, [size] * len(layers))
+    cycles.set_ylabel(f"cycles ({word})" if word else "cycles")
+    _title(cycles, result, f"; network: {result.total.cycles:,} cycles")
+
+    everything = [*arrays, result.total.units["systolic_array"]]
+    positions = [*range(len(layers)), len(layers) + 0.8]
+    _stack(shares, positions, everything, [sum(each.values()) / 100 for each in everything])
+    shares.set_ylim(0, 100)
+    shares.set_ylabel("share of cycles (%)")
+    _name_layers(shares, layers, network_at=positions[-1])
+    handles, labels = cycles.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3 if figure.get_figwidth() > 6.5 else 2)
+    return figure
+
+
+def _figure(result: Result, height: float) -> Figure:
+    width = min(max(5.2, 1.5 + 0.13 * len(result.layers)), 12.0)
+    longest = max(len(shortened(layer.name, _NAME_WIDTH)) for layer in result.layers)
+    figure = Figure(figsize=(width, height + 0.055 * longest), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _stack(axes: Axes, x: Sequence[float], arrays: Sequence[Any], sizes: Sequence[float]) -> None:
+    """One bar per position, its states on top of each other in units of `sizes`."""
+    below = [0.0] * len(arrays)
+    for state, label, color, hatch in STATES:
+        parts = [each.get(state, 0) / size for each, size in zip(arrays, sizes, strict=True)]
+        axes.bar(x, parts, 0.84, below, color=color, hatch=hatch, edgecolor="black", linewidth=0.2, label=label)
+        below = [low + part for low, part in zip(below, parts, strict=True)]
+
+
+def _title(axes: Axes, result: Result, more: str = "") -> None:
+    # Dollar signs would start mathematics.
+    name = f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}{more}"
+    axes.set_title(name.replace("$", r"\$"))
+
+
+def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:
+    """Rotated names, only every n-th when there are too many to read."""
+    step = -(-len(layers) // _MOST_NAMES)
+    ticks = [float(i) for i in range(0, len(layers), step)]
+    names = [shortened(layer.name, _NAME_WIDTH).replace("$", r"\$") for layer in layers[::step]]
+    if network_at is not None:
+        ticks, names = [*ticks, network_at], [*names, "NETWORK"]
+    axes.set_xticks(ticks, names, rotation=90, fontsize=8 if len(ticks) < 30 else 6.5)
+    axes.set_xlim(-0.8, (network_at or len(layers) - 1) + 0.8)
+    axes.set_xlabel("layer" if step == 1 else f"layer (one name in {step})")
+
+
+def _rendered(figure: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    return buffer.getvalue()
