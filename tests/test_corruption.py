@@ -15,7 +15,7 @@ from tpusim.errors import CheckFailed
 from tpusim.lowering.channel_first import lower
 from tpusim.program import FilterFill, IfmapFill, Program, Spill, Step, Stream
 
-LAYER = conv(6, 8, 7, 3, padding=1)
+LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, capacity_words=200)
 BATCH = 3
 

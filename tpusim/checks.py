@@ -8,14 +8,16 @@ from collections.abc import Iterable
 
 from tpusim.errors import InputError
 
-_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
-_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]{1,2})?")
+INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
+FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]{1,2})?")
 
 
 def whole_number(value: object, least: int, most: int) -> int:
     """`value` if it is an integer in [least, most]. Raises InputError that says how to write one."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{show(value)} {_why_not_whole(value)}; write a whole number, {least} to {most}")
+        allowed, (why, instead) = f"a whole number, {least} to {most}", _why_not_whole(value)
+        write = f"{instead} ({allowed})" if instead else allowed
+        raise InputError(f"{show(value)} {why}; write {write}")
     if not least <= value <= most:
         raise InputError(f"{show(value)} is out of range; write a whole number, {least} to {most}")
     return value
@@ -49,18 +51,19 @@ def unknown_key(key: str, allowed: Iterable[str], hint: str = "", inside: str = 
     return f"unknown key {show(key)}{hint or ';'} allowed{inside}: {', '.join(allowed)}"
 
 
-def _why_not_whole(value: object) -> str:
+def _why_not_whole(value: object) -> tuple[str, str]:
+    """Why `value` is no whole number, and what its writer probably meant ("" if unclear)."""
     if isinstance(value, bool):
-        return "is a truth value (YAML reads yes, no, on and off so)"
+        return "is a truth value (YAML reads yes, no, on and off so)", ""
     if isinstance(value, float):
-        return "is not a whole number"
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
-        return f"is text because it is in quotes; write {value} without them"
-    if isinstance(value, str) and _FLOAT.fullmatch(value):
-        return f"is text to YAML{_plainly(value)}"
-    return "is not a number"
+        return "is not a whole number", _plain(str(value))
+    if isinstance(value, str) and INTEGER.fullmatch(value):
+        return "is text because it is in quotes", f"{value} without them"
+    if isinstance(value, str) and FLOAT.fullmatch(value):
+        return "is not a plain number to YAML", _plain(value)
+    return "is not a number", ""
 
 
-def _plainly(text: str) -> str:
+def _plain(text: str) -> str:
     number = float(text.replace("_", ""))
-    return f"; write {int(number)}" if abs(number) < 1e15 and number.is_integer() else ""
+    return str(int(number)) if abs(number) < 1e15 and number.is_integer() else ""

@@ -12,7 +12,7 @@ from tpusim.checks import name_text, show, whole_number
 from tpusim.errors import InputError, did_you_mean
 from tpusim.units import Unit
 
-# Validation context while reading a file: there a quantity needs its unit; in Python the attribute's name has it.
+# Validation context of files: there a quantity needs its unit; in Python the attribute's name carries it.
 FROM_YAML = {"from_yaml": True}
 
 
@@ -75,5 +75,5 @@ class Choice:
 
 
 def written(example: object, key: str | None = None) -> Any:
-    """Field metadata: an `example` value for messages and, where it differs from the attribute, the YAML `key`."""
+    """Field metadata: an `example` for messages and the YAML `key` where it is not the attribute's name."""
     return Field(validation_alias=key, serialization_alias=key, examples=[example])

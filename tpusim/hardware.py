@@ -171,8 +171,7 @@ _SIDES = ("array.rows", "array.cols")
 
 def _fields(model: type[_Section]) -> dict[str, FieldInfo]:
     """The fields of `model` by their YAML keys."""
-    fields = model.model_fields.items()
-    return {info.validation_alias if isinstance(info.validation_alias, str) else name: info for name, info in fields}
+    return {info.serialization_alias or name: info for name, info in model.model_fields.items()}
 
 
 def _build(document: Document, overrides: Overrides) -> Hardware:
@@ -246,7 +245,8 @@ def _override(document: Document, overrides: Overrides) -> tuple[Document, list[
         size, where = given[_SIZE]
         for side in _SIDES:
             if side in given and given[side][0] != size:
-                problems.append(Problem(f"sets rows and cols, but {given[side][1]} disagrees; drop one", where))
+                message = f"sets rows and cols, but {given[side][1]} disagrees; drop one of the two"
+                problems.append(Problem(message, where))
             document = document.override(side, size, where)
     for path, (value, where) in given.items():
         document = document if path == _SIZE else document.override(path, value, where)
@@ -279,12 +279,13 @@ def _read_override(text: str) -> tuple[str, object]:
         raise InputError(f"{path} is a section; set one of its fields: {fields}")
     paths = hardware_paths()
     if path not in paths:
-        raise InputError(f"no field {show(path)}{did_you_mean(path, paths) or ';'} fields: {', '.join(paths)}")
+        hint = did_you_mean(path, paths) or ";"
+        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(paths)}")
     return path, parse_scalar(value)
 
 
 def _translate(document: Document, error: ErrorDetails) -> Problem:
-    """One pydantic error as a Problem: only missing keys, sections that are no mapping and our own checks remain."""
+    """One pydantic error as a Problem: a missing key, a section that is no mapping, or a failed check."""
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return document.problem(path, f"required key is missing; add {_example(path)}")

@@ -106,7 +106,7 @@ def _layers(
     lowered: dict[Layer, Lowered] = {}
 
     def prepare(layer: Layer) -> Lowered:
-        shape = replace(layer, name="")
+        shape = replace(layer, name="any")
         if shape not in lowered:
             plan, program = _lower(layer, workload.batch, hardware, lower)
             lowered[shape] = plan, program, run(program, hardware)

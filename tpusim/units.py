@@ -14,8 +14,9 @@ from types import MappingProxyType
 
 from tpusim.errors import InputError, did_you_mean
 
-# The lengths are bounded so that "1e999999999 Hz" is an error and not an hour of arithmetic.
-_NUMBER = re.compile(r"[-+]?(\d[\d_]{0,29}(\.\d{0,30})?|\.\d{1,30})([eE][-+]?\d{1,2})?")
+_NUMBER = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?(?P<exponent>[0-9]+))?")
+_MOST_CHARACTERS = 40
+_MOST_EXPONENT_DIGITS = 2
 _NOT_FINITE = re.compile(r"[-+]?\.?(nan|inf|infinity)\b", re.IGNORECASE)
 
 
@@ -48,24 +49,25 @@ class Unit:
         return amount.numerator
 
     def format(self, amount: int) -> str:
-        """Text in the first spelling that holds `amount` base units exactly; `parse` gives `amount` back."""
-        suffix = next(name for name, scale in self.scales.items() if amount % scale == 0)
-        return f"{amount // self.scales[suffix]} {suffix}"
+        """Text in the first spelling that holds `amount` in three decimals; `parse` gives `amount` back."""
+        suffix = next(name for name, scale in self.scales.items() if _thousandths(amount, scale))
+        whole, part = divmod(_thousandths(amount, self.scales[suffix]), 1000)
+        return f"{whole}.{part:03d}".rstrip("0").rstrip(".") + f" {suffix}"
 
     def _split(self, text: str) -> tuple[Fraction, str]:
         match = _NUMBER.match(text)
         if match is None:
             raise InputError(self._not_a_number(text))
+        # Otherwise "1e999999999 Hz" would be an hour of arithmetic instead of an error.
+        if match.end() > _MOST_CHARACTERS or len(match["exponent"] or "") > _MOST_EXPONENT_DIGITS:
+            raise InputError(f"{text[:40]!r} is out of range; write e.g. {self.example}")
         suffix = text[match.end() :].strip()
         if not suffix:
             raise InputError(self._no_unit(text))
         if suffix not in self.scales:
-            hint = did_you_mean(suffix, self.scales)
-            raise InputError(
-                f"unknown unit {suffix[:40]!r} for a {self.kind}{hint} Units: {', '.join(self.scales)}"
-                if hint
-                else f"unknown unit {suffix[:40]!r} for a {self.kind}; units: {', '.join(self.scales)}"
-            )
+            hint = did_you_mean(suffix, self.scales) or ";"
+            units = ", ".join(self.scales)
+            raise InputError(f"unknown unit {suffix[:40]!r} for a {self.kind}{hint} units: {units}")
         return Fraction(match.group().replace("_", "")), suffix
 
     def _no_unit(self, given: object) -> str:
@@ -77,6 +79,11 @@ class Unit:
         if _NOT_FINITE.match(text):
             return f"{text!r} is not finite; write e.g. {self.example}"
         return f"{text[:40]!r} is not a {self.kind}; write a number and a unit, e.g. {self.example}"
+
+
+def _thousandths(amount: int, scale: int) -> int:
+    """`amount / scale * 1000` if that is whole and at least 1000, else 0."""
+    return amount * 1000 // scale if amount >= scale and amount * 1000 % scale == 0 else 0
 
 
 def _scales(**scales: int) -> Mapping[str, int]:

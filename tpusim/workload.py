@@ -17,15 +17,17 @@ Pair: TypeAlias = tuple[int, int]
 
 _FOLDER = "workloads"
 _MOST_IMAGES = 2**16
-_MOST = 2**24
+_MOST_SIDE = 2**16
+_MOST_CHANNELS = 2**20
+_MOST_GEMM = 2**24
 _DEFAULT_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Conv2d:
-    """A 2-D convolution of one image's [in_channels, in_height, in_width]; pairs are (height, width), in elements.
+    """A 2-D convolution of images of in_channels x in_height x in_width elements; pairs are (height, width).
 
-    Raises InputError, whose problems name the field, when no such convolution exists.
+    Raises InputError, whose problems say which field, when no such convolution exists.
     """
 
     op: ClassVar[str] = "conv2d"
@@ -79,7 +81,7 @@ class Gemm:
     k: int
 
     def __post_init__(self) -> None:
-        _reject([*_name_problems(self.name), *_size_problems(self, ("m", "n", "k"))])
+        _reject([*_name_problems(self.name), *_size_problems(self, _GEMM_SIZES)])
 
     def outputs(self, batch: int) -> int:
         """Elements of the product; `batch` changes nothing, m counts it."""
@@ -106,7 +108,8 @@ class Workload:
         problems = [*_name_problems(self.name), *_check("batch", self.batch, 1, _MOST_IMAGES)]
         if not self.layers:
             problems.append(Problem(_NO_LAYERS, "layers"))
-        problems += [Problem(message, "layers") for _, message in _repeated([layer.name for layer in self.layers])]
+        names = [layer.name for layer in self.layers]
+        problems += [Problem(message, "layers") for _, message in _repeated(names)]
         _reject(problems)
 
 
@@ -125,14 +128,24 @@ def shipped_workloads() -> tuple[str, ...]:
     return tuple(shipped(_FOLDER))
 
 
-_NO_LAYERS = "no layers; write at least one, e.g. - {name: fc, op: gemm, m: batch, n: 1000, k: 512}"
+_EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
+_NO_LAYERS = f"no layers; write at least one, e.g. - {_EXAMPLE}"
 _OPS: dict[str, type[Layer]] = {"conv2d": Conv2d, "gemm": Gemm}
-_SIZES = ("in_channels", "in_height", "in_width", "out_channels", "groups")
+# Field to its largest value; beyond these a size is a slip, not a network.
+_SIZES = {
+    "in_channels": _MOST_CHANNELS,
+    "in_height": _MOST_SIDE,
+    "in_width": _MOST_SIDE,
+    "out_channels": _MOST_CHANNELS,
+    "groups": _MOST_CHANNELS,
+}
+_GEMM_SIZES = {"m": _MOST_GEMM, "n": _MOST_GEMM, "k": _MOST_GEMM}
+# Field to its least value.
 _PAIRS = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1}
 _OPTIONAL = frozenset({"stride", "padding", "dilation", "groups"})
 _KEYS = {
-    "conv2d": ("name", "op", *_SIZES[:4], *_PAIRS, "groups"),
-    "gemm": ("name", "op", "m", "n", "k"),
+    "conv2d": ("name", "op", *list(_SIZES)[:4], *_PAIRS, "groups"),
+    "gemm": ("name", "op", *_GEMM_SIZES),
 }
 _TOP = ("name", "layers", "source")
 
@@ -166,7 +179,8 @@ def _top_problems(document: Document) -> Iterator[Problem]:
     if "name" in data:
         yield from (document.problem("name", problem.message) for problem in _name_problems(data["name"]))
     if not isinstance(data.get("source", ""), str):
-        yield document.problem("source", f"{show(data['source'])} is not text; write where the sizes come from")
+        message = f"{show(data['source'])} is not text; write where the sizes come from"
+        yield document.problem("source", message)
     if data.get("layers", True) in (None, []):
         yield document.problem("layers", _NO_LAYERS)
     elif not isinstance(data.get("layers", []), list):
@@ -176,7 +190,7 @@ def _top_problems(document: Document) -> Iterator[Problem]:
 def _read_layer(entry: object, batch: int) -> Layer:
     """Raises InputError whose problems' `where` is the key inside the layer, or None for the layer itself."""
     if not isinstance(entry, Mapping):
-        raise InputError(f"{show(entry)} is not a layer; write e.g. {{name: fc, op: gemm, m: batch, n: 1000, k: 512}}")
+        raise InputError(f"{show(entry)} is not a layer; write e.g. {_EXAMPLE}")
     op = entry.get("op")
     if not isinstance(op, str) or op not in _OPS:
         raise InputError(Problem(_wrong_op(entry), "op"))
@@ -194,7 +208,7 @@ def _other_problems(entry: Mapping[str, Any], op: str, batch: int) -> Iterator[P
         if key in _PAIRS:
             yield from _pair_problems(key, value)
         elif key != "name":
-            yield from _check(key, value, 1, _MOST)
+            yield from _check(key, value, 1, {**_SIZES, **_GEMM_SIZES}[key])
 
 
 def _arguments(entry: Mapping[str, Any], op: str, batch: int) -> dict[str, Any]:
@@ -254,10 +268,8 @@ def _conv2d_problems(conv: Conv2d) -> Iterator[Problem]:
 def _group_problems(conv: Conv2d) -> Iterator[Problem]:
     for key in ("in_channels", "out_channels"):
         if getattr(conv, key) % conv.groups:
-            yield Problem(
-                f"groups {conv.groups} does not divide {key} {getattr(conv, key)}; choose a divisor of both channels",
-                "groups",
-            )
+            sizes = f"groups {conv.groups} does not divide {key} {getattr(conv, key)}"
+            yield Problem(f"{sizes}; choose a divisor of both channel counts", "groups")
 
 
 def _fit_problems(conv: Conv2d) -> Iterator[Problem]:
@@ -265,29 +277,26 @@ def _fit_problems(conv: Conv2d) -> Iterator[Problem]:
         reach = conv.dilation[axis] * (conv.kernel[axis] - 1) + 1
         size = getattr(conv, f"in_{side}") + 2 * conv.padding[axis]
         if reach > size:
-            yield Problem(
-                f"the kernel spans {reach} in {side} (dilation {conv.dilation[axis]}) but the padded input is {size};"
-                " use a smaller kernel or dilation, or more padding",
-                "kernel",
-            )
+            sizes = f"the kernel spans {reach} in {side} with its dilation, but the padded input only {size}"
+            yield Problem(f"{sizes}; use a smaller kernel or dilation, or more padding", "kernel")
 
 
-def _size_problems(layer: Layer, keys: tuple[str, ...]) -> Iterator[Problem]:
-    for key in keys:
-        yield from _check(key, getattr(layer, key), 1, _MOST)
+def _size_problems(layer: Layer, most: Mapping[str, int]) -> Iterator[Problem]:
+    for key, limit in most.items():
+        yield from _check(key, getattr(layer, key), 1, limit)
 
 
 def _pair_problems(key: str, value: object) -> Iterator[Problem]:
     if not isinstance(value, tuple):
-        same = "; 'same' and 'valid' have no fixed meaning here, give the numbers" if isinstance(value, str) else ""
-        yield Problem(f"{show(value)} is not a size{same}; write a whole number or [height, width]", key)
+        yield Problem(f"{show(value)} is not a size; write a whole number, or two: [height, width]", key)
     elif len(value) != 2:
         only = "; padding is the same on opposite sides" if key == "padding" else ""
-        yield Problem(f"{show(value)} has {len(value)} numbers{only}; write one number, or two: [height, width]", key)
+        given = f"{show(value)} has {len(value)} numbers"
+        yield Problem(f"{given}{only}; write one number, or two: [height, width]", key)
     else:
         # An int that stood for both is wrong once, not twice.
         for part in dict.fromkeys(value) if all(isinstance(part, int) for part in value) else value:
-            yield from _check(key, part, _PAIRS[key], _MOST)
+            yield from _check(key, part, _PAIRS[key], _MOST_SIDE)
 
 
 def _check(key: str, value: object, least: int, most: int) -> Iterator[Problem]:

@@ -6,7 +6,6 @@ the only place where a duplicate key, an alias that contains itself, or `1e3` (t
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from tpusim.checks import show
+from tpusim.checks import FLOAT, INTEGER, show
 from tpusim.errors import InputError, Problem
 
 MAX_VALUES = 200_000
@@ -23,8 +22,6 @@ MAX_DEPTH = 50
 # The C scanner is some ten times as fast; wheels of PyYAML have it, a build from source may not.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
-_DECIMAL_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
-_DECIMAL_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?")
 _TRUE = frozenset({"true", "yes", "on"})
 
 
@@ -47,7 +44,7 @@ class Document:
         if path in self.overridden:
             return Problem(message, self.overridden[path])
         line = self._line(path)
-        return Problem(message, f"{self.label}:{line}: {path}" if path else f"{self.label}:{line}", line)
+        return Problem(message, _place(self.label, line, path), line)
 
     def override(self, path: str, value: object, where: str) -> Document:
         """A copy in which `path` ("array.rows") holds `value`; its problems are then placed at `where`."""
@@ -59,8 +56,13 @@ class Document:
         return replace(self, data=data)
 
     def in_order(self, problems: Iterable[Problem]) -> tuple[Problem, ...]:
-        """`problems` and those found while reading, by line; overrides last."""
-        return tuple(sorted((*self.problems, *problems), key=lambda problem: problem.line or sys.maxsize))
+        """`problems` and those found while reading, by line; overrides last.
+
+        Where reading already failed, what a check says of the remains is left out.
+        """
+        unread = {problem.where for problem in self.problems}
+        found = dict.fromkeys((*self.problems, *(each for each in problems if each.where not in unread)))
+        return tuple(sorted(found, key=lambda problem: problem.line or sys.maxsize))
 
     def _line(self, path: str) -> int:
         while path and path not in self.lines:
@@ -80,10 +82,17 @@ def parse_document(text: str, label: str) -> Document:
 
 def parse_scalar(text: str) -> object:
     """One YAML scalar as `--set PATH=VALUE` gives it: "64" is 64, "700 MHz" is text. Raises InputError."""
-    node = _compose(text, "value")
+    try:
+        node = _compose(text, "value")
+    except InputError:
+        raise InputError(_not_single(text)) from None
     if node is not None and not isinstance(node, yaml.ScalarNode):
-        raise InputError(f"{text!r} is not a single value")
-    return None if node is None else _scalar(node)
+        raise InputError(_not_single(text))
+    return None if node is None else _scalar(node.tag, str(node.value))
+
+
+def _not_single(text: str) -> str:
+    return f"{show(text)} is not a single value; write one number or text, in quotes if it has brackets or a colon"
 
 
 class _Reader:
@@ -103,7 +112,10 @@ class _Reader:
             if key_node.tag == f"{_TAG}merge":
                 inherited |= self._merged(value_node, path, above)
                 continue
-            key = self._key(key_node, path)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._complain(key_node, path, "a key must be plain text; a list or mapping cannot be one")
+                continue
+            key = _key(str(key_node.value))
             at = f"{path}.{key}" if path else key
             if key in first:
                 self._complain(key_node, at, f"key given twice, first on line {first[key]}; remove one")
@@ -123,20 +135,23 @@ class _Reader:
     def _value(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
         self._guard(node, path, above)
         if not node.tag.startswith(_TAG) or node.tag.startswith(f"{_TAG}python"):
-            self._complain(node, path, f"the tag {show(node.tag)} is not allowed; remove it")
+            self._complain(node, path, f"the tag {node.tag.replace(_TAG, "!!")[:60]} is not allowed; remove it")
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path, (*above, id(node)))
         if isinstance(node, yaml.SequenceNode):
             return self._sequence(node, path, (*above, id(node)))
-        return _scalar(node)
+        return _scalar(node.tag, str(node.value))
 
     def _guard(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> None:
         self._values += 1
         if id(node) in above:
-            _fail(self._label, f"{path}: an alias stands inside what it refers to; write the value out", _line_of(node))
+            message = f"{path}: an alias stands inside what it refers to; write the value out"
+            _fail(self._label, message, self.lines.get(path, _line_of(node)))
         if self._values > MAX_VALUES:
-            _fail(self._label, f"more than {MAX_VALUES} values once aliases are expanded; split the file", 1)
+            key = path.partition("[")[0]
+            message = f"{key}: over {MAX_VALUES} values with aliases written out; use fewer"
+            _fail(self._label, message, self.lines.get(key, 1))
 
     def _merged(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> dict[str, Any]:
         parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
@@ -148,53 +163,53 @@ class _Reader:
             merged = {**self._value(part, path, above), **merged}
         return merged
 
-    def _key(self, node: yaml.Node, path: str) -> str:
-        if not isinstance(node, yaml.ScalarNode):
-            self._complain(node, path, "a key must be plain text; a list or mapping cannot be one")
-            return "?"
-        key = str(node.value)
-        return key if key.isprintable() and 0 < len(key) <= 60 else show(key)
-
     def _complain(self, node: yaml.Node, path: str, message: str) -> None:
         line = _line_of(node)
-        self.problems.append(Problem(message, f"{self._label}:{line}: {path}", line))
+        self.problems.append(Problem(message, _place(self._label, line, path), line))
 
 
-def _scalar(node: yaml.ScalarNode) -> object:
-    kind, text = node.tag.removeprefix(_TAG), str(node.value)
+def _key(text: str) -> str:
+    return text if text.isprintable() and 0 < len(text) <= 60 else show(text)
+
+
+def _place(label: str, line: int, path: str) -> str:
+    return f"{label}:{line}: {path}" if path else f"{label}:{line}"
+
+
+def _scalar(tag: str, text: str) -> object:
+    kind = tag.removeprefix(_TAG)
     if kind == "null":
         return None
     if kind == "bool":
         return text.lower() in _TRUE
-    # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; those stay text, which every check refuses.
-    if kind == "int" and _DECIMAL_INTEGER.fullmatch(text):
+    # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; as text, every check refuses one.
+    if kind == "int" and INTEGER.fullmatch(text):
         return int(text.replace("_", ""))
-    if kind == "float" and _DECIMAL_FLOAT.fullmatch(text):
+    if kind == "float" and FLOAT.fullmatch(text):
         return float(text.replace("_", ""))
     return text
 
 
 def _compose(text: str, label: str) -> yaml.Node | None:
-    _check_depth(text, label)
-    loader = _Loader(text)
     try:
-        node: yaml.Node | None = loader.get_single_node()
+        _check_depth(text, label)
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         line, message = _syntax_message(error, text)
-        _fail(label, message, line)
-    finally:
-        loader.dispose()
+        raise InputError(Problem(message, f"{label}:{line}", line)) from None
     return node
 
 
 def _check_depth(text: str, label: str) -> None:
-    """Composing recurses per level, so refuse by the tokens' nesting, before a deep file can exhaust the stack."""
+    """Composing recurses in C and a deep enough file would crash the interpreter; parsing events does not."""
     depth = 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        depth = max(0, depth + line.count("[") + line.count("{") - line.count("]") - line.count("}"))
-        indent = len(line) - len(line.lstrip(" -?:"))
-        if depth > MAX_DEPTH or indent > 8 * MAX_DEPTH:
-            _fail(label, f"nested more than {MAX_DEPTH} levels deep; flatten it", number)
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            _fail(label, f"nested over {MAX_DEPTH} levels deep; flatten it", _line_of(event))
 
 
 def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
@@ -213,11 +228,13 @@ def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
 
 def _bad_character(text: str) -> tuple[int, str]:
     bad = next((i for i, char in enumerate(text) if not (char.isprintable() or char in "\n\r\t")), 0)
-    return text.count("\n", 0, bad) + 1, f"the character {text[bad : bad + 1]!r} is not allowed in YAML; remove it"
+    message = f"the character {text[bad : bad + 1]!r} is not allowed in YAML; remove it"
+    return text.count("\n", 0, bad) + 1, message
 
 
-def _line_of(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+def _line_of(place: yaml.Node | yaml.Event) -> int:
+    mark: Any = place.start_mark
+    return int(mark.line) + 1
 
 
 def _fail(label: str, message: str, line: int) -> NoReturn:
@@ -227,7 +244,8 @@ def _fail(label: str, message: str, line: int) -> NoReturn:
 def _top_level(node: yaml.Node | None) -> str:
     if node is None:
         return "the file is empty"
-    return f"the top level is a {'list' if isinstance(node, yaml.SequenceNode) else 'single value'}, not a mapping"
+    kind = "list" if isinstance(node, yaml.SequenceNode) else "single value"
+    return f"the top level is a {kind}, not a mapping"
 
 
 def _with_value(data: Mapping[str, Any], keys: list[str], value: object) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tpusim.checks import show
 from tpusim.errors import InputError, Problem, did_you_mean
 from tpusim.yaml_document import Document, parse_document
 
@@ -28,8 +29,8 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
     if isinstance(name_or_path, str) and name in known:
         return parse_document(_decode(known[name].read_bytes(), name), f"{folder}/{name}.yaml")
     path = Path(name)
-    if not _exists(path):
-        raise InputError(_unknown(name, folder, list(known)))
+    if not name or not _exists(path):
+        raise InputError(Problem(_unknown(name, folder, list(known)), name[:200] if name.isprintable() and name else show(name)))
     return parse_document(_decode(_read_bytes(path), name), name)
 
 
@@ -43,9 +44,9 @@ def _exists(path: Path) -> bool:
 def _unknown(name: str, folder: str, known: list[str]) -> str:
     kind = {"configs": "hardware", "workloads": "workload"}[folder]
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
-    what = "no such file" if is_path else f"no {kind} of that name comes with tpusim, and no file is called so"
+    what = "no such file" if is_path else f"no shipped {kind} and no file of that name"
     hint = did_you_mean(Path(name).stem, known) or ";"
-    return f"{name[:200]}: {what}{hint} shipped: {', '.join(known) or 'none'}"
+    return f"{what}{hint} shipped: {', '.join(known) or 'none'}"
 
 
 def _standard_input() -> bytes:
@@ -59,14 +60,15 @@ def _read_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except IsADirectoryError:
-        raise InputError(f"{path}: is a directory; give a YAML file") from None
+        raise InputError(Problem("is a directory; give a YAML file", str(path))) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from None
+        reason = f"cannot be read ({error.strerror}); check the file and its permissions"
+        raise InputError(Problem(reason, str(path))) from None
 
 
 def _decode(data: bytes, label: str) -> str:
     if len(data) > MAX_BYTES:
-        raise InputError(f"{label}: larger than {MAX_BYTES // 2**20} MiB; this is not a description of a machine or workload")
+        raise InputError(Problem(f"larger than {MAX_BYTES // 2**20} MiB; give a YAML description", label))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -49,7 +49,7 @@ class Plan:
 
     shape: ConvShape
     hardware: Hardware
-    tiling: Tiling
+    tiling: Tiling[int]
 
     @cached_property
     def passes(self) -> tuple[ReductionPass, ...]:

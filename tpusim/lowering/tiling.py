@@ -7,13 +7,14 @@ choice only and is never reported: cycles come from the engines.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.errors import CapacityError, Problem
+from tpusim.errors import CapacityError
 from tpusim.hardware import Hardware
 from tpusim.lowering.geometry import Axis, ConvShape
 from tpusim.lowering.reduction import ReductionPass, col_folds, reduction
@@ -24,30 +25,41 @@ TOLERANCE = 0.01
 """Of blocks whose estimates lie this close to the best, the largest is taken: the estimate is no finer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Block extent in outputs and word groups, loop order, passes per filter chunk, buffers per region."""
+Extent = TypeVar("Extent", int, Counts)
 
-    rows: int
-    cols: int
-    groups: int
+
+@dataclass(frozen=True)
+class Tiling(Generic[Extent]):
+    """Block extent in outputs and word groups, loop order, passes per filter chunk, buffers per region.
+
+    The search fills it with arrays, one entry a candidate block; the lowering gets one with plain integers.
+    """
+
+    rows: Extent
+    cols: Extent
+    groups: Extent
     loop_order: str
     chunk_passes: int
-    ifmap_buffers: int
+    ifmap_buffers: Extent
     filter_buffers: int
-    psum_buffers: int
-    ifmap_words: int
+    psum_buffers: Extent
+    ifmap_words: Extent
     chunk_words: int
-    psum_words: int
+    psum_words: Extent
 
     @property
-    def words(self) -> int:
+    def words(self) -> Extent:
         """Words of vector memory a lane needs for all buffers together."""
         return (
             self.ifmap_buffers * self.ifmap_words
             + self.filter_buffers * self.chunk_words
             + self.psum_buffers * self.psum_words
         )
+
+    def at(self: Tiling[Counts], index: int) -> Tiling[int]:
+        """One candidate."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Tiling(**{k: int(v[index]) if isinstance(v, np.ndarray) else v for k, v in values.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +84,14 @@ def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[
     return [-(-each.rows // hardware.vector_memory.word_elements) for each in passes]
 
 
-def choose(shape: ConvShape, hardware: Hardware) -> Tiling:
+def choose(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
     """The tiling with the lowest estimated cycles.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
     search = _Search(shape, hardware, _same_block(shape, hardware))
-    best: tuple[float, Tiling] | None = None
+    best: tuple[float, Tiling[int]] | None = None
     for plan in search.filter_plans():
         found = search.best_block(plan)
         if found is not None and (best is None or found[0] < best[0]):
@@ -104,6 +116,7 @@ class _Search:
         self.passes = reduction(shape, hardware)
         self.pass_words = weight_words(self.passes, hardware)
         self.block = block
+        self.folds = self.passes[-1].fold + 1
         self.columns = len(col_folds(shape, hardware))
         self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
 
@@ -139,42 +152,46 @@ class _Search:
         r, c, g = np.concatenate([whole, split]).T
         return r, c, g
 
-    def best_block(self, plan: _FilterPlan) -> tuple[float, Tiling] | None:
+    def best_block(self, plan: _FilterPlan) -> tuple[float, Tiling[int]] | None:
         """The cheapest block under this filter plan, or None when nothing fits."""
-        rows, cols, groups = self._candidates
-        folds = self.passes[-1].fold + 1
-        ifmap = folds * _stored(self.shape.row, rows) * _stored(self.shape.col, cols) * groups
-        psum = rows * cols * groups
-        blocks = self._blocks()
-        ifmap_buffers = np.minimum(2, blocks * self.shape.groups)
-        psum_buffers = np.minimum(2, blocks * self.shape.groups * self.columns)
-        words = ifmap * ifmap_buffers + psum * psum_buffers + plan.buffers * plan.chunk_words
-        fits = words <= self.hardware.capacity_words
+        tilings = self._tilings(plan)
+        fits = tilings.words <= self.hardware.capacity_words
         if not fits.any():
             return None
-        cost = np.where(fits, self._cost(plan, ifmap, psum, blocks), np.inf)
+        cost = np.where(fits, self._cost(plan, tilings), np.inf)
         close = cost <= cost.min() * (1 + TOLERANCE)
-        at = int(np.where(close, psum, 0).argmax())
-        return float(cost[at]), Tiling(
-            rows=int(rows[at]),
-            cols=int(cols[at]),
-            groups=int(groups[at]),
+        at = int(np.where(close, tilings.psum_words, 0).argmax())
+        return float(cost[at]), tilings.at(at)
+
+    def least_words(self, plan: _FilterPlan) -> int:
+        """Words of the smallest tiling under this filter plan."""
+        return int(self._tilings(plan).words.min())
+
+    def _tilings(self, plan: _FilterPlan) -> Tiling[Counts]:
+        rows, cols, groups = self._candidates
+        parts = self.shape.groups * self._blocks()
+        stored = _stored(self.shape.row, rows) * _stored(self.shape.col, cols) * groups
+        return Tiling(
+            rows=rows,
+            cols=cols,
+            groups=groups,
             loop_order=plan.loop_order,
             chunk_passes=plan.chunk_passes,
-            ifmap_buffers=int(ifmap_buffers[at]),
+            ifmap_buffers=np.minimum(2, parts),
             filter_buffers=plan.buffers,
-            psum_buffers=int(psum_buffers[at]),
-            ifmap_words=int(ifmap[at]),
+            psum_buffers=np.minimum(2, parts * self.columns),
+            ifmap_words=self.folds * stored,
             chunk_words=plan.chunk_words,
-            psum_words=int(psum[at]),
+            psum_words=rows * cols * groups,
         )
 
     def _blocks(self) -> Counts:
         rows, cols, groups = self._candidates
         return _ceil(self.shape.row.extent, rows) * _ceil(self.shape.col.extent, cols) * _ceil(self.groups, groups)
 
-    def _cost(self, plan: _FilterPlan, ifmap: Counts, psum: Counts, blocks: Counts) -> NDArray[np.float64]:
+    def _cost(self, plan: _FilterPlan, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate block."""
+        ifmap, psum, blocks = tilings.ifmap_words, tilings.psum_words, self._blocks()
         shape, cycle_bytes = self.shape, float(self.hardware.hbm_bytes_per_cycle)
         folds = shape.groups * self.columns
         slots = 3 if len(self.passes) > 1 else 2
@@ -184,7 +201,7 @@ class _Search:
         per_pass = np.maximum(psum * frame, preload) + serial
         compute = (folds * len(self.passes)) * blocks * per_pass
         element = self.hardware.vector_memory.element_bytes
-        load = ifmap / (self.passes[-1].fold + 1) * self.word_fill * shape.channels * element
+        load = ifmap / self.folds * self.word_fill * shape.channels * element
         filter_bytes = shape.channels * shape.row.kernel * shape.col.kernel * shape.out_channels * element
         reloads = self.columns if plan.loop_order == "filter_major" else 1
         loads = shape.groups * blocks * np.where(blocks > 2, reloads, 1)
@@ -192,7 +209,7 @@ class _Search:
         out_block = psum * self.word_fill * min(self.hardware.array.cols, shape.out_channels) * element
         out_bytes = out_block * blocks * folds
         hbm = (loads * load * self._waste("in") + shape.groups * filter_bytes * again + out_bytes * self._waste("out"))
-        first = load / (self.passes[-1].fold + 1)
+        first = load / self.folds
         total = first + np.maximum(compute * cycle_bytes, hbm - first - out_block) + out_block
         if serial:
             total = total + hbm
@@ -229,29 +246,10 @@ def _stored(axis: Axis, outputs: Counts) -> Counts:
 
 
 def _too_small(search: _Search) -> CapacityError:
-    shape, memory = search.shape, search.hardware.vector_memory
-    smallest = Tiling(1, 1, 1, "block_major", 1, 0, 0, 0, 0, 0, 0)
-    folds = search.passes[-1].fold + 1
-    one = np.array([1], dtype=np.int64)
-    ifmap = folds * int(_stored(shape.row, one)[0]) * int(_stored(shape.col, one)[0])
-    buffers = 2 if shape.groups * search.columns * search.groups * shape.row.extent * shape.col.extent > 1 else 1
-    chunks = min(2, len(search.passes) * search.columns * shape.groups)
-    smallest = replace(
-        smallest,
-        ifmap_words=ifmap,
-        ifmap_buffers=buffers,
-        psum_words=1,
-        psum_buffers=buffers,
-        chunk_words=max(search.pass_words),
-        filter_buffers=chunks,
-    )
-    need = smallest.words * search.hardware.word_bytes
+    hardware = search.hardware
+    words = min(search.least_words(plan) for plan in search.filter_plans())
     return CapacityError(
-        [
-            Problem(
-                f"the smallest block (one output word) needs {smallest.words} words of "
-                f"{search.hardware.word_bytes} bytes a lane, the vector memory has {search.hardware.capacity_words}; "
-                f"set vector_memory.capacity to at least {need} B (now {memory.capacity_bytes} B)"
-            )
-        ]
+        f"the smallest tiling needs {words} words of {hardware.word_bytes} B a lane, and the vector memory has "
+        f"{hardware.capacity_words}; set vector_memory.capacity to at least {words * hardware.word_bytes} B "
+        f"(it is {hardware.vector_memory.capacity_bytes} B), or choose smaller words or a larger array"
     )
