@@ -41,10 +41,8 @@ def shift(part: range, by: int) -> range:
     return range(part.start + by, part.stop + by)
 
 
-def drop(program: Program, kind: type[Step], which: int = 0) -> Program:
-    """A step that does nothing any more: an empty accumulation, or a transfer of other data."""
-    at = [index for index, step in enumerate(program.steps) if isinstance(step, kind)][which]
-    return replace(program, steps=program.steps[:at] + program.steps[at + 1 :])
+def spills(program: Program) -> list[Spill]:
+    return [step for step in program.steps if isinstance(step, Spill)]
 
 
 def swap_streams(program: Program) -> Program:
@@ -62,7 +60,7 @@ def swap_streams(program: Program) -> Program:
 
 CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
     "an address": lambda p: change(p, Stream, lambda s: edit_read(s, base=s.reads[0].pattern.base + 1), 4),
-    "a start": lambda p: change(p, Stream, lambda s: edit_read(s, start=(0, 0)), 0),
+    "a start": lambda p: change(p, Stream, lambda s: edit_read(s, start=(1, 0)), 0),
     "a tap": lambda p: change(p, FilterFill, lambda f: edit_tile(f, taps=((2, 2),))),
     "a lane": lambda p: change(p, IfmapFill, lambda f: replace(f, box=replace(f.box, channels=shift(f.box.channels, 1)))),
     "a weight fold": lambda p: change(p, FilterFill, lambda f: edit_tile(f, channels=shift(f.tiles[0].channels, 1))),
@@ -72,7 +70,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
     "a swapped accumulation": swap_streams,
     "a lost accumulation": lambda p: change(p, Stream, lambda s: replace(s, accumulate=False), 3),
     "a result address": lambda p: change(p, Stream, lambda s: replace(s, result_base=s.result_base + 1), 2),
-    "a lost block": lambda p: drop(p, Spill, 1),
+    "a lost block": lambda p: change(p, Spill, lambda s: replace(s, box=spills(p)[0].box), 1),
     "a spill of the wrong rows": lambda p: change(
         p, Spill, lambda s: replace(s, box=replace(s.box, rows=shift(s.box.rows, -1))), 1
     ),

@@ -105,7 +105,7 @@ def run(
         work = select_layers(load_workload(workload, batch=batch), layers)
         files = _json_files(json, out)
         for file in files:
-            _probe(file, make_folder=out is not None)
+            _probe(file, make_folder=file.parent == out)
         report_to = sys.stderr if json == "-" else sys.stdout
         with _Progress(work, report_to) as progress:
             result = simulate(
@@ -293,7 +293,9 @@ def _probe(file: Path, make_folder: bool = False) -> None:
         if _is_device(file):
             return
         try:
-            made = _make_folders(file.parent) if make_folder else []
+            for folder in _missing_folders(file.parent) if make_folder else []:
+                folder.mkdir()
+                made.append(folder)
             temporary = _temporary(file)
             temporary.touch(exist_ok=False)
             temporary.unlink()
@@ -330,12 +332,9 @@ def _is_device(file: Path) -> bool:
     return file.exists() and not file.is_file()
 
 
-def _make_folders(folder: Path) -> list[Path]:
-    """The folders made, outermost first."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()][::-1]
-    for each in missing:
-        each.mkdir()
-    return missing
+def _missing_folders(folder: Path) -> list[Path]:
+    """`folder` and those above it that do not exist, outermost first."""
+    return [each for each in (folder, *folder.parents) if not each.exists()][::-1]
 
 
 def _temporary(file: Path) -> Path:

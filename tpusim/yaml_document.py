@@ -92,7 +92,7 @@ def parse_scalar(text: str) -> object:
 
 
 def _not_single(text: str) -> str:
-    return f"{show(text)} is not a single value; write one number or text, in quotes if it has brackets or a colon"
+    return f"{show(text)} is not a single value; write one number or one text"
 
 
 class _Reader:
@@ -135,7 +135,8 @@ class _Reader:
     def _value(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
         self._guard(node, path, above)
         if not node.tag.startswith(_TAG) or node.tag.startswith(f"{_TAG}python"):
-            self._complain(node, path, f"the tag {node.tag.replace(_TAG, "!!")[:60]} is not allowed; remove it")
+            tag = node.tag.replace(_TAG, "!!")[:60]
+            self._complain(node, path, f"the tag {tag} is not allowed; remove it")
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path, (*above, id(node)))

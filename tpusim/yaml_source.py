@@ -30,7 +30,7 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
         return parse_document(_decode(known[name].read_bytes(), name), f"{folder}/{name}.yaml")
     path = Path(name)
     if not name or not _exists(path):
-        raise InputError(Problem(_unknown(name, folder, list(known)), name[:200] if name.isprintable() and name else show(name)))
+        raise InputError(_unknown(name, folder, list(known)))
     return parse_document(_decode(_read_bytes(path), name), name)
 
 
@@ -41,12 +41,13 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _unknown(name: str, folder: str, known: list[str]) -> str:
+def _unknown(name: str, folder: str, known: list[str]) -> Problem:
     kind = {"configs": "hardware", "workloads": "workload"}[folder]
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     what = "no such file" if is_path else f"no shipped {kind} and no file of that name"
     hint = did_you_mean(Path(name).stem, known) or ";"
-    return f"{what}{hint} shipped: {', '.join(known) or 'none'}"
+    where = name[:200] if name and name.isprintable() else show(name)
+    return Problem(f"{what}{hint} shipped: {', '.join(known) or 'none'}", where)
 
 
 def _standard_input() -> bytes:

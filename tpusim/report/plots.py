@@ -29,7 +29,7 @@ STATES = (
     ("idle", "idle: fill, drain, no work", "#f2f2f2", ""),
 )
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
@@ -48,7 +48,7 @@ _NAME_WIDTH = 26
 
 def plots(result: Result) -> Iterator[tuple[str, bytes]]:
     """Every picture as (file name, contents)."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(rc=_STYLE):
         for name, draw in (("pe_utilization", utilization_figure), ("cycle_breakdown", breakdown_figure)):
             figure = draw(result)
             for kind in FORMATS:

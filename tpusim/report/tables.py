@@ -164,7 +164,7 @@ def hardware_table(machines: Iterable[Hardware]) -> Table:
             FREQUENCY.format(machine.clock_hz),
             f"{machine.lanes} x {SIZE.format(machine.vector_memory.capacity_bytes)}",
             f"{machine.vector_memory.word_elements} x {machine.vector_memory.element_bytes} B",
-            BANDWIDTH.format(machine.hbm.bandwidth_bytes_per_second),
+            BANDWIDTH.format(machine.hbm.bandwidth_bytes_per_s),
         ]
         for machine in machines
     ]

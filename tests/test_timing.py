@@ -1,0 +1,135 @@
+"""docs/timing.md, rule by rule."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.machines import conv, machine
+from tpusim.engine import event
+from tpusim.engine.timing import Timing
+from tpusim.errors import DeadlockError
+from tpusim.hardware import Hardware
+from tpusim.lowering.channel_first import lower
+from tpusim.machine.vector_memory import Frame, Port
+from tpusim.program import Preload, Program, Spill, Step, Stream
+from tpusim.workload import Conv2d, Gemm
+
+TIMING = (Path(__file__).parent.parent / "docs" / "timing.md").read_text()
+
+
+def gemm(m: int, k: int, n: int) -> Gemm:
+    return Gemm(name="gemm", m=m, n=n, k=k)
+
+
+def timed(layer: Gemm | Conv2d, hardware: Hardware, batch: int = 1) -> tuple[Program, Timing]:
+    program = lower(layer, batch, hardware)[1]
+    return program, event.run(program, hardware)
+
+
+def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Section 7: each cycle of the table."""
+    ports: list[Port] = []
+
+    class Kept(Port):
+        def __init__(self) -> None:
+            super().__init__()
+            ports.append(self)
+
+    monkeypatch.setattr(event, "Port", Kept)
+    _, timing = timed(gemm(4, 4, 4), machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5))
+    taken = {client: cells(ports[0], code) for code, client in enumerate(("idle", "ifmap", "psum", "result", "weight", "dma"))}
+    assert taken["weight"] == [8, 10]
+    assert taken["ifmap"] == [14, 16]
+    assert taken["result"] == [21, 23]
+    assert taken["psum"] == []
+    assert taken["dma"] == [6, 7, 9, 11, 24, 25]
+    assert timing.cycles == 35
+    assert timing.units["systolic_array"] == {"starved": 13, "busy": 4, "port_stall": 0, "blocked": 0, "idle": 18}
+    for row in ("words written in 6, 7", "words written in 9, 11", "read in 8, 10", "read in 14, 16", "written in 21, 23"):
+        assert row in TIMING
+    assert re.search(r"\*\*35 cycles\*\*", TIMING)
+
+
+def cells(port: Port, client: int) -> list[int]:
+    return [cycle for cycle, owner in enumerate(port._cells[: port._end]) if owner == client]
+
+
+@pytest.mark.parametrize("rows", [8, 16, 128])
+def test_passes_of_at_least_r_rows_leave_no_gap(rows: int) -> None:
+    """Double-buffered weights: k passes of M = R rows take k * M cycles of the array, none between them."""
+    hardware = machine(rows, 8, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6)
+    program, timing = timed(gemm(rows, 6 * rows, 8), hardware)
+    assert len(program.streams) == 6
+    array = timing.units["systolic_array"]
+    assert array["busy"] == 6 * rows
+    first_wait = array.get("starved", 0) + array.get("waiting_weights", 0)
+    assert first_wait < 2 * rows + 60
+    single = timed(gemm(rows, rows, 8), hardware)[1].units["systolic_array"]
+    assert array["blocked"] == single["blocked"] == 0
+    assert array.get("waiting_weights", 0) == single.get("waiting_weights", 0)
+
+
+@pytest.mark.parametrize("rows", [8, 16, 128])
+def test_one_weight_buffer_waits_for_the_stream_before(rows: int) -> None:
+    """The preload, R cycles, cannot overlap: each pass after the first waits for its weights."""
+    hardware = machine(rows, 8, weight_buffers=1, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6)
+    array = timed(gemm(rows, 6 * rows, 8), hardware)[1].units["systolic_array"]
+    single = timed(gemm(rows, rows, 8), hardware)[1].units["systolic_array"]
+    extra = array["waiting_weights"] - single.get("waiting_weights", 0)
+    assert 5 * rows <= extra <= 5 * (rows + 8)
+
+
+@pytest.mark.parametrize(
+    ("elements", "adds", "accumulates", "period", "result"),
+    [(8, 4, True, 8, 5), (8, 8, True, 8, 2), (1, 1, True, 3, 2), (2, 1, True, 3, 2), (2, 1, False, 2, 1),
+     (1, 1, False, 2, 1), (4, 9, True, 9, 2), (4, 3, True, 4, 2), (8, 99, False, 8, 1)],
+)  # fmt: skip
+def test_frames(elements: int, adds: int, accumulates: bool, period: int, result: int) -> None:
+    """Section 2: the frame's length and its result slot, which no other client owns."""
+    frame = Frame.of(elements, adds, accumulates)
+    assert (frame.period, frame.result_slot) == (period, result)
+    assert elements + frame.port_stall + frame.blocked == period
+    owned = {0, frame.result_slot, *([1] if accumulates else [])}
+    assert len(owned) == frame.slots
+    for latency in range(2, 40):
+        assert frame.result_delay(latency) % period == frame.result_slot
+        assert frame.result_delay(latency) >= latency
+        if accumulates:
+            assert frame.psum_delay(latency) + frame.add_cycles <= frame.result_delay(latency)
+
+
+def test_a_narrow_word_stalls_the_array_and_a_wide_one_does_not() -> None:
+    """Three accesses a word: at one element a word the array runs a third of the time."""
+    narrow = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=1), 4)[1].units["systolic_array"]
+    wide = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=4), 4)[1].units["systolic_array"]
+    assert narrow["port_stall"] == 2 * narrow["busy"]
+    assert wide["port_stall"] == 0
+
+
+def test_a_slow_vector_unit_blocks_the_array() -> None:
+    """One ALU for eight lanes: 8 x 4 adds a word of 4 elements."""
+    array = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=4, alus=1), 4)[1].units["systolic_array"]
+    assert array["blocked"] >= array["busy"] // 4 * (32 - 4)
+
+
+def test_steps_that_wait_for_one_another_are_a_deadlock() -> None:
+    """The engine names who waits for whom instead of stopping in silence."""
+    hardware = machine()
+    program = lower(gemm(4, 4, 4), 1, hardware)[1]
+    spill = next(index for index, step in enumerate(program.steps) if isinstance(step, Spill))
+    steps: list[Step] = [*program.steps]
+    at = next(index for index, step in enumerate(steps) if isinstance(step, Preload))
+    steps[at] = Preload(after=(spill,), base=0, rows=4, cols=4)
+    stuck = Program(**{**{f: getattr(program, f) for f in program.__slots__}, "steps": tuple(steps)})
+    with pytest.raises(DeadlockError, match=r"Preload\) waits for step \d+ \(Spill\)"):
+        event.run(stuck, hardware)
+
+
+def test_streams_are_the_passes() -> None:
+    """H_F x ceil(W_F / T) x row folds x column folds, for every block."""
+    program = lower(conv(10, 6, 9, 3, padding=1), 2, machine(4, 4, capacity_words=8000))[1]
+    blocks = sum(isinstance(step, Spill) for step in program.steps)
+    assert sum(isinstance(step, Stream) for step in program.steps) == blocks * 9 * 3
