@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the check failed or the machine deadlocked; 2 bad input; 1
 from __future__ import annotations
 
 import errno
+import io
 import os
 import secrets
 import sys
@@ -33,6 +34,8 @@ INTERRUPTED = 130
 QUIET_SECONDS = 2.0
 """A run shorter than this shows no progress; in a pipe, also the time between two lines of it."""
 
+_UNBOUNDED = 100_000
+
 app = typer.Typer(
     name="tpusim",
     help="Simulate the matrix unit of a TPU v2, cycle by cycle, and check every output.",
@@ -48,14 +51,21 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the `tpusim` command."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # A terminal that cannot show a layer's name should not end the run.
-            stream.reconfigure(errors="replace")
+    _prepare_streams()
     try:
         app(prog_name="tpusim")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _prepare_streams() -> None:
+    # Python sets a closed stream (`>&-`) to None.
+    sys.stdout = sys.stdout or io.StringIO()
+    sys.stderr = sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a layer's name should not end the run.
+            stream.reconfigure(errors="replace")
 
 
 def _version(wanted: bool) -> None:
@@ -76,21 +86,33 @@ def _common(
 @app.command(epilog="Example: tpusim run resnet50 --batch 8 --set array.size=256 --json run.json")
 def run(
     workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin.")
+        str,
+        typer.Argument(
+            metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin."
+        ),
     ],
-    hardware: Annotated[str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")] = "tpu_v2",
+    hardware: Annotated[
+        str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")
+    ] = "tpu_v2",
     batch: Annotated[int, typer.Option(metavar="N", help="Images at a time.")] = 8,
-    lowering: Annotated[str, typer.Option(metavar="NAME", help="How convolutions become passes.")] = "channel_first",
+    lowering: Annotated[
+        str, typer.Option(metavar="NAME", help="How convolutions become passes.")
+    ] = "channel_first",
     engine: Annotated[str, typer.Option(metavar="NAME", help="What keeps time: event.")] = "event",
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compute and check every output.")] = True,
-    layers: Annotated[str, typer.Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")] = "*",
+    layers: Annotated[
+        str, typer.Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")
+    ] = "*",
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."),
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the random operands.")] = 0,
     json: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write the result JSON; - is stdout, tables go to stderr.")
+        str | None,
+        typer.Option(metavar="FILE|-", help="Write the result JSON; - is stdout, tables go to stderr."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help=f"Write DIR/{RESULT_FILE}, for tpusim plot DIR.")
@@ -117,7 +139,7 @@ def run(
             _say(sys.stdout, result.to_json())
         _report(report_to, work, result)
         if not result.correct:
-            raise CheckFailed(f"check failed: {tables.first_wrong(result)}")
+            raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
 
 
 @app.command("list", epilog="Example: tpusim list")
@@ -142,7 +164,10 @@ def list_shipped() -> None:
 @app.command(epilog="Example: tpusim plot results/resnet50 --out figures")
 def plot(
     source: Annotated[
-        Path, typer.Argument(metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{RESULT_FILE}).")
+        Path,
+        typer.Argument(
+            metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{RESULT_FILE})."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where pictures go; default: beside the result.")
@@ -246,23 +271,19 @@ def _report(stream: TextIO, work: Workload, result: Result) -> None:
 
 def _print_layers(stream: TextIO, work: Workload, layers: Sequence[LayerResult]) -> None:
     shapes = {layer.name: tables.shape_text(layer) for layer in work.layers}
-    console = _console(stream)
+    console = Console(file=stream)
     width = console.width if console.is_terminal else None
     _print(stream, tables.layer_table(layers, shapes, width), "", tables.LEGEND, "")
 
 
 def _print(stream: TextIO, *items: RenderableType) -> None:
     """Tables and sentences, fitted to a terminal; in a pipe plain, unwrapped and in full."""
-    console = _console(stream)
-    with console.capture() as captured:
-        for item in items:
-            console.print(item, markup=False, highlight=False, emoji=False)
-    _say(stream, *(line.rstrip(" ") for line in captured.get().rstrip("\n").split("\n")))
-
-
-def _console(stream: TextIO) -> Console:
-    console = Console(file=stream)
-    return console if console.is_terminal else Console(file=stream, width=100_000)
+    target, text = Console(file=stream), io.StringIO()
+    width = target.width if target.is_terminal else _UNBOUNDED
+    console = Console(file=text, force_terminal=target.is_terminal, width=width)
+    for item in items:
+        console.print(item, markup=False, highlight=False, emoji=False)
+    _say(stream, *(line.rstrip(" ") for line in text.getvalue().splitlines()))
 
 
 def _say(stream: TextIO, *lines: str) -> None:
@@ -270,9 +291,11 @@ def _say(stream: TextIO, *lines: str) -> None:
     try:
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # Python flushes once more at exit; let it reach something that takes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output: cannot be written ({error.strerror})") from None
 
 
 def _source(workload: str) -> str:

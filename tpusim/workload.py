@@ -291,8 +291,7 @@ def _pair_problems(key: str, value: object) -> Iterator[Problem]:
         yield Problem(f"{show(value)} is not a size; write a whole number, or two: [height, width]", key)
     elif len(value) != 2:
         only = "; padding is the same on opposite sides" if key == "padding" else ""
-        given = f"{show(value)} has {len(value)} numbers"
-        yield Problem(f"{given}{only}; write one number, or two: [height, width]", key)
+        yield Problem(f"{show(value)} is not one number or two{only}; write one, or [height, width]", key)
     else:
         # An int that stood for both is wrong once, not twice.
         for part in dict.fromkeys(value) if all(isinstance(part, int) for part in value) else value:

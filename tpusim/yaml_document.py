@@ -217,14 +217,18 @@ def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return _bad_character(text)
     line, said = error.problem_mark.line + 1, error.problem or "cannot be read"
-    lines = text.splitlines()
-    if line <= len(lines) and "\t" in lines[line - 1] and "token" in said:
+    here = text.splitlines()[line - 1 : line]
+    if here and "\t" in (here[0] if "token" in said else _indent(here[0])):
         return line, "a tab cannot indent YAML; use spaces"
     if "another document" in said:
         return line, "a second document starts here; keep one document to a file"
     begun = error.context_mark
     opened = f" ({error.context}, begun on line {begun.line + 1})" if begun and begun.line + 1 != line else ""
     return line, f"not valid YAML: {said}{opened}; check the indentation, colons, quotes and brackets here"
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def _bad_character(text: str) -> tuple[int, str]:

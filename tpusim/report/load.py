@@ -39,10 +39,15 @@ def parse_result(text: str) -> Result:
     except (ValueError, RecursionError) as error:
         raise InputError(f"not a tpusim result: not JSON ({error})") from None
     if not isinstance(data, dict) or "tpusim" not in data:
-        raise InputError('not a tpusim result: no "tpusim" key; give a file written by `tpusim run --json` or --out')
+        raise InputError(
+            'not a tpusim result: no "tpusim" key; give a file written by `tpusim run --json` or --out'
+        )
     result: Result = _value(Result, data, "")
-    for record in (result.total, *result.layers):
-        _check_cycles(record)
+    if not result.layers:
+        raise InputError("not a tpusim result: it has no layers")
+    for layer in result.layers:
+        _check_cycles(layer, f"layer {layer.name}")
+    _check_cycles(result.total, "total")
     return result
 
 
@@ -61,9 +66,8 @@ def _text(file: Path) -> str:
         raise InputError(f"cannot be read ({getattr(error, 'strerror', error)})") from None
 
 
-def _check_cycles(record: LayerResult | Total) -> None:
+def _check_cycles(record: LayerResult | Total, name: str) -> None:
     """What plots divide by and look up."""
-    name = f"layer {record.name}" if isinstance(record, LayerResult) else "total"
     array = record.units.get("systolic_array")
     if record.cycles <= 0 or array is None or sum(array.values()) != record.cycles:
         raise InputError(f"{name}: the cycles of units.systolic_array do not add up to `cycles`")
@@ -77,9 +81,13 @@ def _value(kind: Any, data: Any, where: str) -> Any:
         return _record(kind, data, where)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Mapping:
-        return {key: _value(arguments[1], value, f"{where}.{key}") for key, value in _mapping(data, where).items()}
+        return {
+            key: _value(arguments[1], value, f"{where}.{key}") for key, value in _mapping(data, where).items()
+        }
     if origin is tuple:
-        return tuple(_value(arguments[0], value, f"{where}[{i}]") for i, value in enumerate(_list(data, where)))
+        return tuple(
+            _value(arguments[0], value, f"{where}[{i}]") for i, value in enumerate(_list(data, where))
+        )
     if origin in (Union, types.UnionType):
         return None if data is None else _value(arguments[0], data, where)
     return data if kind is Any else _scalar(kind, data, where)
@@ -89,7 +97,9 @@ def _record(kind: Any, data: Any, where: str) -> Any:
     given, hints = _mapping(data, where), _hints(kind)
     missing = [field.name for field in fields(kind) if field.name not in given]
     if missing:
-        raise InputError(f"not a tpusim result: {where or 'the file'} has no {', '.join(missing)}".replace(" .", " "))
+        raise InputError(
+            f"not a tpusim result: {where or 'the file'} has no {', '.join(missing)}".replace(" .", " ")
+        )
     return kind(**{name: _value(hint, given[name], f"{where}.{name}") for name, hint in hints.items()})
 
 

@@ -56,12 +56,12 @@ def plots(result: Result) -> Iterator[tuple[str, bytes]]:
 
 
 def utilization_figure(result: Result) -> Figure:
-    """Bars of PE utilisation per layer, under the bound that the mapping sets, with the network's own line."""
+    """Bars of PE utilisation per layer, the bound that the mapping sets, and the network's own line."""
     figure = _figure(result, 3.4)
     axes = figure.subplots()
     layers, total = result.layers, 100 * result.total.pe_utilization
-    x = range(len(layers))
-    axes.bar(x, [100 * layer.pe_utilization for layer in layers], 0.8, color="#9a9a9a", label="PE utilisation")
+    x, heights = range(len(layers)), [100 * layer.pe_utilization for layer in layers]
+    axes.bar(x, heights, 0.8, color="#9a9a9a", label="PE utilisation")
     bounds = [100 * layer.mapping_efficiency for layer in layers]
     left, right = [i - 0.4 for i in x], [i + 0.4 for i in x]
     axes.hlines(bounds, left, right, color="black", linewidth=1.4, label="mapping efficiency (upper bound)")
@@ -109,7 +109,9 @@ def _stack(axes: Axes, x: Sequence[float], arrays: Sequence[Any], sizes: Sequenc
     below = [0.0] * len(arrays)
     for state, label, color, hatch in STATES:
         parts = [each.get(state, 0) / size for each, size in zip(arrays, sizes, strict=True)]
-        axes.bar(x, parts, 0.84, below, color=color, hatch=hatch, edgecolor="black", linewidth=0.2, label=label)
+        axes.bar(
+            x, parts, 0.84, below, color=color, hatch=hatch, edgecolor="black", linewidth=0.2, label=label
+        )
         below = [low + part for low, part in zip(below, parts, strict=True)]
 
 

@@ -19,11 +19,10 @@ from tpusim.workload import Conv2d, Gemm, Workload
 STALL_NAMES = {"starved": "starved", "blocked": "blocked", "waiting_weights": "weights", "port_stall": "port"}
 """The short name of each stall cause."""
 
-LEGEND = (
-    "pass: passes through the array. T: taps stacked in a pass (multi-tile). PE: MACs / (PEs x cycles). map: PEs that "
-    "hold a weight, mean over passes. Stalls of the array, of its cycles: starv: HBM data late; block: output side not "
-    "ready; wait: weights not loaded; port: vector-memory port full. read, write: HBM. idle: ports without an access."
-)
+LEGEND = """\
+pass: passes through the array. T: taps stacked in a pass (multi-tile). PE: MACs / (PEs x cycles). map: PEs
+that hold a weight, mean over passes. starv, block, wait, port: stalls of the array, for HBM data late, output
+side not ready, weights not loaded, SRAM port full. read, write: HBM. idle: ports without an access."""
 
 _TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
 _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
@@ -35,7 +34,7 @@ _RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the layer table. The column of the highest `rank` is the first to go when there is no room."""
+    """One column of the layer table; where there is no room, that of the highest `rank` goes first."""
 
     header: str
     cell: Callable[[LayerResult], str]
@@ -97,17 +96,21 @@ def heading(result: Result) -> str:
 
 def totals(total: Total) -> str:
     """The totals in sentences, every number with its unit."""
-    cycles = total.cycles
-    stalls = ", ".join(f"{name} {percent(total.stall_cycles[cause] / cycles)} %" for cause, name in STALL_NAMES.items())
-    memory = total.vector_memory
-    return (
-        f"Total: {cycles:,} cycles = {quantity(total.time_us, _TIMES)} at {cycles / total.time_us:g} MHz; "
-        f"{quantity(total.macs, _COUNTS)}MAC in {total.passes:,} passes; {three_digits(total.tflops)} TFLOPS\n"
-        f"  PE utilisation {percent(total.pe_utilization)} %, mapping efficiency {percent(total.mapping_efficiency)} %; "
-        f"stalled: {stalls}\n"
-        f"  HBM read {quantity(total.hbm_read_bytes, _BYTES)}, written {quantity(total.hbm_write_bytes, _BYTES)}; "
-        f"vector memory: peak {memory.peak_bytes / 2**20:.2f} MiB, ports idle {percent(memory.port_idle_ratio)} %\n"
-        f"  simulated in {total.wall_seconds:.2f} s"
+    cycles, memory = total.cycles, total.vector_memory
+    shares = {name: percent(total.stall_cycles[cause] / cycles) for cause, name in STALL_NAMES.items()}
+    stalls = ", ".join(f"{name} {share} %" for name, share in shares.items())
+    return "\n".join(
+        (
+            f"Total: {cycles:,} cycles = {quantity(total.time_us, _TIMES)} at "
+            f"{cycles / total.time_us:g} MHz; {quantity(total.macs, _COUNTS)}MAC in {total.passes:,} passes; "
+            f"{three_digits(total.tflops)} TFLOPS",
+            f"  PE utilisation {percent(total.pe_utilization)} %, mapping efficiency "
+            f"{percent(total.mapping_efficiency)} %; stalled: {stalls}",
+            f"  HBM read {quantity(total.hbm_read_bytes, _BYTES)}, written "
+            f"{quantity(total.hbm_write_bytes, _BYTES)}; vector memory: peak "
+            f"{memory.peak_bytes / 2**20:.2f} MiB, ports idle {percent(memory.port_idle_ratio)} %",
+            f"  simulated in {total.wall_seconds:.2f} s",
+        )
     )
 
 
@@ -116,7 +119,9 @@ def verdict(total: Total) -> str:
     if total.outputs_checked == 0:
         return "Outputs not checked (--no-check)."
     equal = total.outputs_checked - total.outputs_mismatched
-    counts = f"{equal:,} of {total.outputs:,} elements equal the reference, {total.outputs_mismatched:,} wrong."
+    counts = (
+        f"{equal:,} of {total.outputs:,} elements equal the reference, {total.outputs_mismatched:,} wrong."
+    )
     if total.outputs_checked < total.outputs:
         return f"{total.outputs_checked:,} outputs checked: {counts}"
     return f"Every output checked: {counts}"
@@ -133,16 +138,19 @@ def first_wrong(result: Result) -> str:
 
 def word_notice(result: Result) -> str:
     """What partly filled words cost; empty when every layer fills its words."""
-    word = _word_elements(result)
-    layers = [layer for layer in result.layers if layer.blocking.word_images < word]
+    word = int(result.hardware["vector_memory"]["word_elements"])
+    layers = [layer for layer in result.layers if layer.blocking.word_fill < word]
     if not layers:
         return ""
-    held = min(layer.blocking.word_images for layer in layers)
-    stalled = sum(layer.stall_cycles["port_stall"] for layer in layers) / sum(layer.cycles for layer in layers)
+    held = min(layer.blocking.word_fill for layer in layers)
+    stalled = sum(layer.stall_cycles["port_stall"] for layer in layers) / sum(
+        layer.cycles for layer in layers
+    )
+    where = f"in {len(layers)} of {len(result.layers)} layers"
     return (
-        f"Words partly used: {held} of {word} elements in {len(layers)} of {len(result.layers)} layers (batch "
-        f"{result.batch}), so feature maps take {word / held:.3g} times the vector memory and an access moves {held} "
-        f"of {word}; port stalls there: {percent(stalled)} % of cycles. A multiple of {word} fills them."
+        f"Words partly used: batch {result.batch} fills as few as {held} of {word} elements, {where}; feature "
+        f"maps there take up to {word / held:.3g} times the space and port accesses (port stalls: "
+        f"{percent(stalled)} %). A batch that is a multiple of {word} fills every word."
     )
 
 
@@ -152,7 +160,9 @@ def workload_table(workloads: Iterable[tuple[str, Workload, str]]) -> Table:
         [name, f"{len(work.layers)}", quantity(sum(layer.macs(1) for layer in work.layers), _COUNTS), source]
         for name, work, source in workloads
     ]
-    return _table([("workload", "left"), ("layers", "right"), ("MACs/image", "right"), ("source", "fold")], rows)
+    return _table(
+        [("workload", "left"), ("layers", "right"), ("MACs/image", "right"), ("source", "fold")], rows
+    )
 
 
 def hardware_table(machines: Iterable[Hardware]) -> Table:
@@ -176,7 +186,8 @@ def shape_text(layer: Conv2d | Gemm) -> str:
     """The shape in short: "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride."""
     if isinstance(layer, Gemm):
         return f"{layer.m}x{layer.k}>{layer.n}"
-    text = f"{layer.in_height}x{layer.in_width}x{layer.in_channels}>{layer.out_channels} {_pair(layer.kernel, 'x')}"
+    text = f"{layer.in_height}x{layer.in_width}x{layer.in_channels}>{layer.out_channels}"
+    text += f" {_pair(layer.kernel, 'x')}"
     text += f"/{_pair(layer.stride)}" if prod(layer.stride) > 1 else ""
     text += f" d{_pair(layer.dilation)}" if prod(layer.dilation) > 1 else ""
     return text + (f" g{layer.groups}" if layer.groups > 1 else "")
@@ -226,10 +237,6 @@ def scale(values: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple[
 def _pair(pair: tuple[int, int], between: str = "") -> str:
     first, second = pair
     return f"{first}" if first == second and not between else f"{first}{between or 'x'}{second}"
-
-
-def _word_elements(result: Result) -> int:
-    return int(result.hardware["vector_memory"]["word_elements"])
 
 
 def _width(columns: Sequence[Column], layers: Sequence[LayerResult]) -> int:

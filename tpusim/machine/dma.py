@@ -1,0 +1,95 @@
+"""What a transfer carries: the words that each lane gets from HBM, or gives back to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.program import Box, FilterFill, IfmapFill, Program, Spill, inside
+
+Tensor = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Words:
+    """Word `k` of a transfer: its address, the lanes `[lanes, words]` that take part, values [lanes, words, W]."""
+
+    addresses: Indices
+    lanes: NDArray[np.bool_]
+    values: Tensor
+
+
+def ifmap_words(program: Program, step: IfmapFill, ifmap: Tensor, lanes: int, word_elements: int) -> Words:
+    """The words of an ifmap fill; ifmap is [channel, row, col, image]."""
+    box, per_fold = step.box, step.fold_channels
+    share = program.word_fill // program.strips
+    groups = range(box.images.start // share, -(-box.images.stop // share))
+    grid = (len(box.rows), len(box.cols), len(groups))
+    values = np.zeros((lanes, step.words, word_elements), np.float32)
+    mask = np.zeros((lanes, step.words), np.bool_)
+    addresses = np.empty(step.words, np.int64)
+    for index, channel in enumerate(box.channels):
+        fold, lane = divmod(index, per_fold)
+        at = slice(fold * prod(grid), (fold + 1) * prod(grid))
+        addresses[at] = step.base + fold * step.fold_stride + np.arange(prod(grid))
+        for copy in range(step.copies):
+            mask[copy * per_fold + lane, at] = True
+            values[copy * per_fold + lane, at] = _pixels(program, box, ifmap[channel], grid, share, word_elements)
+    return Words(addresses, mask, values)
+
+
+def _pixels(
+    program: Program, box: Box, plane: Tensor, grid: tuple[int, int, int], share: int, word_elements: int
+) -> Tensor:
+    """One channel [row, col, image] as words [words, W]; what lies outside the map is zero."""
+    words = np.zeros((*grid, word_elements), np.float32)
+    first_image = box.images.start
+    for i, row in enumerate(box.rows):
+        for strip in range(program.strips):
+            real = row + strip * program.ifmap_strip
+            if not 0 <= real < plane.shape[0]:
+                continue
+            for image in box.images:
+                group, element = divmod(image - first_image, share)
+                words[i, :, group, strip * share + element] = plane[real, box.cols.start : box.cols.stop : box.cols.step, image]
+    return words.reshape(-1, word_elements)
+
+
+def filter_words(step: FilterFill, filter_: Tensor, lanes: int, word_elements: int) -> Words:
+    """The words of a filter fill; filter is [out_channel, tap_row, tap_col, in_channel of the group]."""
+    values = np.zeros((lanes, step.words, word_elements), np.float32)
+    mask = np.zeros((lanes, step.words), np.bool_)
+    addresses, at = np.empty(step.words, np.int64), 0
+    for tile in step.tiles:
+        words = -(-tile.rows // word_elements)
+        addresses[at : at + words] = tile.base + np.arange(words)
+        for lane, channel in enumerate(tile.out_channels):
+            column = np.concatenate([filter_[channel, i, j, tile.channels.start : tile.channels.stop] for i, j in tile.taps])
+            values[lane, at : at + words].reshape(-1)[: tile.rows] = column
+            mask[lane, at : at + words] = True
+        at += words
+    return Words(addresses, mask, values)
+
+
+def spill_words(step: Spill, lanes: int, word_elements: int) -> Words:
+    """The words a spill will collect, still empty."""
+    mask = np.zeros((lanes, step.words), np.bool_)
+    mask[: len(step.box.channels)] = True
+    return Words(step.base + np.arange(step.words), mask, np.zeros((lanes, step.words, word_elements), np.float32))
+
+
+def store(program: Program, step: Spill, words: Words, ofmap: Tensor) -> None:
+    """Put collected words into the ofmap [channel, row, col, image]."""
+    box, share = step.box, program.word_fill // program.strips
+    grid = words.values.reshape(len(words.values), len(box.rows), len(box.cols), -1, words.values.shape[2])
+    for strip in range(program.strips):
+        rows = inside(box.rows, strip * program.ofmap_strip, ofmap.shape[1])
+        for image in box.images:
+            group, element = divmod(image - box.images.start, share)
+            part = grid[: len(box.channels), : len(rows), :, group, strip * share + element]
+            if rows:
+                ofmap[box.channels.start : box.channels.stop, rows.start : rows.stop, box.cols.start : box.cols.stop, image] = part
