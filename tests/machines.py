@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from tpusim.hardware import Array, Hardware, Hbm, MappingPolicy, VectorMemory, VectorUnit
 from tpusim.workload import Conv2d, Gemm
 
-LARGEST_WORK = 60_000
-"""Rough bound on passes x words of a random case, so that a 1 x 1 array does not get a large layer."""
-
 
 def machine(
     rows: int = 4,
@@ -37,14 +34,22 @@ def machine(
         ),
         vector_unit=VectorUnit(alus=alus or 2 * max(rows, cols)),
         hbm=Hbm(
-            bandwidth_bytes_per_s=bytes_per_cycle * 10**9, latency_ps=latency_cycles * 1000, burst_bytes=burst_bytes
+            bandwidth_bytes_per_s=bytes_per_cycle * 10**9,
+            latency_ps=latency_cycles * 1000,
+            burst_bytes=burst_bytes,
         ),
         mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order),
     )
 
 
 def conv(
-    in_channels: int, size: int, out_channels: int, kernel: int, stride: int = 1, padding: int = 0, **more: Any
+    in_channels: int,
+    size: int,
+    out_channels: int,
+    kernel: int,
+    stride: int = 1,
+    padding: int = 0,
+    **more: Any,
 ) -> Conv2d:
     """A square convolution."""
     shape: dict[str, Any] = {"dilation": (1, 1), "groups": 1, **more}
@@ -90,8 +95,7 @@ def gemms(draw: st.DrawFn, largest: int = 40) -> Gemm:
 def convs(draw: st.DrawFn, channels: int = 30, size: int = 12) -> Conv2d:
     """Kernels 1..5, strides 1..4, dilations 1..3, padding, rectangular throughout, sometimes grouped."""
     kernel, stride, padding, dilation = (
-        (draw(st.integers(low, high)), draw(st.integers(low, high)))
-        for low, high in ((1, 5), (1, 4), (0, 3), (1, 3))
+        (draw(st.integers(low, high)), draw(st.integers(low, high))) for low, high in ((1, 5), (1, 4), (0, 3), (1, 3))
     )
     least = [max(1, d * (k - 1) + 1 - 2 * p) for k, p, d in zip(kernel, padding, dilation, strict=True)]
     groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
@@ -112,3 +116,8 @@ def convs(draw: st.DrawFn, channels: int = 30, size: int = 12) -> Conv2d:
 def layers() -> st.SearchStrategy[Conv2d | Gemm]:
     """Convolutions, and GEMMs now and then."""
     return st.one_of(convs(), convs(), convs(), gemms())
+
+
+def small_layers() -> st.SearchStrategy[Conv2d | Gemm]:
+    """Layers for an engine that takes time for every cycle."""
+    return st.one_of(convs(channels=10, size=5), convs(channels=10, size=5), gemms(largest=30))

@@ -62,7 +62,9 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
     "an address": lambda p: change(p, Stream, lambda s: edit_read(s, base=s.reads[0].pattern.base + 1), 4),
     "a start": lambda p: change(p, Stream, lambda s: edit_read(s, start=(1, 0)), 0),
     "a tap": lambda p: change(p, FilterFill, lambda f: edit_tile(f, taps=((2, 2),))),
-    "a lane": lambda p: change(p, IfmapFill, lambda f: replace(f, box=replace(f.box, channels=shift(f.box.channels, 1)))),
+    "a lane": lambda p: change(
+        p, IfmapFill, lambda f: replace(f, box=replace(f.box, channels=shift(f.box.channels, 1)))
+    ),
     "a weight fold": lambda p: change(p, FilterFill, lambda f: edit_tile(f, channels=shift(f.tiles[0].channels, 1))),
     "an output column": lambda p: change(
         p, FilterFill, lambda f: edit_tile(f, out_channels=shift(f.tiles[0].out_channels, 1))
@@ -90,11 +92,7 @@ def test_a_corrupted_program_is_caught(name: str) -> None:
     program = lower(LAYER, BATCH, MACHINE)[1]
     corrupted = CORRUPTIONS[name](program)
     assert corrupted != program
-    try:
-        verdict = verdict_of(corrupted)
-    except CheckFailed as error:
-        assert "layer conv" in str(error)
-        return
+    verdict = verdict_of(corrupted)
     assert verdict.mismatched > 0
     assert verdict.first is not None
     assert str(verdict.first).startswith("ofmap[channel=")

@@ -240,8 +240,7 @@ TEXT_CASES = [
 ]
 
 ALIAS_BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
-    f"{this}: &{this} [{', '.join([f'*{last}'] * 9)}]\n"
-    for last, this in zip("abcdef", "bcdefg", strict=True)
+    f"{this}: &{this} [{', '.join([f'*{last}'] * 9)}]\n" for last, this in zip("abcdef", "bcdefg", strict=True)
 )
 
 
@@ -264,9 +263,7 @@ def problem_at(error: InputError, where: str) -> Problem:
     return next((each for each in error.problems if each.where == where), error.problems[0])
 
 
-@pytest.mark.parametrize(
-    ("line", "instead", "place", "words"), HARDWARE_CASES, ids=lambda text: text[:40].strip()
-)
+@pytest.mark.parametrize(("line", "instead", "place", "words"), HARDWARE_CASES, ids=lambda text: text[:40].strip())
 def test_hardware_file(tmp_path, line, instead, place, words):
     path = tmp_path / "machine.yaml"
     assert HARDWARE.count(f"{line}\n") == 1
@@ -447,9 +444,7 @@ def test_standard_input_is_named(monkeypatch):
         load_workload("-")
 
 
-@pytest.mark.parametrize(
-    ("batch", "words"), [(0, "0 is out of range"), (True, "truth value"), (2**17, "1 to 65536")]
-)
+@pytest.mark.parametrize(("batch", "words"), [(0, "0 is out of range"), (True, "truth value"), (2**17, "1 to 65536")])
 def test_batch(batch, words):
     with pytest.raises(InputError, match=rf"batch: .*{words}"):
         load_workload("resnet50", batch=batch)

@@ -232,3 +232,11 @@ def test_python_construction_is_checked():
 def test_capacity_is_checked_against_an_overridden_word():
     with pytest.raises(InputError, match="cannot hold one word of 16384 B"):
         load_hardware("tiny_4x4", ["vector_memory.word_elements=4096"])
+
+
+def test_array_size_brings_the_vector_alus_of_its_lanes() -> None:
+    """Two ALUs a lane stay two a lane, unless their number is set as well."""
+    assert load_hardware("tpu_v2", ["array.size=512"]).vector_unit.alus == 1024
+    assert load_hardware("tpu_v2", ["array.size=32"]).vector_unit.alus == 64
+    assert load_hardware("tpu_v2", ["array.size=512", "vector_unit.alus=256"]).vector_unit.alus == 256
+    assert load_hardware("tpu_v2", ["array.rows=512"]).vector_unit.alus == 256

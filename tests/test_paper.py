@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.machines import conv, machine
+from tests.machines import conv
 from tpusim.hardware import load_hardware
 from tpusim.lowering.channel_first import lower
 from tpusim.result import Result
@@ -43,7 +43,18 @@ def test_the_whole_3x3_layer_of_fig_11() -> None:
 
 @pytest.mark.parametrize(
     ("channels", "kernel", "tiles"),
-    [(8, 3, 3), (8, 5, 5), (16, 7, 7), (32, 3, 3), (32, 5, 4), (64, 3, 2), (64, 7, 2), (128, 3, 1), (200, 3, 1), (3, 7, 7)],
+    [
+        (8, 3, 3),
+        (8, 5, 5),
+        (16, 7, 7),
+        (32, 3, 3),
+        (32, 5, 4),
+        (64, 3, 2),
+        (64, 7, 2),
+        (128, 3, 1),
+        (200, 3, 1),
+        (3, 7, 7),
+    ],
 )
 def test_multi_tile_rule(channels: int, kernel: int, tiles: int) -> None:
     """Section VII-A: min(128 / C_I, W_F)."""

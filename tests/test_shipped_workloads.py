@@ -201,8 +201,8 @@ def test_images_are_square_rgb_and_nothing_is_grouped_or_dilated(name):
     size = 416 if name == "yolov2" else 224
     assert in_shape(convs[0]) == (3, size, size)
     for conv in convs:
-        assert conv.in_height == conv.in_width and conv.out_height == conv.out_width
-        assert conv.groups == 1 and tuple(conv.dilation) == (1, 1)
+        assert (conv.in_height, conv.out_height) == (conv.in_width, conv.out_width)
+        assert (conv.groups, tuple(conv.dilation)) == (1, (1, 1))
 
 
 @pytest.mark.parametrize("name", ["alexnet", "zfnet", "vgg16"])
@@ -253,7 +253,7 @@ def test_resnet_blocks_chain_and_their_shortcuts_fit(name, stages):
             if shortcut is not None:
                 assert (in_shape(shortcut), out_shape(shortcut)) == (block_in, current)
                 seen.add(shortcut.name)
-    assert layers["fc"].k == current[0] and current[1:] == (7, 7)
+    assert current == (layers["fc"].k, 7, 7)
     assert seen == set(layers)
 
 

@@ -42,7 +42,9 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, "absolute imports only"
             submodules = {f"{node.module}.{name.name}" for name in node.names}
-            modules = {name for name in submodules if (PACKAGE.parent / name.replace(".", "/")).with_suffix(".py").exists()}
+            modules = {
+                name for name in submodules if (PACKAGE.parent / name.replace(".", "/")).with_suffix(".py").exists()
+            }
             found |= modules or {node.module}
     return {name.removeprefix("tpusim").lstrip(".") for name in found if name.split(".")[0] == "tpusim"}
 

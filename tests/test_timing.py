@@ -40,15 +40,30 @@ def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(event, "Port", Kept)
     _, timing = timed(gemm(4, 4, 4), machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5))
-    taken = {client: cells(ports[0], code) for code, client in enumerate(("idle", "ifmap", "psum", "result", "weight", "dma"))}
+    taken = {
+        client: cells(ports[0], code)
+        for code, client in enumerate(("idle", "ifmap", "psum", "result", "weight", "dma"))
+    }
     assert taken["weight"] == [8, 10]
     assert taken["ifmap"] == [14, 16]
     assert taken["result"] == [21, 23]
     assert taken["psum"] == []
     assert taken["dma"] == [6, 7, 9, 11, 24, 25]
     assert timing.cycles == 35
-    assert timing.units["systolic_array"] == {"starved": 13, "busy": 4, "port_stall": 0, "blocked": 0, "idle": 18}
-    for row in ("words written in 6, 7", "words written in 9, 11", "read in 8, 10", "read in 14, 16", "written in 21, 23"):
+    assert timing.units["systolic_array"] == {
+        "starved": 13,
+        "busy": 4,
+        "port_stall": 0,
+        "blocked": 0,
+        "idle": 18,
+    }
+    for row in (
+        "words written in 6, 7",
+        "words written in 9, 11",
+        "read in 8, 10",
+        "read in 14, 16",
+        "written in 21, 23",
+    ):
         assert row in TIMING
     assert re.search(r"\*\*35 cycles\*\*", TIMING)
 
@@ -75,7 +90,9 @@ def test_passes_of_at_least_r_rows_leave_no_gap(rows: int) -> None:
 @pytest.mark.parametrize("rows", [8, 16, 128])
 def test_one_weight_buffer_waits_for_the_stream_before(rows: int) -> None:
     """The preload, R cycles, cannot overlap: each pass after the first waits for its weights."""
-    hardware = machine(rows, 8, weight_buffers=1, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6)
+    hardware = machine(
+        rows, 8, weight_buffers=1, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6
+    )
     array = timed(gemm(rows, 6 * rows, 8), hardware)[1].units["systolic_array"]
     single = timed(gemm(rows, rows, 8), hardware)[1].units["systolic_array"]
     extra = array["waiting_weights"] - single.get("waiting_weights", 0)

@@ -63,10 +63,7 @@ def test_output_size_counts_the_kernel_positions(conv, batch):
         padded = size + 2 * conv.padding[axis]
         assert out == len(range(0, padded - reach + 1, conv.stride[axis])) >= 1
     assert conv.outputs(batch) == batch * conv.out_channels * conv.out_height * conv.out_width
-    assert (
-        conv.macs(batch) * conv.groups
-        == conv.outputs(batch) * conv.in_channels * conv.kernel[0] * conv.kernel[1]
-    )
+    assert conv.macs(batch) * conv.groups == conv.outputs(batch) * conv.in_channels * conv.kernel[0] * conv.kernel[1]
 
 
 def test_an_int_stands_for_both_of_a_pair_and_defaults_hold(tmp_path):

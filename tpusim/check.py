@@ -47,7 +47,8 @@ def compare(layer: Conv2d | Gemm, actual: Tensor, expected: Tensor) -> Verdict:
         return Verdict(expected.size, 0, None)
     wrong = actual != expected
     at = np.unravel_index(int(wrong.argmax()), wrong.shape)
-    index, axes = tuple(int(i) for i in at), ("channel", "row", "col", "image")
+    index: tuple[int, ...] = tuple(int(i) for i in at)
+    axes: tuple[str, ...] = ("channel", "row", "col", "image")
     if isinstance(layer, Gemm):
         index, axes = (index[3], index[0]), ("m", "n")
     first = Mismatch(index, axes, float(expected[at]), float(actual[at]))

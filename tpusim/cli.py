@@ -25,7 +25,7 @@ from tpusim.hardware import load_hardware
 from tpusim.report import tables
 from tpusim.report.load import RESULT_FILE, read_result
 from tpusim.result import LayerResult, Result, total_of
-from tpusim.simulate import select_layers, simulate
+from tpusim.simulate import ENGINES, LOWERINGS, select_layers, simulate
 from tpusim.version import __version__
 from tpusim.workload import Workload, load_workload
 from tpusim.yaml_source import open_document, shipped
@@ -87,27 +87,19 @@ def _common(
 def run(
     workload: Annotated[
         str,
-        typer.Argument(
-            metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin."
-        ),
+        typer.Argument(metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin."),
     ],
-    hardware: Annotated[
-        str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")
-    ] = "tpu_v2",
+    hardware: Annotated[str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")] = "tpu_v2",
     batch: Annotated[int, typer.Option(metavar="N", help="Images at a time.")] = 8,
     lowering: Annotated[
-        str, typer.Option(metavar="NAME", help="How convolutions become passes.")
+        str, typer.Option(metavar="NAME", help=f"How convolutions become passes: {', '.join(LOWERINGS)}.")
     ] = "channel_first",
-    engine: Annotated[str, typer.Option(metavar="NAME", help="What keeps time: event.")] = "event",
+    engine: Annotated[str, typer.Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.")] = "event",
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compute and check every output.")] = True,
-    layers: Annotated[
-        str, typer.Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")
-    ] = "*",
+    layers: Annotated[str, typer.Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")] = "*",
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."
-        ),
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the random operands.")] = 0,
     json: Annotated[
@@ -165,9 +157,7 @@ def list_shipped() -> None:
 def plot(
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{RESULT_FILE})."
-        ),
+        typer.Argument(metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{RESULT_FILE})."),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where pictures go; default: beside the result.")

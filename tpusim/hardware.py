@@ -167,6 +167,7 @@ _SECTIONS: dict[str, type[_Section]] = {
 }
 _SIZE = "array.size"
 _SIDES = ("array.rows", "array.cols")
+_ALUS = "vector_unit.alus"
 
 
 def _fields(model: type[_Section]) -> dict[str, FieldInfo]:
@@ -241,6 +242,7 @@ def _unknown(document: Document, path: str, model: type[_Section]) -> Problem:
 
 def _override(document: Document, overrides: Overrides) -> tuple[Document, list[Problem]]:
     given, problems = _read_overrides(overrides)
+    before = document.data
     if _SIZE in given:
         size, where = given[_SIZE]
         for side in _SIDES:
@@ -248,9 +250,20 @@ def _override(document: Document, overrides: Overrides) -> tuple[Document, list[
                 message = f"sets rows and cols, but {given[side][1]} disagrees; drop one of the two"
                 problems.append(Problem(message, where))
             document = document.override(side, size, where)
+        if _ALUS not in given:
+            document = document.override(_ALUS, _scaled_alus(before, size), where)
     for path, (value, where) in given.items():
         document = document if path == _SIZE else document.override(path, value, where)
     return document, problems
+
+
+def _scaled_alus(data: Mapping[str, Any], size: object) -> object:
+    """The vector ALUs for `size` lanes: a lane comes with its own, so their number per lane stays."""
+    array, alus = data.get("array", {}), data.get("vector_unit", {}).get("alus")
+    sides = [array.get("rows"), array.get("cols")]
+    if not all(isinstance(number, int) and number > 0 for number in (*sides, alus, size)):
+        return alus
+    return max(1, alus * size // max(sides))
 
 
 def _read_overrides(overrides: Overrides) -> tuple[dict[str, tuple[object, str]], list[Problem]]:

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import repeat
 from os import cpu_count
 
 from threadpoolctl import threadpool_limits
 
-from tpusim.check import Verdict, check_layer
-from tpusim.engine import event
+from tpusim import reference
+from tpusim.check import Verdict, check_layer, compare
+from tpusim.engine import event, register
 from tpusim.engine.timing import Timing
 from tpusim.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.hardware import Hardware
+from tpusim.layer_result import layer_result
 from tpusim.lowering import channel_first
 from tpusim.lowering.plan import Plan
 from tpusim.program import Program
-from tpusim.layer_result import layer_result
 from tpusim.result import LayerResult, Result, total_of
 from tpusim.version import __version__
 from tpusim.workload import Conv2d, Gemm, Workload
 
 Layer = Conv2d | Gemm
-Lowered = tuple[Plan, Program, Timing]
+Outcome = tuple[Timing, Verdict]
+Lower = Callable[[Layer, int, Hardware], tuple[Plan, Program]]
+Engine = Callable[[Workload, Hardware, list[Program], bool, int], Iterator[Outcome]]
 Progress = Callable[[LayerResult], None]
 
-LOWERINGS = {"channel_first": channel_first.lower}
-ENGINES = {"event": event.run}
-
+UNCHECKED = Verdict(0, 0, None)
 MOST_THREADS = 4
 """Layers whose values are computed at once; each holds its tensors, so more would cost memory."""
 
@@ -95,39 +97,54 @@ def select_layers(workload: Workload, glob: str) -> Workload:
 
 
 def _layers(
-    workload: Workload,
-    hardware: Hardware,
-    lower: Callable[[Layer, int, Hardware], tuple[Plan, Program]],
-    run: Callable[[Program, Hardware], Timing],
-    check: bool,
-    seed: int,
+    workload: Workload, hardware: Hardware, lower: Lower, engine: Engine, check: bool, seed: int
 ) -> Iterator[LayerResult]:
-    """Layers of one shape are lowered and timed once; values are computed for each, on several threads."""
-    lowered: dict[Layer, Lowered] = {}
+    """Layers of one shape share their Program."""
+    lowered: dict[Layer, tuple[Plan, Program]] = {}
 
-    def prepare(layer: Layer) -> Lowered:
+    def prepare(layer: Layer) -> tuple[Plan, Program]:
         shape = replace(layer, name="any")
         if shape not in lowered:
-            plan, program = _lower(layer, workload.batch, hardware, lower)
-            lowered[shape] = plan, program, run(program, hardware)
+            lowered[shape] = _lower(layer, workload.batch, hardware, lower)
         return lowered[shape]
 
     prepared = [prepare(layer) for layer in workload.layers]
-    verdicts = _verdicts(workload, hardware, [program for _, program, _ in prepared], seed) if check else None
-    for layer, (plan, program, timing) in zip(workload.layers, prepared, strict=True):
-        verdict = next(verdicts) if verdicts is not None else Verdict(0, 0, None)
+    outcomes = engine(workload, hardware, [program for _, program in prepared], check, seed)
+    for layer, (plan, program), (timing, verdict) in zip(workload.layers, prepared, outcomes, strict=True):
         yield layer_result(layer, workload.batch, plan, program, timing, verdict)
+
+
+def _event(
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int
+) -> Iterator[Outcome]:
+    """Time from the event engine, once a Program; values from the data path, for every layer."""
+    timings: dict[int, Timing] = {}
+    for program in programs:
+        if id(program) not in timings:
+            timings[id(program)] = event.run(program, hardware)
+    verdicts = _verdicts(workload, hardware, programs, seed) if check else repeat(UNCHECKED)
+    for program, verdict in zip(programs, verdicts, strict=False):
+        yield timings[id(program)], verdict
+
+
+def _register(
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int
+) -> Iterator[Outcome]:
+    """Time and values both from the register engine."""
+    for layer, program in zip(workload.layers, programs, strict=True):
+        ifmap, filter_ = reference.operands(layer, workload.batch, seed)
+        timing, ofmap = register.run(program, hardware, ifmap, filter_)
+        yield timing, compare(layer, ofmap, reference.compute(layer, ifmap, filter_)) if check else UNCHECKED
 
 
 def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], seed: int) -> Iterator[Verdict]:
     """The check of each layer, in order. NumPy releases the interpreter lock, BLAS stays on one thread."""
     threads = min(MOST_THREADS, cpu_count() or 1)
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        checks = (
+        futures = [
             pool.submit(check_layer, layer, workload.batch, program, hardware, seed)
             for layer, program in zip(workload.layers, programs, strict=True)
-        )
-        futures = list(checks)
+        ]
         try:
             for future in futures:
                 yield future.result()
@@ -135,12 +152,7 @@ def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], s
             pool.shutdown(cancel_futures=True)
 
 
-def _lower(
-    layer: Layer,
-    batch: int,
-    hardware: Hardware,
-    lower: Callable[[Layer, int, Hardware], tuple[Plan, Program]],
-) -> tuple[Plan, Program]:
+def _lower(layer: Layer, batch: int, hardware: Hardware, lower: Lower) -> tuple[Plan, Program]:
     try:
         return lower(layer, batch, hardware)
     except CapacityError as error:
@@ -148,6 +160,10 @@ def _lower(
         raise CapacityError(problems) from None
 
 
-def _known(what: str, given: str, known: dict[str, object] | dict[str, Callable[..., object]]) -> None:
+def _known(what: str, given: str, known: Iterable[str]) -> None:
     if given not in known:
         raise InputError(f"unknown {what} {given!r}{did_you_mean(given, known)}; there is {', '.join(known)}")
+
+
+LOWERINGS: dict[str, Lower] = {"channel_first": channel_first.lower}
+ENGINES: dict[str, Engine] = {"event": _event, "register": _register}

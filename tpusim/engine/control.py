@@ -183,9 +183,7 @@ class DmaUnit:
 
     def __init__(self, program: Program, latency: int, bytes_per_cycle: Fraction) -> None:
         self.program, self.latency, self.rate = program, latency, bytes_per_cycle
-        self.todo = deque(
-            i for i, step in enumerate(program.steps) if isinstance(step, IfmapFill | FilterFill | Spill)
-        )
+        self.todo = deque(i for i, step in enumerate(program.steps) if isinstance(step, IfmapFill | FilterFill | Spill))
         self.moving: deque[_Moving] = deque()
         self.bus: _Moving | None = None
         self.use: Counter[str] = Counter()
@@ -300,7 +298,15 @@ class Control:
     def _arbitrate(self, now: int, complete: int, completing: int) -> Bundle:
         """At most one access: fixed slots for the stream's clients, then preload, then DMA."""
         slot = now % self.frame.period
-        asked = [bundle for bundle in (self._ifmap(now), self._psum(now, slot, completing), self._result(now, slot, complete)) if bundle]
+        asked = [
+            bundle
+            for bundle in (
+                self._ifmap(now),
+                self._psum(now, slot, completing),
+                self._result(now, slot, complete),
+            )
+            if bundle
+        ]
         if len(asked) > 1:
             raise PortConflict(f"cycle {now}: lane 0's port is asked by {len(asked)} clients at once")
         if asked:
@@ -352,4 +358,6 @@ class Control:
         self.idle = 0 if busy or self.stream.reading else self.idle + 1
         if self.idle > self.patience:
             stuck = [i for i, time in enumerate(self.done) if time == NEVER]
-            raise DeadlockError(f"cycle {now}: nothing moves, {len(stuck)} steps never finish, the first is step {stuck[0]}")
+            raise DeadlockError(
+                f"cycle {now}: nothing moves, {len(stuck)} steps never finish, the first is step {stuck[0]}"
+            )

@@ -85,7 +85,7 @@ class _Run:
     def _words(self, lanes: range, base: int, words: int) -> Tensor:
         """A view [lanes, words, W] of the memories, after any pending sums that belong there."""
         count, depth, _ = self.memory.shape
-        if not (0 <= base and base + words <= depth and 0 <= lanes.start and lanes.stop <= count):
+        if not (base >= 0 and base + words <= depth and lanes.start >= 0 and lanes.stop <= count):
             raise CheckFailed(
                 f"words [{base}, {base + words}) of lanes [{lanes.start}, {lanes.stop}) were addressed; "
                 f"the layer has {depth} words in {count} lanes"

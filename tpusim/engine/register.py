@@ -19,7 +19,7 @@ from tpusim.engine.timing import Timing
 from tpusim.hardware import Hardware
 from tpusim.machine import dma
 from tpusim.machine.systolic_array import SystolicArray
-from tpusim.machine.vector_memory import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT, Frame
+from tpusim.machine.vector_memory import DMA, FREE, IFMAP, PSUM, WEIGHT, Frame
 from tpusim.machine.vector_unit import add_cycles
 from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Stream
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 
 from tpusim.lowering.plan import Block, Plan, Stage, burst_bytes
 from tpusim.lowering.schedule import Load, assign_buffers, even, growing, slots_for, spread
-from tpusim.program import inside, Box, FilterFill, FilterTile, IfmapFill, LaneGroup, Preload, Program, Spill, Step, Stream
+from tpusim.program import (
+    Box,
+    FilterFill,
+    FilterTile,
+    IfmapFill,
+    LaneGroup,
+    Preload,
+    Program,
+    Spill,
+    Step,
+    Stream,
+    inside,
+)
 
 MOST_PIECES = 4
 
@@ -73,29 +85,27 @@ class Emitter:
         """For each slot the fills in it, with the sort key (stage, pass, kind) that first needs each."""
         queue: dict[int, list[tuple[tuple[int, int, int], Callable[[], None]]]] = defaultdict(list)
         for index, load in enumerate(self.filters):
-            cuts = self._cuts(load, len(self.plan.chunks[load.key[2]]))
+            cuts = self._cuts(load.stage, len(self.plan.chunks[load.key[2]]))
             for cut, slot in zip(cuts, spread(len(cuts), slots_for(load)), strict=True):
                 queue[slot].append(((load.stage, cut.start, 0), self._filter_fill(index, load, cut)))
-        for index, load in enumerate(self.ifmaps):
-            for order, slot, emit in self._ifmap_fills(index, load):
-                queue[slot].append(((load.stage, order, 1), emit))
+        for index, ifmap_load in enumerate(self.ifmaps):
+            for order, slot, emit in self._ifmap_fills(index, ifmap_load):
+                queue[slot].append(((ifmap_load.stage, order, 1), emit))
         return queue
 
-    def _cuts(self, load: Load[Hashable], count: int) -> list[range]:
+    def _cuts(self, stage: int, count: int) -> list[range]:
         """The first load of its kind grows piece by piece, so that the first pass waits for little."""
-        if load.stage == 0:
+        if stage == 0:
             return growing(count, -(-count // MOST_PIECES))
         return even(count, MOST_PIECES)
 
-    def _ifmap_fills(
-        self, index: int, load: Load[tuple[int, int]]
-    ) -> list[tuple[int, int, Callable[[], None]]]:
+    def _ifmap_fills(self, index: int, load: Load[tuple[int, int]]) -> list[tuple[int, int, Callable[[], None]]]:
         """(first row fold, slot, emit) of each piece: by row folds where there are several, else by rows."""
         block = self.plan.blocks[load.key[1]]
         folds = len(self.plan.row_folds)
         slots = slots_for(load)
         if folds > 1:
-            cuts = self._cuts(load, folds)
+            cuts = self._cuts(load.stage, folds)
             pieces = [(cut, block.grid_rows) for cut in cuts]
         else:
             cuts = even(len(block.grid_rows), min(len(slots), MOST_PIECES))

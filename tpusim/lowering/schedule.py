@@ -62,8 +62,10 @@ def slots_for(load: Load[Key]) -> range:
 
 def spread(pieces: int, slots: range) -> list[int]:
     """The slot of each piece: evenly over `slots`, the last piece in the last slot."""
-    return [slots[(piece + 1) * len(slots) // pieces - 1 if pieces <= len(slots) else piece * len(slots) // pieces]
-            for piece in range(pieces)]
+    return [
+        slots[(piece + 1) * len(slots) // pieces - 1 if pieces <= len(slots) else piece * len(slots) // pieces]
+        for piece in range(pieces)
+    ]
 
 
 def growing(count: int, largest: int) -> list[range]:

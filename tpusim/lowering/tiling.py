@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +58,9 @@ class Tiling(Generic[Extent]):
 
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """One candidate."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Tiling(**{k: int(v[index]) if isinstance(v, np.ndarray) else v for k, v in values.items()})
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        return Tiling(**plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +91,27 @@ def choose(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    search = _Search(shape, hardware, _same_block(shape, hardware))
-    best: tuple[float, Tiling[int]] | None = None
-    for plan in search.filter_plans():
-        found = search.best_block(plan)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
-    if best is None:
-        raise _too_small(search)
-    return best[1]
+    tiling = _same_block(shape, hardware) or _best(_Search(shape, hardware, None))
+    if tiling is None:
+        raise _too_small(_Search(shape, hardware, None))
+    return tiling
 
 
-def _same_block(shape: ConvShape, hardware: Hardware) -> tuple[int, int, int] | None:
-    """With a forced multi-tile, the block that the paper's rule would get: only one thing changes at a time."""
+def _best(search: _Search) -> Tiling[int] | None:
+    found = [each for plan in search.filter_plans() if (each := search.best_block(plan)) is not None]
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _same_block(shape: ConvShape, hardware: Hardware) -> Tiling[int] | None:
+    """With a forced multi-tile, the block that the paper's rule would get: only one thing changes at a time.
+
+    None where the number is not forced, or that block does not fit with it.
+    """
     if hardware.mapping.multi_tile == "auto":
         return None
     mapping = hardware.mapping.model_copy(update={"multi_tile": "auto"})
-    tiling = choose(shape, hardware.model_copy(update={"mapping": mapping}))
-    return tiling.rows, tiling.cols, tiling.groups
+    ruled = _best(_Search(shape, hardware.model_copy(update={"mapping": mapping}), None))
+    return ruled and _best(_Search(shape, hardware, (ruled.rows, ruled.cols, ruled.groups)))
 
 
 class _Search:
@@ -129,9 +133,7 @@ class _Search:
             yield _FilterPlan(order, len(self.passes), whole, min(2, folds), resident=folds <= 2)
         chunk = len(self.passes) // 2
         while chunk and "block_major" in orders:
-            words = max(
-                sum(self.pass_words[at : at + chunk]) for at in range(0, len(self.passes), chunk)
-            )
+            words = max(sum(self.pass_words[at : at + chunk]) for at in range(0, len(self.passes), chunk))
             yield _FilterPlan("block_major", chunk, words, 2, resident=False)
             chunk //= 2
 
@@ -208,7 +210,7 @@ class _Search:
         again = 1 if plan.resident or plan.loop_order == "filter_major" else blocks
         out_block = psum * self.word_fill * min(self.hardware.array.cols, shape.out_channels) * element
         out_bytes = out_block * blocks * folds
-        hbm = (loads * load * self._waste("in") + shape.groups * filter_bytes * again + out_bytes * self._waste("out"))
+        hbm = loads * load * self._waste("in") + shape.groups * filter_bytes * again + out_bytes * self._waste("out")
         first = load / self.folds
         total = first + np.maximum(compute * cycle_bytes, hbm - first - out_block) + out_block
         if serial:

@@ -55,7 +55,9 @@ def _pixels(
                 continue
             for image in box.images:
                 group, element = divmod(image - first_image, share)
-                words[i, :, group, strip * share + element] = plane[real, box.cols.start : box.cols.stop : box.cols.step, image]
+                words[i, :, group, strip * share + element] = plane[
+                    real, box.cols.start : box.cols.stop : box.cols.step, image
+                ]
     return words.reshape(-1, word_elements)
 
 
@@ -68,7 +70,9 @@ def filter_words(step: FilterFill, filter_: Tensor, lanes: int, word_elements: i
         words = -(-tile.rows // word_elements)
         addresses[at : at + words] = tile.base + np.arange(words)
         for lane, channel in enumerate(tile.out_channels):
-            column = np.concatenate([filter_[channel, i, j, tile.channels.start : tile.channels.stop] for i, j in tile.taps])
+            column = np.concatenate(
+                [filter_[channel, i, j, tile.channels.start : tile.channels.stop] for i, j in tile.taps]
+            )
             values[lane, at : at + words].reshape(-1)[: tile.rows] = column
             mask[lane, at : at + words] = True
         at += words
@@ -92,4 +96,9 @@ def store(program: Program, step: Spill, words: Words, ofmap: Tensor) -> None:
             group, element = divmod(image - box.images.start, share)
             part = grid[: len(box.channels), : len(rows), :, group, strip * share + element]
             if rows:
-                ofmap[box.channels.start : box.channels.stop, rows.start : rows.stop, box.cols.start : box.cols.stop, image] = part
+                ofmap[
+                    box.channels.start : box.channels.stop,
+                    rows.start : rows.stop,
+                    box.cols.start : box.cols.stop,
+                    image,
+                ] = part

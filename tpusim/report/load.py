@@ -39,9 +39,7 @@ def parse_result(text: str) -> Result:
     except (ValueError, RecursionError) as error:
         raise InputError(f"not a tpusim result: not JSON ({error})") from None
     if not isinstance(data, dict) or "tpusim" not in data:
-        raise InputError(
-            'not a tpusim result: no "tpusim" key; give a file written by `tpusim run --json` or --out'
-        )
+        raise InputError('not a tpusim result: no "tpusim" key; give a file written by `tpusim run --json` or --out')
     result: Result = _value(Result, data, "")
     if not result.layers:
         raise InputError("not a tpusim result: it has no layers")
@@ -81,13 +79,9 @@ def _value(kind: Any, data: Any, where: str) -> Any:
         return _record(kind, data, where)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Mapping:
-        return {
-            key: _value(arguments[1], value, f"{where}.{key}") for key, value in _mapping(data, where).items()
-        }
+        return {key: _value(arguments[1], value, f"{where}.{key}") for key, value in _mapping(data, where).items()}
     if origin is tuple:
-        return tuple(
-            _value(arguments[0], value, f"{where}[{i}]") for i, value in enumerate(_list(data, where))
-        )
+        return tuple(_value(arguments[0], value, f"{where}[{i}]") for i, value in enumerate(_list(data, where)))
     if origin in (Union, types.UnionType):
         return None if data is None else _value(arguments[0], data, where)
     return data if kind is Any else _scalar(kind, data, where)
@@ -97,9 +91,7 @@ def _record(kind: Any, data: Any, where: str) -> Any:
     given, hints = _mapping(data, where), _hints(kind)
     missing = [field.name for field in fields(kind) if field.name not in given]
     if missing:
-        raise InputError(
-            f"not a tpusim result: {where or 'the file'} has no {', '.join(missing)}".replace(" .", " ")
-        )
+        raise InputError(f"not a tpusim result: {where or 'the file'} has no {', '.join(missing)}".replace(" .", " "))
     return kind(**{name: _value(hint, given[name], f"{where}.{name}") for name, hint in hints.items()})
 
 

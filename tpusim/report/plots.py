@@ -1,6 +1,6 @@
 """Pictures of a result for a paper: PE utilisation per layer, and where the cycles of the array went.
 
-Everything is readable in grey: utilisation is one dark grey, the breakdown has ordered tones and hatches.
+Everything is readable in grey: utilisation is one grey, the breakdown has ordered tones and hatches.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def plots(result: Result) -> Iterator[tuple[str, bytes]]:
 
 
 def utilization_figure(result: Result) -> Figure:
-    """Bars of PE utilisation per layer, the bound that the mapping sets, and the network's own line."""
+    """Bars of PE utilisation per layer, each with its mapping efficiency, and the network's line."""
     figure = _figure(result, 3.4)
     axes = figure.subplots()
     layers, total = result.layers, 100 * result.total.pe_utilization
@@ -64,7 +64,7 @@ def utilization_figure(result: Result) -> Figure:
     axes.bar(x, heights, 0.8, color="#9a9a9a", label="PE utilisation")
     bounds = [100 * layer.mapping_efficiency for layer in layers]
     left, right = [i - 0.4 for i in x], [i + 0.4 for i in x]
-    axes.hlines(bounds, left, right, color="black", linewidth=1.4, label="mapping efficiency (upper bound)")
+    axes.hlines(bounds, left, right, color="black", linewidth=1.4, label="mapping efficiency")
     axes.axhline(total, color="#0b3c5d", linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
     axes.set_ylim(0, 105)
     axes.set_ylabel("PE utilisation (%)")
@@ -109,9 +109,7 @@ def _stack(axes: Axes, x: Sequence[float], arrays: Sequence[Any], sizes: Sequenc
     below = [0.0] * len(arrays)
     for state, label, color, hatch in STATES:
         parts = [each.get(state, 0) / size for each, size in zip(arrays, sizes, strict=True)]
-        axes.bar(
-            x, parts, 0.84, below, color=color, hatch=hatch, edgecolor="black", linewidth=0.2, label=label
-        )
+        axes.bar(x, parts, 0.84, below, color=color, hatch=hatch, edgecolor="black", linewidth=0.2, label=label)
         below = [low + part for low, part in zip(below, parts, strict=True)]
 
 

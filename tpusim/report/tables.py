@@ -26,6 +26,7 @@ side not ready, weights not loaded, SRAM port full. read, write: HBM. idle: port
 
 _TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
 _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+_MEMORY = (("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 _COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 # One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
@@ -103,12 +104,12 @@ def totals(total: Total) -> str:
         (
             f"Total: {cycles:,} cycles = {quantity(total.time_us, _TIMES)} at "
             f"{cycles / total.time_us:g} MHz; {quantity(total.macs, _COUNTS)}MAC in {total.passes:,} passes; "
-            f"{three_digits(total.tflops)} TFLOPS",
+            f"{quantity(total.tflops * 1e12, _COUNTS)}FLOPS",
             f"  PE utilisation {percent(total.pe_utilization)} %, mapping efficiency "
             f"{percent(total.mapping_efficiency)} %; stalled: {stalls}",
             f"  HBM read {quantity(total.hbm_read_bytes, _BYTES)}, written "
             f"{quantity(total.hbm_write_bytes, _BYTES)}; vector memory: peak "
-            f"{memory.peak_bytes / 2**20:.2f} MiB, ports idle {percent(memory.port_idle_ratio)} %",
+            f"{quantity(memory.peak_bytes, _MEMORY)}, ports idle {percent(memory.port_idle_ratio)} %",
             f"  simulated in {total.wall_seconds:.2f} s",
         )
     )
@@ -119,9 +120,7 @@ def verdict(total: Total) -> str:
     if total.outputs_checked == 0:
         return "Outputs not checked (--no-check)."
     equal = total.outputs_checked - total.outputs_mismatched
-    counts = (
-        f"{equal:,} of {total.outputs:,} elements equal the reference, {total.outputs_mismatched:,} wrong."
-    )
+    counts = f"{equal:,} of {total.outputs:,} elements equal the reference, {total.outputs_mismatched:,} wrong."
     if total.outputs_checked < total.outputs:
         return f"{total.outputs_checked:,} outputs checked: {counts}"
     return f"Every output checked: {counts}"
@@ -143,14 +142,12 @@ def word_notice(result: Result) -> str:
     if not layers:
         return ""
     held = min(layer.blocking.word_fill for layer in layers)
-    stalled = sum(layer.stall_cycles["port_stall"] for layer in layers) / sum(
-        layer.cycles for layer in layers
-    )
+    stalls, cycles = zip(*((layer.stall_cycles["port_stall"], layer.cycles) for layer in layers), strict=True)
     where = f"in {len(layers)} of {len(result.layers)} layers"
     return (
-        f"Words partly used: batch {result.batch} fills as few as {held} of {word} elements, {where}; feature "
-        f"maps there take up to {word / held:.3g} times the space and port accesses (port stalls: "
-        f"{percent(stalled)} %). A batch that is a multiple of {word} fills every word."
+        f"Words partly used: batch {result.batch} fills as few as {held} of {word} elements, {where}; "
+        f"feature maps there take up to {word / held:.3g} times the space and port accesses (port stalls: "
+        f"{percent(sum(stalls) / sum(cycles))} %). A batch that is a multiple of {word} fills every word."
     )
 
 
@@ -160,9 +157,7 @@ def workload_table(workloads: Iterable[tuple[str, Workload, str]]) -> Table:
         [name, f"{len(work.layers)}", quantity(sum(layer.macs(1) for layer in work.layers), _COUNTS), source]
         for name, work, source in workloads
     ]
-    return _table(
-        [("workload", "left"), ("layers", "right"), ("MACs/image", "right"), ("source", "fold")], rows
-    )
+    return _table([("workload", "left"), ("layers", "right"), ("MACs/image", "right"), ("source", "fold")], rows)
 
 
 def hardware_table(machines: Iterable[Hardware]) -> Table:
