@@ -59,7 +59,7 @@ class Tiling(Generic[Extent]):
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """One candidate."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain = {name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        plain: dict[str, Any] = {name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in values.items()}
         return Tiling(**plain)
 
 
