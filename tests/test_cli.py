@@ -310,7 +310,10 @@ def test_a_pipe_gets_plain_text_in_full() -> None:
 
 def test_a_reader_that_leaves_early_changes_nothing() -> None:
     words = [sys.executable, "-m", "tpusim", "run", "small.yaml", *TINY, "--json", "a.json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # Unbuffered, there would be nothing left to flush at exit.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=env) as process:
         assert process.stdout
         assert process.stderr
         process.stdout.close()

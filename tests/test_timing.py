@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.machines import conv, machine
-from tpusim.engine import event
+from tpusim import reference
+from tpusim.engine import event, register
 from tpusim.engine.timing import Timing
 from tpusim.errors import DeadlockError
 from tpusim.hardware import Hardware
@@ -150,3 +153,44 @@ def test_streams_are_the_passes() -> None:
     program = lower(conv(10, 6, 9, 3, padding=1), 2, machine(4, 4, capacity_words=8000))[1]
     blocks = sum(isinstance(step, Spill) for step in program.steps)
     assert sum(isinstance(step, Stream) for step in program.steps) == blocks * 9 * 3
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4)))[1::5])
+def test_the_order_in_which_units_are_visited_does_not_matter(order: tuple[int, ...]) -> None:
+    """Sample, then commit: the register engine gives the same whichever unit comes first."""
+    layer, hardware = conv(3, 6, 5, 3, padding=1), machine(5, 4, word_elements=3)
+    program = lower(layer, 4, hardware)[1]
+    operands = reference.operands(layer, 4, seed=0)
+    plain = register.Machine(program, hardware, *operands)
+    shuffled = register.Machine(program, hardware, *operands)
+    shuffled.units = [shuffled.units[index] for index in order]
+    for each in (plain, shuffled):
+        while not each.finished:
+            each.clock()
+    assert shuffled.timing() == plain.timing()
+    np.testing.assert_array_equal(shuffled.ofmap, plain.ofmap)
+
+
+@pytest.mark.parametrize("rows", [8, 16, 32])
+@pytest.mark.parametrize("folds", [(1, 1), (1, 2), (4, 2), (5, 5)])
+@pytest.mark.parametrize("m", [8, 64, 200])
+def test_against_the_closed_form_of_scale_sim(rows: int, folds: tuple[int, int], m: int) -> None:
+    """docs/timing.md, section 8: ours is the sum over folds without the array's skew, on the frame grid.
+
+    SCALE-Sim (weight-stationary): ceil(K/R) * ceil(N/C) * (M + 2R + C - 2) - 1.
+    """
+    k_folds, n_folds = folds
+    hardware = machine(
+        rows, rows, weight_buffers=1, word_elements=8, alus=8 * rows, capacity_words=8000, bytes_per_cycle=10**6
+    )
+    layer = gemm(m, k_folds * rows, n_folds * rows)
+    program, timing = timed(layer, hardware)
+    streams = len(program.streams)
+    assert streams == k_folds * n_folds
+    array = timing.units["systolic_array"]
+    span = timing.cycles - array["idle"]
+    first = timed(gemm(m, rows, rows), hardware)[1].units["systolic_array"]
+    first_span = sum(first.values()) - first["idle"]
+    assert span == first_span + (streams - 1) * (m + rows)
+    scale_sim = streams * (m + 2 * rows + rows - 2) - 1
+    assert scale_sim - (streams * (m + rows)) == streams * (2 * rows - 2) - 1

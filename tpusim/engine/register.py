@@ -8,7 +8,7 @@ own words, serializers and de-serializer. What leaves the bottom of the array is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,6 +123,7 @@ class Machine:
         self.addresses: dict[int, _Addresses] = {}
         self.transfers: dict[int, dma.Words] = {}
         self.drained = 0
+        self.units: Sequence[Callable[[], Commit]] = (self._ports, self._array, self._weights, self._collectors)
 
     @property
     def finished(self) -> bool:
@@ -138,8 +139,7 @@ class Machine:
             self.drained += 1
         order = self.control.cycle(self.now, complete, completing) if not self.control.finished else Bundle()
         self.orders = [order, *self.orders[:-1]]
-        samples = [sample() for sample in (self._ports, self._array, self._weights, self._collectors)]
-        for commit in samples:
+        for commit in [sample() for sample in self.units]:
             commit()
         self.now += 1
 
