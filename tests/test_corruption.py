@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.machines import conv, machine
-from tpusim import reference, simulate
+from tpusim import reference
 from tpusim.check import Verdict, check_layer
 from tpusim.errors import CheckFailed
 from tpusim.lowering.channel_first import lower
 from tpusim.program import FilterFill, IfmapFill, Program, Spill, Step, Stream
+from tpusim.simulate import LOWERINGS
 
 LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, capacity_words=200)
@@ -132,7 +133,7 @@ def test_the_command_says_where_and_exits_with_1(
         plan, program = lower(*arguments)
         return plan, CORRUPTIONS[name](program)
 
-    monkeypatch.setitem(simulate.LOWERINGS, "channel_first", corrupt)
+    monkeypatch.setitem(LOWERINGS, "channel_first", corrupt)
     monkeypatch.setattr("sys.argv", ["tpusim", "run", "alexnet", "--layers", "conv3", "--batch", "2"])
     with pytest.raises(SystemExit) as exit_:
         cli.main()

@@ -518,7 +518,7 @@ class Streams(Elaboratable):
         with m.If(self.issue):
             m.d.sync += [number.eq(self.issued), word.eq(0), left.eq(rom([each.words for each in passes], self.issued))]
         line = [Cat(reads, number, word)]
-        for n in range(plan.result_delay):
+        for n in range(max(plan.psum_delay, plan.result_delay)):
             line.append(Signal(1 + 2 * COUNT_BITS, name=f"line_{n}"))
             m.d.sync += line[-1].eq(line[-2])
         for kind, delay in (("take", plan.psum_delay), ("result", plan.result_delay)):
