@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -143,7 +144,7 @@ def test_steps_that_wait_for_one_another_are_a_deadlock() -> None:
     steps: list[Step] = [*program.steps]
     at = next(index for index, step in enumerate(steps) if isinstance(step, Preload))
     steps[at] = Preload(after=(spill,), base=0, rows=4, cols=4)
-    stuck = Program(**{**{f: getattr(program, f) for f in program.__slots__}, "steps": tuple(steps)})
+    stuck = replace(program, steps=tuple(steps))
     with pytest.raises(DeadlockError, match=r"Preload\) waits for step \d+ \(Spill\)"):
         event.run(stuck, hardware)
 

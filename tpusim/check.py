@@ -51,5 +51,5 @@ def compare(layer: Conv2d | Gemm, actual: Tensor, expected: Tensor) -> Verdict:
     axes: tuple[str, ...] = ("channel", "row", "col", "image")
     if isinstance(layer, Gemm):
         index, axes = (index[3], index[0]), ("m", "n")
-    first = Mismatch(index, axes, float(expected[at]), float(actual[at]))
+    first = Mismatch(index, axes, float(expected[at]), None if np.isnan(actual[at]) else float(actual[at]))
     return Verdict(expected.size, int(np.count_nonzero(wrong)), first)

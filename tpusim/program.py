@@ -20,6 +20,7 @@ list order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
@@ -173,7 +174,7 @@ Transfer: TypeAlias = IfmapFill | FilterFill | Spill
 Step: TypeAlias = IfmapFill | FilterFill | Preload | Stream | Spill
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """One layer, lowered for one machine.
 
@@ -196,12 +197,12 @@ class Program:
     peak_words: int
     ifmap_words: int
 
-    @property
+    @cached_property
     def streams(self) -> tuple[Stream, ...]:
         """The passes, in the order the array takes them."""
         return tuple(step for step in self.steps if isinstance(step, Stream))
 
-    @property
+    @cached_property
     def accumulates(self) -> bool:
         """Whether any pass adds to partial sums: such a layer owns a partial-sum slot throughout."""
-        return any(isinstance(step, Stream) and step.accumulate for step in self.steps)
+        return any(step.accumulate for step in self.streams)

@@ -22,7 +22,7 @@ EXACT = 1 << 24
 OPERAND_BITS = 4
 """Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
 
-CHUNK_ELEMENTS = 1 << 20
+CHUNK_ELEMENTS = 1 << 18
 """The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
 
 
@@ -101,7 +101,7 @@ def _convolve_group(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
     weights = filter_.reshape(filter_.shape[0], taps)
     row = int(np.prod(fields.shape[4:]))
     height = max(1, CHUNK_ELEMENTS // (taps * row))
+    flat = outputs.reshape(len(outputs), -1)
     for top in range(0, fields.shape[3], height):
-        part = fields[:, :, :, top : top + height]
-        product = weights @ part.reshape(taps, -1)
-        outputs[:, top : top + height] = product.reshape(len(weights), *part.shape[3:])
+        part = fields[:, :, :, top : top + height].reshape(taps, -1)
+        np.matmul(weights, part, out=flat[:, top * row : top * row + part.shape[1]])

@@ -46,16 +46,17 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The first wrong output element of a layer, in the tensor's own coordinates."""
+    """The first wrong output element of a layer, in the tensor's own coordinates; None: it was never written."""
 
     index: tuple[int, ...]
     axes: tuple[str, ...]
     expected: float
-    actual: float
+    actual: float | None
 
     def __str__(self) -> str:
         where = ", ".join(f"{axis}={i}" for axis, i in zip(self.axes, self.index, strict=True))
-        return f"ofmap[{where}] is {self.actual:g}, expected {self.expected:g}"
+        found = "was never written" if self.actual is None else f"is {self.actual:g}"
+        return f"ofmap[{where}] {found}, expected {self.expected:g}"
 
 
 @dataclass(frozen=True)

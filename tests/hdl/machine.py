@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from amaranth.hdl import Array, Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
@@ -209,7 +210,7 @@ class Lane(Elaboratable):
         self.word = data.ArrayLayout(signed(VALUE_BITS), plan.word)
         self.order = Signal(ORDER)
         # To and from HBM.
-        self.dma_read, self.dma_write = Signal(), Signal()
+        self.dma, self.dma_read, self.dma_write = self.order.dma, Signal(), Signal()
         self.dma_address, self.dma_word = Signal(range(plan.depth)), Signal(self.word)
         # The row of the array.
         self.activation, self.valid, self.buffer = Signal(signed(OPERAND_BITS)), Signal(), Signal()
@@ -286,14 +287,16 @@ class Lane(Elaboratable):
 
     def _ifmap(self, m: Module) -> None:
         """The address generator, and the serializer that issues a word in the E cycles after its read."""
-        plan, order, passes = self.plan, self.order, self.plan.passes
+        order, passes = self.order, self.plan.passes
         starts = [each.starts[self.number] for each in passes]
         counters = [Signal(COUNT_BITS, name=f"count_{n}") for n in range(3)]
         current = [Mux(order.first, 0, counter) for counter in counters]
         row, col = Signal(signed(TIME_BITS)), Signal(signed(TIME_BITS))
         for axis, (place, count) in enumerate(zip((row, col), current, strict=False)):
             start = rom([each[1 + axis] if each else 0 for each in starts], order.ifmap_pass)
-            m.d.comb += place.eq(start + count * rom([each.stride[axis] for each in passes], order.ifmap_pass))
+            m.d.comb += place.eq(
+                start + count * rom([each.stride[axis] for each in passes], order.ifmap_pass)
+            )
         rows, cols = (rom([each.extent[axis] for each in passes], order.ifmap_pass) for axis in (0, 1))
         groups = rom([each.counts[2] for each in passes], order.ifmap_pass)
         base = rom([each[0] if each else 0 for each in starts], order.ifmap_pass)
@@ -330,7 +333,7 @@ class Lane(Elaboratable):
             self.activation.eq(Mux(self.valid, register[0], 0)),
             self.buffer.eq(tag),
         ]
-        m.d.sync += [here.eq(behind) for here, behind in zip(register, register[1:], strict=False)]
+        m.d.sync += [here.eq(behind) for here, behind in pairwise(register)]
         with m.If(left != 0):
             m.d.sync += left.eq(left - 1)
         with m.If(order.ifmap):
@@ -355,7 +358,7 @@ class Lane(Elaboratable):
             self.moves.eq(left != 0),
             self.weight.eq(register[0]),
         ]
-        m.d.sync += [here.eq(behind) for here, behind in zip(register, register[1:], strict=False)]
+        m.d.sync += [here.eq(behind) for here, behind in pairwise(register)]
         with m.If(left != 0):
             m.d.sync += [left.eq(left - 1), self.row_tag.eq(self.row_tag + 1)]
         with m.If(order.weight):
@@ -457,10 +460,14 @@ class Streams(Elaboratable):
         over_at, sums_from = Signal(TIME_BITS), Signal(TIME_BITS)
         cause, latest = Signal(3), Signal(3, init=self.STARVED)
         waits = [
-            (Array([Const(mask(getattr(each, kind)), plan.steps) for each in passes])[number] & ~self.done).any()
+            (
+                Array([Const(mask(getattr(each, kind)), plan.steps) for each in passes])[number] & ~self.done
+            ).any()
             for kind in ("fills", "spills")
         ]
-        weights = Array([Const(mask([plan.weights[each.weights].step]), plan.steps) for each in passes])[number]
+        weights = Array([Const(mask([plan.weights[each.weights].step]), plan.steps) for each in passes])[
+            number
+        ]
         accumulate = rom([each.accumulate for each in passes], number)[0]
         ready = Signal()
         with m.If(waits[0]):
@@ -516,7 +523,11 @@ class Streams(Elaboratable):
         with m.If(reads):
             m.d.sync += [left.eq(left - 1), word.eq(word + 1)]
         with m.If(self.issue):
-            m.d.sync += [number.eq(self.issued), word.eq(0), left.eq(rom([each.words for each in passes], self.issued))]
+            m.d.sync += [
+                number.eq(self.issued),
+                word.eq(0),
+                left.eq(rom([each.words for each in passes], self.issued)),
+            ]
         line = [Cat(reads, number, word)]
         for n in range(max(plan.psum_delay, plan.result_delay)):
             line.append(Signal(1 + 2 * COUNT_BITS, name=f"line_{n}"))
@@ -524,7 +535,11 @@ class Streams(Elaboratable):
         for kind, delay in (("take", plan.psum_delay), ("result", plan.result_delay)):
             valid, of, at = (line[delay][0], line[delay][1 : 1 + COUNT_BITS], line[delay][1 + COUNT_BITS :])
             if kind == "result" or plan.accumulates:
-                m.d.comb += [order[kind].eq(valid), order[f"{kind}_pass"].eq(of), order[f"{kind}_word"].eq(at)]
+                m.d.comb += [
+                    order[kind].eq(valid),
+                    order[f"{kind}_pass"].eq(of),
+                    order[f"{kind}_word"].eq(at),
+                ]
         accumulate = rom([each.accumulate for each in passes], order.take_pass)[0]
         m.d.comb += order.psum.eq(order.take & accumulate)
         last = order.result_word == rom([each.words - 1 for each in passes], order.result_pass)
@@ -547,7 +562,11 @@ class Preloads(Elaboratable):
         m = Module()
         plan = self.plan
         words = -(-plan.rows // plan.word)
-        started, at, left = Signal(COUNT_BITS), Signal(range(words + 1), init=words), Signal(range(plan.rows + 1))
+        started, at, left = (
+            Signal(COUNT_BITS),
+            Signal(range(words + 1), init=words),
+            Signal(range(plan.rows + 1)),
+        )
         entering, rest = Signal(range(plan.word + 1)), Signal(range(plan.rows + 1))
         begins = Signal()
         moving = entering != 0
@@ -614,7 +633,9 @@ class Dma(Elaboratable):
             self.number.eq(self.begun - self.under_way),
             self.word.eq(self.moved),
         ]
-        words, bus = (rom([getattr(each, name) for each in transfers], self.number) for name in ("words", "bus_cycles"))
+        words, bus = (
+            rom([getattr(each, name) for each in transfers], self.number) for name in ("words", "bus_cycles")
+        )
         elapsed = Signal(signed(TIME_BITS))
         spill = rom([each.spill for each in transfers], self.number)[0]
         m.d.comb += elapsed.eq(self.now - self.start - self.plan.latency)
@@ -651,7 +672,11 @@ class Dma(Elaboratable):
         m.d.comb += [crossed.eq(self.now + 1 + crossing), until.eq(Mux(crossed > whole, crossed, whole))]
         spilled = self.finished.any() & rom([each.spill for each in transfers], self.number)[0]
         with m.If(spilled):
-            m.d.sync += [self.bus_known.eq(1), self.bus_until.eq(until), self.in_hbm.eq(until + self.plan.latency)]
+            m.d.sync += [
+                self.bus_known.eq(1),
+                self.bus_until.eq(until),
+                self.in_hbm.eq(until + self.plan.latency),
+            ]
 
 
 class Sequencer(Elaboratable):
@@ -703,13 +728,15 @@ class MatrixUnit(Elaboratable):
         self.plan = plan
         self.sequencer = Sequencer(plan)
         self.lanes = [Lane(plan, number) for number in range(plan.lanes)]
-        self.elements = [[Element(row, plan.rows, plan.buffers) for _ in range(plan.cols)] for row in range(plan.rows)]
+        self.elements = [
+            [Element(row, plan.rows, plan.buffers) for _ in range(plan.cols)] for row in range(plan.rows)
+        ]
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.sequencer = self.sequencer
         m.d.comb += self.lanes[0].order.eq(self.sequencer.order)
-        for ahead, lane in zip(self.lanes, self.lanes[1:], strict=False):
+        for ahead, lane in pairwise(self.lanes):
             m.d.sync += lane.order.eq(ahead.order)
         for number, lane in enumerate(self.lanes):
             m.submodules[f"lane_{number}"] = lane

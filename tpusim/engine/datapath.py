@@ -35,7 +35,7 @@ from tpusim.program import (
 
 Tensor = NDArray[np.float32]
 
-OPERAND_ELEMENTS = 1 << 21
+OPERAND_ELEMENTS = 1 << 18
 """Streamed operands gathered before they are multiplied: enough for BLAS, little enough for the cache."""
 
 
@@ -212,12 +212,12 @@ class _Reduction:
         """Add the pending products into the result words; the reduction may go on after that."""
         if not self.weights:
             return
-        product = np.concatenate(self.weights, axis=1) @ self.operands[: self.filled]
-        sums = product.reshape(self.results.shape)
-        if self.accumulate:
-            self.results += sums
+        weights, operands = np.concatenate(self.weights, axis=1), self.operands[: self.filled]
+        if self.accumulate or not self.results[0].flags.c_contiguous:
+            sums = (weights @ operands).reshape(self.results.shape)
+            self.results[...] = self.results + sums if self.accumulate else sums
         else:
-            self.results[...] = sums
+            np.matmul(weights, operands, out=self.results.reshape(len(weights), -1))
         self.weights, self.filled, self.accumulate = [], 0, True
 
 
