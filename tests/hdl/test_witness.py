@@ -97,7 +97,8 @@ def plan_of(program: Program, hardware: Hardware) -> hdl.Plan:
                 step.after,
                 isinstance(step, Spill),
                 step.words,
-                ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle),
+                # A fill of nothing but padding has no bytes, and yet the bus for a cycle.
+                max(1, ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle)),
             )
             for index, step in numbered
             if isinstance(step, IfmapFill | FilterFill | Spill)
@@ -312,6 +313,11 @@ CASES = {
     "padding_one_tap_one_buffer": Case(
         conv(2, 3, 5, 3, padding=1), machine(word_elements=4, weight_buffers=1, multi_tile=1), batch=4
     ),
+    "fills_of_padding_alone": Case(
+        conv(7, 2, 6, 1, padding=2),
+        machine(word_elements=4, capacity_words=30, latency_cycles=40, loop_order="block_major"),
+        batch=2,
+    ),
     "tight_memory": Case(conv(3, 3, 6, 2, padding=1), machine(capacity_words=40, bytes_per_cycle=7), batch=2),
     "8x8_sums": Case(gemm(16, 20, 12), machine(8, 8, word_elements=4)),
     "8x8_sums_one_buffer": Case(gemm(16, 20, 8), machine(8, 8, word_elements=2, weight_buffers=1)),
@@ -350,6 +356,8 @@ def test_the_cases_cover_what_they_claim() -> None:
         assert programs[name].multi_tile == 2
         patterns = [group.pattern for step in programs[name].streams for group in step.reads]
         assert any(pattern.accesses < pattern.words for pattern in patterns)
+    fills = (step for step in programs["fills_of_padding_alone"].steps if isinstance(step, IfmapFill))
+    assert any(step.hbm_bytes == 0 for step in fills)
     waiting = programs["streams_wait_for_a_spill"]
     assert any(isinstance(waiting.steps[other], Spill) for step in waiting.streams for other in step.after)
     assert sum(isinstance(step, Spill) for step in programs["tight_memory"].steps) > 2
