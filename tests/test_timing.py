@@ -17,7 +17,7 @@ from tpusim.engine.timing import Timing
 from tpusim.errors import DeadlockError
 from tpusim.hardware import Hardware
 from tpusim.lowering.channel_first import lower
-from tpusim.machine.vector_memory import Frame, Port
+from tpusim.machine.vector_memory import CLIENTS, Cycles, Frame, Port
 from tpusim.program import Preload, Program, Spill, Step, Stream
 from tpusim.workload import Conv2d, Gemm
 
@@ -35,19 +35,19 @@ def timed(layer: Gemm | Conv2d, hardware: Hardware, batch: int = 1) -> tuple[Pro
 
 def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 7: each cycle of the table."""
-    ports: list[Port] = []
+    taken: dict[str, list[int]] = {client: [] for client in CLIENTS}
 
-    class Kept(Port):
-        def __init__(self) -> None:
-            super().__init__()
-            ports.append(self)
+    class Watched(Port):
+        def _paint(self, client: int, cycles: range) -> None:
+            taken[CLIENTS[client]] += cycles
+            super()._paint(client, cycles)
 
-    monkeypatch.setattr(event, "Port", Kept)
+        def take(self, client: int, cycles: Cycles) -> None:
+            taken[CLIENTS[client]] += cycles.tolist()
+            super().take(client, cycles)
+
+    monkeypatch.setattr(event, "Port", Watched)
     _, timing = timed(gemm(4, 4, 4), machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5))
-    taken = {
-        client: cells(ports[0], code)
-        for code, client in enumerate(("idle", "ifmap", "psum", "result", "weight", "dma"))
-    }
     assert taken["weight"] == [8, 10]
     assert taken["ifmap"] == [14, 16]
     assert taken["result"] == [21, 23]
@@ -70,10 +70,6 @@ def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert row in TIMING
     assert re.search(r"\*\*35 cycles\*\*", TIMING)
-
-
-def cells(port: Port, client: int) -> list[int]:
-    return [cycle for cycle, owner in enumerate(port._cells[: port._end]) if owner == client]
 
 
 @pytest.mark.parametrize("rows", [8, 16, 128])

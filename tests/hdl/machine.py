@@ -294,9 +294,7 @@ class Lane(Elaboratable):
         row, col = Signal(signed(TIME_BITS)), Signal(signed(TIME_BITS))
         for axis, (place, count) in enumerate(zip((row, col), current, strict=False)):
             start = rom([each[1 + axis] if each else 0 for each in starts], order.ifmap_pass)
-            m.d.comb += place.eq(
-                start + count * rom([each.stride[axis] for each in passes], order.ifmap_pass)
-            )
+            m.d.comb += place.eq(start + count * rom([each.stride[axis] for each in passes], order.ifmap_pass))
         rows, cols = (rom([each.extent[axis] for each in passes], order.ifmap_pass) for axis in (0, 1))
         groups = rom([each.counts[2] for each in passes], order.ifmap_pass)
         base = rom([each[0] if each else 0 for each in starts], order.ifmap_pass)
@@ -460,14 +458,10 @@ class Streams(Elaboratable):
         over_at, sums_from = Signal(TIME_BITS), Signal(TIME_BITS)
         cause, latest = Signal(3), Signal(3, init=self.STARVED)
         waits = [
-            (
-                Array([Const(mask(getattr(each, kind)), plan.steps) for each in passes])[number] & ~self.done
-            ).any()
+            (Array([Const(mask(getattr(each, kind)), plan.steps) for each in passes])[number] & ~self.done).any()
             for kind in ("fills", "spills")
         ]
-        weights = Array([Const(mask([plan.weights[each.weights].step]), plan.steps) for each in passes])[
-            number
-        ]
+        weights = Array([Const(mask([plan.weights[each.weights].step]), plan.steps) for each in passes])[number]
         accumulate = rom([each.accumulate for each in passes], number)[0]
         ready = Signal()
         with m.If(waits[0]):
@@ -633,9 +627,7 @@ class Dma(Elaboratable):
             self.number.eq(self.begun - self.under_way),
             self.word.eq(self.moved),
         ]
-        words, bus = (
-            rom([getattr(each, name) for each in transfers], self.number) for name in ("words", "bus_cycles")
-        )
+        words, bus = (rom([getattr(each, name) for each in transfers], self.number) for name in ("words", "bus_cycles"))
         elapsed = Signal(signed(TIME_BITS))
         spill = rom([each.spill for each in transfers], self.number)[0]
         m.d.comb += elapsed.eq(self.now - self.start - self.plan.latency)
@@ -728,9 +720,7 @@ class MatrixUnit(Elaboratable):
         self.plan = plan
         self.sequencer = Sequencer(plan)
         self.lanes = [Lane(plan, number) for number in range(plan.lanes)]
-        self.elements = [
-            [Element(row, plan.rows, plan.buffers) for _ in range(plan.cols)] for row in range(plan.rows)
-        ]
+        self.elements = [[Element(row, plan.rows, plan.buffers) for _ in range(plan.cols)] for row in range(plan.rows)]
 
     def elaborate(self, platform: object) -> Module:
         m = Module()

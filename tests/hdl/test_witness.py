@@ -237,9 +237,7 @@ class Bench:
     def _watch(self, ctx: Any, lane: hdl.Lane, now: int) -> None:
         if ctx.get(lane.asks):
             kind = "write" if ctx.get(lane.writes) else "read"
-            self.seen.accesses.append(
-                (now, lane.number, kind, ctx.get(lane.address), self._contents(ctx, lane))
-            )
+            self.seen.accesses.append((now, lane.number, kind, ctx.get(lane.address), self._contents(ctx, lane)))
 
     def _contents(self, ctx: Any, lane: hdl.Lane) -> tuple[int, ...]:
         return tuple(ctx.get(lane.contents[n]) for n in range(self.plan.word))
@@ -269,9 +267,7 @@ class Case:
         return reference.operands(self.layer, self.batch, seed=3)
 
 
-def first_difference(
-    seen: list[Access], expected: list[Access]
-) -> tuple[Access | None, Access | None] | None:
+def first_difference(seen: list[Access], expected: list[Access]) -> tuple[Access | None, Access | None] | None:
     """The first access on which the two disagree; the engine notes only the elements that it uses."""
     for here, there in zip(seen, expected, strict=False):
         if here[:4] != there[:4] or here[4][: len(there[4])] != there[4]:
@@ -295,9 +291,7 @@ CASES = {
     "slow_vector_unit": Case(gemm(8, 12, 4), machine(word_elements=4, alus=1)),
     "adds_fill_the_frame": Case(gemm(8, 12, 4), machine(word_elements=4, alus=4)),
     "adds_nearly_fill_the_frame": Case(gemm(8, 12, 4), machine(word_elements=4, alus=6)),
-    "sums_wait_for_the_pass_before": Case(
-        gemm(4, 16, 4), machine(word_elements=4, alus=3, bytes_per_cycle=1000)
-    ),
+    "sums_wait_for_the_pass_before": Case(gemm(4, 16, 4), machine(word_elements=4, alus=3, bytes_per_cycle=1000)),
     "streams_wait_for_a_spill": Case(
         gemm(7, 3, 16),
         machine(word_elements=4, capacity_words=8, latency_cycles=1, burst_bytes=4, loop_order="block_major"),
@@ -307,9 +301,7 @@ CASES = {
     "wide": Case(gemm(6, 10, 9), machine(4, 8)),
     "tall": Case(gemm(6, 20, 6), machine(8, 4, word_elements=4)),
     "padding_and_two_taps": Case(conv(2, 4, 4, 3, padding=1), machine(), batch=2),
-    "padding_stride_and_dilation": Case(
-        conv(5, 6, 3, 2, stride=2, padding=2, dilation=(2, 2)), machine(), batch=3
-    ),
+    "padding_stride_and_dilation": Case(conv(5, 6, 3, 2, stride=2, padding=2, dilation=(2, 2)), machine(), batch=3),
     "padding_one_tap_one_buffer": Case(
         conv(2, 3, 5, 3, padding=1), machine(word_elements=4, weight_buffers=1, multi_tile=1), batch=4
     ),
@@ -416,9 +408,7 @@ def test_a_wrong_address_is_a_difference() -> None:
         replace(plan, passes=(moved, *plan.passes[1:]), depth=plan.depth + 1),
         Outside.of(program, case.hardware, *operands),
     ).run()
-    difference = first_difference(
-        seen.accesses, overhear(register.Machine(program, case.hardware, *operands))
-    )
+    difference = first_difference(seen.accesses, overhear(register.Machine(program, case.hardware, *operands)))
     assert difference is not None
     here, there = difference
     assert here is not None

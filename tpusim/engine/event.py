@@ -72,7 +72,7 @@ class _Run:
             "preload": self.preload_use,
             "vector_unit": Counter(busy=adding),
             "hbm": self.hbm_use,
-            "port": Counter(self.port.shares()),
+            "port": self.port.owned,
         }
         reads, writes = accesses(self.program, self.hardware.vector_memory.word_elements)
         return Timing(cycles, {name: _close(use, cycles) for name, use in units.items()}, reads, writes)

@@ -22,9 +22,12 @@ class Hbm:
 
     def arrivals(self, start: int, cycles: int, words: int) -> NDArray[np.int64]:
         """When word k of a fill, spread evenly over the transfer, is complete on the chip."""
+        whole, rest = divmod(cycles, words)
         order = np.arange(1, words + 1, dtype=np.int64)
-        return start + self.latency - (-order * cycles // words)
+        return start + self.latency + order * whole - (-order * rest // words)
 
     def demands(self, start: int, cycles: int, words: int) -> NDArray[np.int64]:
         """When the bus can take word k of a spill."""
-        return start + np.arange(words, dtype=np.int64) * cycles // words
+        whole, rest = divmod(cycles, words)
+        order = np.arange(words, dtype=np.int64)
+        return start + order * whole + order * rest // words

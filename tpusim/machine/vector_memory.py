@@ -5,6 +5,7 @@ All times are those of lane 0; lane `i` runs the same schedule `i` cycles later 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ FREE, IFMAP, PSUM, RESULT, WEIGHT, DMA = range(6)
 CLIENTS = ("idle", "ifmap", "psum", "result", "weight", "dma")
 
 Cycles = NDArray[np.int64]
+
+NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +80,21 @@ class Frame:
 
 
 class Port:
-    """The calendar of lane 0's port: who owns each cycle from 0 on.
+    """The calendar of lane 0's port: which cycles from `settled` on are owned.
 
-    Streams and preloads reserve ahead of time; the DMA takes, in order, what is left in the past.
+    Streams and preloads reserve ahead of time; the DMA takes, in order, what is left in the past. What lies
+    before the last word it took concerns nobody any more and is forgotten.
     """
 
     def __init__(self) -> None:
-        self._cells = bytearray(1 << 14)
-        self._end = 0
+        self.settled = 0
         self.changed_from = 0
+        self.owned: Counter[str] = Counter()
+        self._cells = bytearray()
 
     def reserve(self, client: int, start: int, words: int, period: int) -> None:
         """Own every `period`-th cycle from `start` on, `words` times."""
-        stop = start + (words - 1) * period + 1
-        self._grow(stop)
-        self._end = max(self._end, stop)
-        np.frombuffer(self._cells, np.uint8)[start:stop:period] = client
+        self._paint(client, range(start, start + words * period, period))
         self.changed_from = min(self.changed_from, start)
 
     def claim(self, client: int, start: int, words: int, spacing: int) -> int:
@@ -100,16 +102,8 @@ class Port:
         at = start - spacing
         for _ in range(words):
             at = self._next_free(at + spacing)
-            self._cells[at] = client
-        self._end = max(self._end, at + 1)
+            self._paint(client, range(at, at + 1))
         self.changed_from = min(self.changed_from, start)
-        return at
-
-    def _next_free(self, start: int) -> int:
-        at = self._cells.find(FREE, start)
-        while at < 0:
-            self._grow(len(self._cells) + 1)
-            at = self._cells.find(FREE, start)
         return at
 
     def slots_for(self, wanted: Cycles, start: int) -> Cycles:
@@ -118,35 +112,45 @@ class Port:
         Each word takes the first free cycle at or after it is wanted, after its predecessor, and not before
         `start`. Assumes that no further reservations are made; resets `changed_from`.
         """
-        count = len(wanted)
-        first = max(start, int(wanted[0]))
-        span = max(0, int(wanted[-1]) - first) + 4 * count + 64
-        self.changed_from = 1 << 62
-        while True:
-            free = self._free(first, first + span)
-            order = np.arange(count)
-            rank = np.maximum.accumulate(np.searchsorted(free, wanted) - order) + order
-            if rank[-1] < len(free):
-                return free[rank]
-            span *= 2
+        self.changed_from = NEVER
+        first, end = max(start, int(wanted[0])), self.settled + len(self._cells)
+        stop = max(first, min(end, int(wanted[-1]) + 4 * len(wanted)))
+        slots = self._slots(wanted, first, stop)
+        return slots if stop >= end or slots[-1] < stop else self._slots(wanted, first, end)
 
-    def _free(self, start: int, stop: int) -> Cycles:
-        self._grow(stop)
-        return np.flatnonzero(np.frombuffer(self._cells, np.uint8)[start:stop] == FREE) + start
+    def _slots(self, wanted: Cycles, first: int, stop: int) -> Cycles:
+        """With F(t) free cycles before t, word k gets free cycle number max over j <= k of F(wanted_j) + k - j.
+
+        From `stop` on every cycle counts as free.
+        """
+        cells = np.frombuffer(self._cells, np.uint8)[first - self.settled : stop - self.settled]
+        free = np.flatnonzero(cells == FREE) + first
+        order = np.arange(len(wanted))
+        before = np.where(wanted < stop, np.searchsorted(free, wanted), len(free) + np.maximum(wanted - stop, 0))
+        rank = np.maximum.accumulate(before - order) + order
+        slots = stop + rank - len(free)
+        inside = rank < len(free)
+        slots[inside] = free[rank[inside]]
+        return slots
 
     def take(self, client: int, cycles: Cycles) -> None:
-        """Own exactly these cycles (of the past)."""
-        np.frombuffer(self._cells, np.uint8)[cycles] = client
-        self._end = max(self._end, int(cycles[-1]) + 1)
+        """Own exactly these cycles of the past; all up to the last of them is settled."""
+        self.owned[CLIENTS[client]] += len(cycles)
+        past = int(cycles[-1]) + 1 - self.settled
+        del self._cells[:past]
+        self.settled += past
 
-    def shares(self) -> dict[str, int]:
-        """Cycles owned by each client, up to the last one owned by anybody."""
-        counts = np.bincount(np.frombuffer(self._cells, np.uint8)[: self._end], minlength=len(CLIENTS))
-        return {client: int(count) for client, count in zip(CLIENTS, counts, strict=True)}
+    def _paint(self, client: int, cycles: range) -> None:
+        self.owned[CLIENTS[client]] += len(cycles)
+        missing = cycles.stop - self.settled - len(self._cells)
+        if missing > 0:
+            self._cells += bytes(missing)
+        at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
+        np.frombuffer(self._cells, np.uint8)[at] = client
 
-    def _grow(self, stop: int) -> None:
-        if stop > len(self._cells):
-            self._cells = self._cells + bytes(max(stop - len(self._cells), len(self._cells)))
+    def _next_free(self, start: int) -> int:
+        at = self._cells.find(FREE, start - self.settled)
+        return self.settled + (at if at >= 0 else max(start - self.settled, len(self._cells)))
 
 
 def _next_slot(earliest: int, slot: int, period: int) -> int:
