@@ -42,6 +42,10 @@ def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
             taken[CLIENTS[client]] += cycles
             super()._paint(client, cycles)
 
+        def _mark(self, client: int, cycle: int) -> None:
+            taken[CLIENTS[client]].append(cycle)
+            super()._mark(client, cycle)
+
         def take(self, client: int, cycles: Cycles) -> None:
             taken[CLIENTS[client]] += cycles.tolist()
             super().take(client, cycles)

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -55,13 +55,29 @@ def main() -> None:
     try:
         app(prog_name="tpusim")
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        _leave_now()
+    except SystemExit as exit_:
+        if exit_.code == INTERRUPTED:
+            _leave_now()
+        raise
+
+
+def _leave_now() -> None:
+    """Exit without waiting for layers still being computed on other threads; every file is in place or absent."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(INTERRUPTED)
+
+
+class _Nowhere(io.StringIO):
+    """Stands in for a closed stream."""
 
 
 def _prepare_streams() -> None:
     # Python sets a closed stream (`>&-`) to None.
-    sys.stdout = sys.stdout or io.StringIO()
-    sys.stderr = sys.stderr or io.StringIO()
+    sys.stdout = sys.stdout or _Nowhere()
+    sys.stderr = sys.stderr or _Nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a layer's name should not end the run.
@@ -293,6 +309,8 @@ def _source(workload: str) -> str:
 
 
 def _json_files(json: str | None, out: Path | None) -> list[Path]:
+    if json == "-" and isinstance(sys.stdout, _Nowhere):
+        raise InputError("--json -: standard output is closed; give a file")
     files = [Path(json)] if json is not None and json != "-" else []
     return files if out is None else [*files, out / RESULT_FILE]
 

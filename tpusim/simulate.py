@@ -140,7 +140,8 @@ def _register(
 def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], seed: int) -> Iterator[Verdict]:
     """The check of each layer, in order. NumPy releases the interpreter lock, BLAS stays on one thread."""
     threads = min(MOST_THREADS, cpu_count() or 1)
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
+    with threadpool_limits(1, user_api="blas"):
         futures = [
             pool.submit(check_layer, layer, workload.batch, program, hardware, seed)
             for layer, program in zip(workload.layers, programs, strict=True)
@@ -149,7 +150,8 @@ def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], s
             for future in futures:
                 yield future.result()
         finally:
-            pool.shutdown(cancel_futures=True)
+            # An interrupted run does not wait for the layers that are under way.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _lower(layer: Layer, batch: int, hardware: Hardware, lower: Lower) -> tuple[Plan, Program]:

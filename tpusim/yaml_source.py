@@ -51,6 +51,8 @@ def _unknown(name: str, folder: str, known: list[str]) -> Problem:
 
 
 def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise InputError("standard input is closed; give a file or a shipped name instead of -")
     stream = getattr(sys.stdin, "buffer", None)
     data = sys.stdin.read(MAX_BYTES + 1).encode() if stream is None else stream.read(MAX_BYTES + 1)
     return bytes(data)

@@ -102,7 +102,7 @@ class Port:
         at = start - spacing
         for _ in range(words):
             at = self._next_free(at + spacing)
-            self._paint(client, range(at, at + 1))
+            self._mark(client, at)
         self.changed_from = min(self.changed_from, start)
         return at
 
@@ -147,6 +147,13 @@ class Port:
             self._cells += bytes(missing)
         at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
         np.frombuffer(self._cells, np.uint8)[at] = client
+
+    def _mark(self, client: int, cycle: int) -> None:
+        self.owned[CLIENTS[client]] += 1
+        missing = cycle + 1 - self.settled - len(self._cells)
+        if missing > 0:
+            self._cells += bytes(missing)
+        self._cells[cycle - self.settled] = client
 
     def _next_free(self, start: int) -> int:
         at = self._cells.find(FREE, start - self.settled)
