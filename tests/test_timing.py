@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from itertools import permutations
@@ -13,13 +14,15 @@ import pytest
 from tests.machines import conv, machine
 from tpusim import reference
 from tpusim.engine import event, register
-from tpusim.engine.timing import Timing
+from tpusim.engine.timing import Timing, split
 from tpusim.errors import DeadlockError
 from tpusim.hardware import Hardware
 from tpusim.lowering.channel_first import lower
 from tpusim.machine.vector_memory import CLIENTS, Cycles, Frame, Port
 from tpusim.program import Preload, Program, Spill, Step, Stream
-from tpusim.workload import Conv2d, Gemm
+from tpusim.result import Blocking, LayerResult, VectorMemoryUse
+from tpusim.simulate import simulate
+from tpusim.workload import Conv2d, Gemm, Workload
 
 TIMING = (Path(__file__).parent.parent / "docs" / "timing.md").read_text()
 
@@ -58,13 +61,7 @@ def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken["psum"] == []
     assert taken["dma"] == [6, 7, 9, 11, 24, 25]
     assert timing.cycles == 35
-    assert timing.units["systolic_array"] == {
-        "starved": 13,
-        "busy": 4,
-        "port_stall": 0,
-        "blocked": 0,
-        "idle": 18,
-    }
+    assert timing.units["systolic_array"] == split({"starved": 13, "busy": 4}, 35)
     for row in (
         "words written in 6, 7",
         "words written in 9, 11",
@@ -195,3 +192,46 @@ def test_against_the_closed_form_of_scale_sim(rows: int, folds: tuple[int, int],
     assert span == first_span + (streams - 1) * (m + rows)
     scale_sim = streams * (m + 2 * rows + rows - 2) - 1
     assert scale_sim - (streams * (m + rows)) == streams * (2 * rows - 2) - 1
+
+
+def test_every_field_of_the_hand_worked_pass() -> None:
+    """The record that reports and JSON are made of, by hand (1 GHz, so a cycle is a nanosecond)."""
+    hardware = machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5)
+    layer = simulate(Workload("w", 1, (gemm(4, 4, 4),)), hardware).layers[0]
+    assert layer == LayerResult(
+        name="gemm",
+        op="gemm",
+        macs=4 * 4 * 4,
+        passes=1,
+        multi_tile=1,
+        cycles=35,
+        time_us=pytest.approx(0.035),
+        ideal_cycles=4,
+        pe_utilization=64 / (16 * 35),
+        mapping_efficiency=1.0,
+        tflops=pytest.approx(2 * 64 / 35e-9 / 1e12),
+        stall_cycles={"starved": 13, "blocked": 0, "waiting_weights": 0, "port_stall": 0},
+        hbm_read_bytes=64 + 64,
+        hbm_write_bytes=64,
+        vector_memory=VectorMemoryUse(
+            reads=4 * (2 + 2 + 2),  # lanes x words of ifmap, weights, spill
+            writes=4 * (2 + 2 + 2),  # fills and results
+            port_idle_ratio=pytest.approx(1 - 48 / (4 * 35)),
+            peak_bytes=4 * 8 * (2 + 2 + 2),  # lanes x word bytes x words of ifmap, weights, results
+            ifmap_bytes=4 * 8 * 2,
+        ),
+        outputs=16,
+        outputs_checked=16,
+        outputs_mismatched=0,
+        units=layer.units,
+        blocking=Blocking(1, 1, 4, 1, 1, 1, "block_major", 2, 1),
+    )
+    assert set(layer.units) == {"systolic_array", "preload", "vector_unit", "hbm", "port"}
+    assert layer.units["port"] == {"ifmap": 2, "psum": 0, "result": 2, "weight": 2, "dma": 6, "idle": 23}
+
+
+def test_both_engines_report_the_same_record() -> None:
+    """The JSON of one engine is that of the other, entry by entry."""
+    workload = Workload("w", 3, (conv(3, 6, 5, 3, padding=1),))
+    reports = [simulate(workload, machine(5, 4), engine=name).to_dict()["layers"] for name in ("event", "register")]
+    assert json.dumps(reports[0]) == json.dumps(reports[1])

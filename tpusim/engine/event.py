@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable
 
 import simpy
 
-from tpusim.engine.timing import Timing
+from tpusim.engine.timing import PORT_CLIENTS, Timing, split
 from tpusim.errors import DeadlockError
 from tpusim.hardware import Hardware
 from tpusim.machine.address_generator import accesses
@@ -72,10 +72,11 @@ class _Run:
             "preload": self.preload_use,
             "vector_unit": Counter(busy=adding),
             "hbm": self.hbm_use,
-            "port": self.port.owned,
         }
+        accounts = {name: split(use, cycles) for name, use in units.items()}
+        accounts["port"] = split(self.port.owned, cycles, PORT_CLIENTS)
         reads, writes = accesses(self.program, self.hardware.vector_memory.word_elements)
-        return Timing(cycles, {name: _close(use, cycles) for name, use in units.items()}, reads, writes)
+        return Timing(cycles, accounts, reads, writes)
 
     # ---- waiting and finishing
 
@@ -214,9 +215,3 @@ class _Run:
         self._finish(index, last)
         self.end = max(self.end, bus_free + self.hbm.latency)
         return bus_free
-
-
-def _close(use: Counter[str], cycles: int) -> dict[str, int]:
-    """The account with what is left of `cycles` as idle."""
-    booked = {name: count for name, count in use.items() if name != "idle"}
-    return {**booked, "idle": cycles - sum(booked.values())}

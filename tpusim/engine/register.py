@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.engine.control import Bundle, Control
-from tpusim.engine.timing import Timing
+from tpusim.engine.timing import PORT_CLIENTS, Timing, split
 from tpusim.hardware import Hardware
 from tpusim.machine import dma
 from tpusim.machine.systolic_array import SystolicArray
@@ -327,14 +327,11 @@ class Machine:
             "preload": control.preload.use,
             "vector_unit": Counter(busy=control.adding),
             "hbm": control.dma.use,
-            "port": control.port,
         }
-        return Timing(cycles, {name: _close(use, cycles) for name, use in units.items()}, self.reads, self.writes)
+        accounts = {name: split(use, cycles) for name, use in units.items()}
+        accounts["port"] = split(control.port, cycles, PORT_CLIENTS)
+        return Timing(cycles, accounts, self.reads, self.writes)
 
 
 def _nothing() -> None:
     """A lane that has no part in an order."""
-
-
-def _close(use: Counter[str], cycles: int) -> dict[str, int]:
-    return {**use, "idle": cycles - sum(use.values())}

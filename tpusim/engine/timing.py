@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+CAUSES = ("busy", "starved", "blocked", "waiting_weights", "port_stall")
+"""What a unit does with its cycles; the rest is idle."""
+
+PORT_CLIENTS = ("ifmap", "psum", "result", "weight", "dma")
+"""Who owns the cycles of lane 0's port; the rest is idle."""
+
+
+def split(use: Mapping[str, int], cycles: int, names: tuple[str, ...] = CAUSES) -> dict[str, int]:
+    """An account of `cycles`: every name in a fixed order, then what is left as idle."""
+    return {**{name: use.get(name, 0) for name in names}, "idle": cycles - sum(use.values())}
+
 
 @dataclass(frozen=True)
 class Timing:
