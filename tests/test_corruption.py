@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,19 +123,26 @@ def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -
     assert verdict.first.index == (2, 3, 4, 1)
 
 
-@pytest.mark.parametrize("name", ["an address", "a lost block"])
+@pytest.mark.parametrize("name", CORRUPTIONS)
 def test_the_command_says_where_and_exits_with_1(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The whole command on a lowering that goes wrong."""
     from tpusim import cli
+
+    net = tmp_path / "net.yaml"
+    layer = "{name: conv3, op: conv2d, in_channels: 6, in_height: 9, in_width: 9, out_channels: 7, kernel: 3}"
+    net.write_text(f"name: net\nlayers: [{layer}]\n")
 
     def corrupt(*arguments: Any) -> Any:
         plan, program = lower(*arguments)
         return plan, CORRUPTIONS[name](program)
 
     monkeypatch.setitem(LOWERINGS, "channel_first", corrupt)
-    monkeypatch.setattr("sys.argv", ["tpusim", "run", "alexnet", "--layers", "conv3", "--batch", "2"])
+    monkeypatch.setattr(
+        "sys.argv",
+        ["tpusim", "run", str(net), "--hardware", "tiny_4x4", "--batch", "3", "--set", "vector_memory.capacity=1600 B"],
+    )
     with pytest.raises(SystemExit) as exit_:
         cli.main()
     assert exit_.value.code == 1

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tpusim.lowering.plan import Block, Plan, Stage, burst_bytes
 from tpusim.lowering.schedule import Load, assign_buffers, even, growing, slots_for, spread
+from tpusim.lowering.tiling import MOST_PIECES
 from tpusim.program import (
     Box,
     FilterFill,
@@ -21,8 +22,6 @@ from tpusim.program import (
     Stream,
     inside,
 )
-
-MOST_PIECES = 4
 
 
 class Emitter:

@@ -21,8 +21,11 @@ from tpusim.lowering.reduction import ReductionPass, col_folds, reduction
 
 Counts = NDArray[np.int64]
 
+MOST_PIECES = 4
+"""Pieces that one load is cut into, so that the first passes need not wait for all of it."""
+
 TOLERANCE = 0.01
-"""Of blocks whose estimates lie this close to the best, the largest is taken: the estimate is no finer."""
+"""Of blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""
 
 
 Extent = TypeVar("Extent", int, Counts)
@@ -72,6 +75,11 @@ class _FilterPlan:
     chunk_words: int
     buffers: int
     resident: bool
+
+    @property
+    def last_passes(self) -> int:
+        """Passes whose weights come with the last piece of a chunk: what is left to do when it is there."""
+        return -(-self.chunk_passes // MOST_PIECES)
 
 
 def word_groups(images: int, word_elements: int) -> tuple[int, int]:
@@ -212,10 +220,11 @@ class _Search:
         out_bytes = out_block * blocks * folds
         hbm = loads * load * self._waste("in") + shape.groups * filter_bytes * again + out_bytes * self._waste("out")
         first = load / self.folds
-        total = first + np.maximum(compute * cycle_bytes, hbm - first - out_block) + out_block
-        if serial:
-            total = total + hbm
-        return np.asarray(total / cycle_bytes, dtype=np.float64)
+        # Between the fill of one tile and the spill of another the bus waits for the last words and the drain.
+        turnaround = self.hardware.latency_cycles + self.hardware.array.rows + self.word_fill
+        bus = (hbm - first - out_block) / cycle_bytes + folds * blocks * turnaround + per_pass * plan.last_passes
+        busy = np.maximum(compute, bus)
+        return np.asarray((first + out_block) / cycle_bytes + busy, dtype=np.float64)
 
     def _waste(self, direction: str) -> NDArray[np.float64]:
         """Bytes moved over bytes wanted: short runs of images are rounded up to whole bursts."""

@@ -145,9 +145,9 @@ def word_notice(result: Result) -> str:
     stalls, cycles = zip(*((layer.stall_cycles["port_stall"], layer.cycles) for layer in layers), strict=True)
     where = f"in {len(layers)} of {len(result.layers)} layers"
     return (
-        f"Words partly used: batch {result.batch} fills as few as {held} of {word} elements, {where}; "
+        f"Words partly used: as few as {held} of {word} elements hold anything, {where} at batch {result.batch}; "
         f"feature maps there take up to {word / held:.3g} times the space and port accesses (port stalls: "
-        f"{percent(sum(stalls) / sum(cycles))} %). A batch that is a multiple of {word} fills every word."
+        f"{percent(sum(stalls) / sum(cycles))} %). Batches, and rows of a GEMM, that are multiples of {word} fill it."
     )
 
 
