@@ -282,7 +282,7 @@ def test_totals_carry_units() -> None:
 def test_partly_used_words_are_noticed() -> None:
     assert tables.word_notice(result(layer("a"))) == ""
     notice = tables.word_notice(result(layer("a"), layer("b", word_fill=2)))
-    assert "2 of 8 elements, in 1 of 2 layers" in notice
+    assert "2 of 8 elements hold anything, in 1 of 2 layers" in notice
     assert "4 times the space" in notice
 
 

@@ -222,7 +222,7 @@ class _Search:
         first = load / self.folds
         # Between the fill of one tile and the spill of another the bus waits for the last words and the drain.
         turnaround = self.hardware.latency_cycles + self.hardware.array.rows + self.word_fill
-        bus = (hbm - first - out_block) / cycle_bytes + folds * blocks * turnaround + per_pass * plan.last_passes
+        bus = (hbm - first - out_block) / cycle_bytes + (folds * blocks - 1) * turnaround + per_pass * plan.last_passes
         busy = np.maximum(compute, bus)
         return np.asarray((first + out_block) / cycle_bytes + busy, dtype=np.float64)
 
