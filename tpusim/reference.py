@@ -22,7 +22,7 @@ EXACT = 1 << 24
 OPERAND_BITS = 4
 """Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
 
-CHUNK_ELEMENTS = 1 << 18
+CHUNK_ELEMENTS = 1 << 19
 """The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
 
 

@@ -35,7 +35,7 @@ from tpusim.program import (
 
 Tensor = NDArray[np.float32]
 
-OPERAND_ELEMENTS = 1 << 18
+OPERAND_ELEMENTS = 1 << 19
 """Streamed operands gathered before they are multiplied: enough for BLAS, little enough for the cache."""
 
 
