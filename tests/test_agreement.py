@@ -16,7 +16,7 @@ from tpusim.engine.timing import Timing
 from tpusim.errors import CapacityError
 from tpusim.hardware import Hardware
 from tpusim.lowering.channel_first import lower
-from tpusim.program import Program
+from tpusim.program import FilterFill, IfmapFill, Program, Spill
 from tpusim.reference import Tensor
 from tpusim.workload import Conv2d, Gemm
 
@@ -172,9 +172,10 @@ class Clock:
         filters = int(np.prod(program.filter_shape)) * size
         outputs = int(np.prod(program.ofmap_shape)) * size
         needed = touched(layer, batch) * size
-        reads = sum(s.hbm_bytes for s in program.steps if hasattr(s, "hbm_bytes") and not hasattr(s, "base"))
-        fills = sum(s.hbm_bytes for s in program.steps if type(s).__name__ == "IfmapFill")
-        spills = sum(s.hbm_bytes for s in program.steps if type(s).__name__ == "Spill")
+        reads, fills, spills = (
+            sum(step.hbm_bytes for step in program.steps if isinstance(step, kind))
+            for kind in (FilterFill, IfmapFill, Spill)
+        )
         assert reads >= filters
         assert fills >= needed
         assert spills >= outputs

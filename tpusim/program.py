@@ -192,7 +192,6 @@ class Program:
     ifmap_shape: Shape
     filter_shape: Shape
     ofmap_shape: Shape
-    groups: int
     multi_tile: int
     peak_words: int
     ifmap_words: int

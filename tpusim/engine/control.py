@@ -13,10 +13,8 @@ from math import ceil
 
 from tpusim.errors import DeadlockError, TpusimError
 from tpusim.hardware import Hardware
-from tpusim.machine.vector_memory import CLIENTS, DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT, Frame
+from tpusim.machine.vector_memory import CLIENTS, DMA, FREE, IFMAP, NEVER, PSUM, RESULT, WEIGHT, Frame
 from tpusim.program import AddressPattern, FilterFill, IfmapFill, Preload, Program, Spill, Stream, Transfer
-
-NEVER = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)

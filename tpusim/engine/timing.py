@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-CAUSES = ("busy", "starved", "blocked", "waiting_weights", "port_stall")
+from tpusim.machine.vector_memory import CLIENTS
+from tpusim.result import STALL_CAUSES
+
+CAUSES = ("busy", *STALL_CAUSES)
 """What a unit does with its cycles; the rest is idle."""
 
-PORT_CLIENTS = ("ifmap", "psum", "result", "weight", "dma")
+PORT_CLIENTS = CLIENTS[1:]
 """Who owns the cycles of lane 0's port; the rest is idle."""
 
 

@@ -68,7 +68,6 @@ class Emitter:
             ifmap_shape=plan.shape.ifmap_shape,
             filter_shape=plan.shape.filter_shape,
             ofmap_shape=plan.shape.ofmap_shape,
-            groups=plan.shape.groups,
             multi_tile=plan.multi_tile,
             peak_words=plan.tiling.words,
             ifmap_words=plan.tiling.ifmap_buffers * plan.tiling.ifmap_words,
