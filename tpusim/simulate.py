@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import repeat
@@ -14,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from tpusim import reference
 from tpusim.check import Verdict, check_layer, compare
-from tpusim.engine import event, register
+from tpusim.engine import event
 from tpusim.engine.timing import Timing
 from tpusim.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.hardware import Hardware
@@ -131,10 +132,25 @@ def _register(
     workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int
 ) -> Iterator[Outcome]:
     """Time and values both from the register engine."""
+    with _numba_needed():
+        from tpusim.engine import register
     for layer, program in zip(workload.layers, programs, strict=True):
         ifmap, filter_ = reference.operands(layer, workload.batch, seed)
         timing, ofmap = register.run(program, hardware, ifmap, filter_)
         yield timing, compare(layer, ofmap, reference.compute(layer, ifmap, filter_)) if check else UNCHECKED
+
+
+@contextmanager
+def _numba_needed() -> Iterator[None]:
+    """The register engine is an extra, and imported only when somebody asks for it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        raise InputError(
+            "the register engine needs Numba, which is not installed: python -m pip install numba"
+        ) from None
 
 
 def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], seed: int) -> Iterator[Verdict]:

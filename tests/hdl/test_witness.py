@@ -16,6 +16,7 @@ from tpusim.engine import register
 from tpusim.hardware import Hardware
 from tpusim.lowering.channel_first import lower
 from tpusim.machine import dma
+from tpusim.machine.vector_memory import DMA, WEIGHT
 from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Stream
 from tpusim.reference import Tensor
 from tpusim.workload import Conv2d, Gemm
@@ -36,33 +37,26 @@ MOST_CYCLES = 5_000
 # ---- the register engine, overheard
 
 
-class Overheard:
-    """A vector memory array that writes down who touches it."""
-
-    def __init__(self, engine: register.Machine) -> None:
-        self.engine, self.words = engine, engine.memory
-        self.accesses: list[Access] = []
-
-    def __getitem__(self, index: Any) -> Tensor:
-        self._note("read", index, self.words[index])
-        return self.words[index]
-
-    def __setitem__(self, index: Any, value: Tensor) -> None:
-        self.words[index] = value
-        self._note("write", index, value)
-
-    def _note(self, kind: str, index: Any, value: Tensor) -> None:
-        elements = tuple(int(element) for element in np.atleast_1d(value))
-        self.accesses.append((self.engine.now, int(index[0]), kind, int(index[1]), elements))
-
-
 def overhear(engine: register.Machine) -> list[Access]:
     """Run the register engine to its end; every access in the order (cycle, lane)."""
-    heard = Overheard(engine)
-    engine.memory = heard  # type: ignore[assignment]
+    accesses: list[Access] = []
     while not engine.finished:
+        now = engine.now
         engine.clock()
-    return sorted(heard.accesses)
+        accesses += [
+            access_of(engine, now, int(lane)) for lane in np.flatnonzero(engine.lanes.registers["address"] >= 0)
+        ]
+    return accesses
+
+
+def access_of(engine: register.Machine, now: int, lane: int) -> Access:
+    """What the port of a lane did in the last cycle: the word still stands where it was read or written."""
+    registers, order = engine.lanes.registers[lane], engine.orders[lane]
+    address = int(registers["address"])
+    whole = order["client"] in (WEIGHT, DMA)
+    word = engine.lanes.memory[lane, address, : None if whole else engine.program.word_fill]
+    kind = "write" if registers["writes"] else "read"
+    return now, lane, kind, address, tuple(int(element) for element in word)
 
 
 # ---- the hardware
@@ -142,14 +136,7 @@ class Outside:
     def of(cls, program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Outside:
         lanes, word = hardware.lanes, hardware.vector_memory.word_elements
         steps = [step for step in program.steps if isinstance(step, IfmapFill | FilterFill | Spill)]
-        words = [
-            dma.ifmap_words(program, step, ifmap, lanes, word)
-            if isinstance(step, IfmapFill)
-            else dma.filter_words(step, filter_, lanes, word)
-            if isinstance(step, FilterFill)
-            else dma.spill_words(step, lanes, word)
-            for step in steps
-        ]
+        words = [dma.words_of(program, step, ifmap, filter_, lanes, word) for step in steps]
         return cls(program, words, steps)
 
     @property
@@ -158,7 +145,7 @@ class Outside:
         ofmap = np.full(self.program.ofmap_shape, np.nan, np.float32)
         for step, words in zip(self.steps, self.words, strict=True):
             if isinstance(step, Spill):
-                dma.store(self.program, step, words, ofmap)
+                dma.store(self.program, step, words.values, ofmap)
         return ofmap
 
 

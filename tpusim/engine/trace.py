@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from tpusim.engine.register import Machine
 from tpusim.machine.vector_memory import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
-from tpusim.program import Spill
 
 LETTERS = {FREE: ".", IFMAP: "R", PSUM: "P", RESULT: "W", WEIGHT: "k", DMA: "f"}
 HEADER = """\
@@ -18,17 +15,10 @@ lanes: R reads ifmap, P reads a partial sum, W writes a result, k reads weights,
 
 def lines(machine: Machine) -> Iterator[str]:
     """Run `machine` to its end; one line a cycle: ports, PEs at work, weights on their way."""
-    lanes = max(len("lanes"), machine.lanes)
+    lanes = max(len("lanes"), machine.hardware.lanes)
     yield HEADER + f"cycle  {'lanes':{lanes}}  PEs  weights"
     while not machine.finished:
         now = machine.now
         machine.clock()
-        ports = "".join(_letter(machine, order.client, order.step) for order in machine.orders)
-        working, moving = int(machine.valid.sum()), int(np.count_nonzero(machine.moving_row >= 0))
-        yield f"{now:5}  {ports:{lanes}}  {working or '.':>3}  {moving or '.':>7}"
-
-
-def _letter(machine: Machine, client: int, step: int) -> str:
-    if client == DMA and isinstance(machine.program.steps[step], Spill):
-        return "s"
-    return LETTERS[client]
+        ports = "".join("s" if order["spill"] else LETTERS[int(order["client"])] for order in machine.orders)
+        yield f"{now:5}  {ports:{lanes}}  {machine.array.working or '.':>3}  {machine.weights.moving or '.':>7}"

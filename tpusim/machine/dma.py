@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.program import Box, FilterFill, IfmapFill, Program, Spill, inside
+from tpusim.program import Box, FilterFill, IfmapFill, Program, Spill, Transfer, inside
 
 Tensor = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -21,6 +22,51 @@ class Words:
     addresses: Indices
     lanes: NDArray[np.bool_]
     values: Tensor
+
+
+@dataclass(frozen=True)
+class HbmWords:
+    """The words of all transfers of a Program, one after another: values [lanes, words, W], and `lanes` as above.
+
+    `first[step]` is where a transfer begins. Those of a spill are empty until the lanes give them.
+    """
+
+    first: dict[int, int]
+    addresses: Indices
+    lanes: NDArray[np.bool_]
+    values: Tensor
+
+    @classmethod
+    def of(cls, program: Program, ifmap: Tensor, filter_: Tensor, lanes: int, word_elements: int) -> HbmWords:
+        """What HBM holds before the first cycle."""
+        transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, Transfer)}
+        first = dict(zip(transfers, accumulate((step.words for step in transfers.values()), initial=0), strict=False))
+        total = sum(step.words for step in transfers.values())
+        addresses, mask = np.zeros(total, np.int64), np.zeros((lanes, total), np.bool_)
+        values = np.zeros((lanes, total, word_elements), np.float32)
+        for index, step in transfers.items():
+            at = slice(first[index], first[index] + step.words)
+            words = words_of(program, step, ifmap, filter_, lanes, word_elements)
+            addresses[at], mask[:, at], values[:, at] = words.addresses, words.lanes, words.values
+        return cls(first, addresses, mask, values)
+
+    def ofmap(self, program: Program) -> Tensor:
+        """What the spills have brought, as [channel, row, col, image]; NaN where nothing came."""
+        ofmap = np.full(program.ofmap_shape, np.nan, np.float32)
+        for index, at in self.first.items():
+            step = program.steps[index]
+            if isinstance(step, Spill):
+                store(program, step, self.values[:, at : at + step.words], ofmap)
+        return ofmap
+
+
+def words_of(program: Program, step: Transfer, ifmap: Tensor, filter_: Tensor, lanes: int, word_elements: int) -> Words:
+    """The words of one transfer."""
+    if isinstance(step, IfmapFill):
+        return ifmap_words(program, step, ifmap, lanes, word_elements)
+    if isinstance(step, FilterFill):
+        return filter_words(step, filter_, lanes, word_elements)
+    return spill_words(step, lanes, word_elements)
 
 
 def ifmap_words(program: Program, step: IfmapFill, ifmap: Tensor, lanes: int, word_elements: int) -> Words:
@@ -86,10 +132,10 @@ def spill_words(step: Spill, lanes: int, word_elements: int) -> Words:
     return Words(step.base + np.arange(step.words), mask, np.zeros((lanes, step.words, word_elements), np.float32))
 
 
-def store(program: Program, step: Spill, words: Words, ofmap: Tensor) -> None:
-    """Put collected words into the ofmap [channel, row, col, image]."""
+def store(program: Program, step: Spill, values: Tensor, ofmap: Tensor) -> None:
+    """Put the words of a spill, [lanes, words, W], into the ofmap [channel, row, col, image]."""
     box, share = step.box, program.word_fill // program.strips
-    grid = words.values.reshape(len(words.values), len(box.rows), len(box.cols), -1, words.values.shape[2])
+    grid = values.reshape(len(values), len(box.rows), len(box.cols), -1, values.shape[2])
     for strip in range(program.strips):
         rows = inside(box.rows, strip * program.ofmap_strip, ofmap.shape[1])
         for image in box.images:

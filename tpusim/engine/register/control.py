@@ -1,0 +1,83 @@
+"""The control unit: what lane 0 does in each cycle, decided cycle by cycle.
+
+Nothing here looks ahead: a step starts in the first cycle in which all it needs is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tpusim.engine.register.dma_unit import DmaUnit
+from tpusim.engine.register.order import IDLE, Order
+from tpusim.engine.register.preload_unit import PreloadUnit
+from tpusim.engine.register.scoreboard import Scoreboard
+from tpusim.engine.register.stream_unit import StreamUnit
+from tpusim.errors import DeadlockError, TpusimError
+from tpusim.machine.vector_memory import CLIENTS, NEVER
+
+
+class PortConflict(TpusimError):
+    """A single port was asked twice in one cycle."""
+
+
+class Control:
+    """Lane 0's port: the stream's slots first, then preload, then DMA."""
+
+    def __init__(
+        self, scoreboard: Scoreboard, stream: StreamUnit, preload: PreloadUnit, dma: DmaUnit, patience: int
+    ) -> None:
+        self.scoreboard, self.stream, self.preload, self.dma = scoreboard, stream, preload, dma
+        self.port: Counter[str] = Counter()
+        self.patience, self.idle = patience, 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step is done and the bus is free."""
+        return not self.scoreboard.open and self.dma.bus is None
+
+    @property
+    def end(self) -> int:
+        """When the last step is done and its last word in HBM."""
+        return max(self.dma.end, *self.scoreboard.done)
+
+    def cycle(self, now: int, complete: int, completing: int) -> Order:
+        """Lane 0's order; `complete` result words have been collected before this cycle, `completing` after.
+
+        Raises:
+            PortConflict: when two clients own one slot.
+            DeadlockError: when nothing has moved for longer than anything can take.
+        """
+        self.preload.tick(now)
+        self.dma.clock(now)
+        self.stream.clock(now)
+        self.preload.clock(now, self.stream.issued, self.stream.running(now))
+        order = self._arbitrate(now, complete, completing)
+        self.preload.book()
+        self._book(order, now)
+        return order
+
+    def _arbitrate(self, now: int, complete: int, completing: int) -> Order:
+        """At most one access a cycle."""
+        stream = self.stream
+        ifmap, psum, result = stream.ifmap(now), stream.psum(now, completing), stream.result(now, complete)
+        first = ifmap or psum or result
+        if first is None:
+            return self.preload.read() or self.dma.move(now) or IDLE
+        if [ifmap, psum, result].count(None) < 2:
+            raise PortConflict(f"cycle {now}: two clients of the stream ask for lane 0's port at once")
+        return first
+
+    def _book(self, order: Order, now: int) -> None:
+        """Account for the port's cycle, and see that something moves."""
+        if order is not IDLE:
+            self.port[CLIENTS[order.client]] += 1
+            self.idle = 0
+        elif self.dma.bus or self.preload.injecting or self.stream.running(now):
+            self.idle = 0
+        elif not self.stream.reading:
+            self.idle += 1
+        if self.idle > self.patience:
+            stuck = self.scoreboard.done.index(NEVER)
+            raise DeadlockError(
+                f"cycle {now}: nothing moves, {self.scoreboard.open} steps never finish, the first is step {stuck}"
+            )

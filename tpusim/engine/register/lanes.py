@@ -1,0 +1,188 @@
+"""The lanes: each has its words, one port, an ifmap and a weight serializer, and partial sums for its vector unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.engine.register.kernel import kernel
+from tpusim.engine.register.order import ORDER, Order
+from tpusim.engine.register.window import Window
+from tpusim.engine.register.wires import Wires
+from tpusim.errors import CheckFailed
+from tpusim.machine.dma import HbmWords
+from tpusim.machine.vector_memory import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Tags = NDArray[np.int8]
+Flags = NDArray[np.bool_]
+Records = NDArray[Any]
+
+LANE = np.dtype(
+    [
+        # The port in this cycle: the word touched, -1 for none, and whether it is written.
+        ("address", np.int64),
+        ("writes", np.int64),
+        # The ifmap serializer: elements left to issue, and the weight buffer they are meant for.
+        ("left", np.int64),
+        ("buffer", np.int64),
+        # The weight serializer: weights left to issue, the row of the next, and the buffer they go to.
+        ("weights_left", np.int64),
+        ("weight_row", np.int64),
+        ("weight_buffer", np.int64),
+        # Accesses until now.
+        ("read", np.int64),
+        ("written", np.int64),
+    ]
+)
+"""Registers of one lane."""
+
+
+class Lanes:
+    """A lane obeys one order a cycle, which the lane before it obeyed in the cycle before."""
+
+    def __init__(self, wires: Wires, generators: Records, hbm: HbmWords, depth: int, word_elements: int) -> None:
+        lanes, rows = len(hbm.values), len(wires.activation)
+        cols, _, elements = wires.results.shape
+        self.wires, self.generators, self.hbm = wires, generators, hbm
+        self.orders = Window(np.zeros(lanes, ORDER), axis=0)
+        self.registers = np.zeros(lanes, LANE)
+        self.memory = np.zeros((lanes, depth, word_elements), np.float32)
+        self.port = np.zeros((lanes, word_elements), np.float32)
+        self.serial = np.zeros((rows, elements), np.float32)
+        self.weight_serial = np.zeros((cols, word_elements), np.float32)
+        self.psums = np.zeros_like(wires.results)
+
+    def order(self, order: Order) -> None:
+        """Lane 0 gets `order`, every other lane its neighbour's."""
+        self.orders.cells[self.orders.head - 1] = order
+        self.orders.shift()
+
+    def sample(self) -> None:
+        """Every lane makes its access.
+
+        Raises:
+            CheckFailed: when an order names a word that the vector memory does not have.
+        """
+        lost = _access(
+            self.orders.cells, self.orders.head, self.registers, self.generators, self.memory, self.port,
+            self.wires.results, self.psums, self.hbm.values, self.hbm.lanes,
+        )  # fmt: skip
+        if lost >= 0:
+            address, depth = self.registers["address"][lost], self.memory.shape[1]
+            raise CheckFailed(f"lane {lost}: word {address} is outside the vector memory's words 0..{depth - 1}")
+
+    def commit(self) -> None:
+        """Serializers move on, and what was read or is to be written goes where it belongs."""
+        _commit(
+            self.orders.cells, self.orders.head, self.registers, self.memory, self.port, self.serial,
+            self.weight_serial, self.psums, self.hbm.values,
+        )  # fmt: skip
+        _issue(
+            self.registers, self.serial, self.weight_serial, self.wires.activation, self.wires.activation_tag,
+            self.wires.weight, self.wires.weight_tag, len(self.wires.weights),
+        )  # fmt: skip
+
+
+@kernel
+def _access(
+    orders: Records, head: int, lanes: Records, generators: Records, memory: Floats, port: Floats,
+    results: Floats, psums: Floats, hbm: Floats, hbm_lanes: Flags,
+) -> int:  # fmt: skip
+    """Fill the port registers; the number of a lane whose address does not exist, or -1."""
+    places, elements = results.shape[1:]
+    for number in range(len(lanes)):
+        order, lane = orders[head + number], lanes[number]
+        lane.address = _address(order, number, generators, hbm_lanes)
+        lane.writes = order.client == RESULT or (order.client == DMA and not order.spill)
+        if lane.address < -1 or lane.address >= memory.shape[1]:
+            return number
+        if lane.address < 0:
+            port[number] = 0
+        elif not lane.writes:
+            lane.read += 1
+            port[number] = memory[number, lane.address]
+        elif order.client == DMA:
+            lane.written += 1
+            port[number] = hbm[number, order.number]
+        else:
+            lane.written += 1
+            port[number, :elements] = results[number, order.number % places]
+            if order.accumulate:
+                port[number, :elements] += psums[number, order.number % places]
+    return -1
+
+
+@kernel
+def _address(order: Any, number: int, generators: Records, hbm_lanes: Flags) -> int:
+    """The word that lane `number` touches, or -1: it has no part in the order, or meets padding."""
+    if order.client == FREE or number >= order.lanes:
+        return -1
+    if order.client == IFMAP:
+        return _generate(generators[order.generator, number], order)
+    if order.client == DMA and not hbm_lanes[number, order.number]:
+        return -1
+    return int(order.address)
+
+
+@kernel
+def _generate(setting: Any, order: Any) -> int:
+    row = setting.row + order.row * setting.row_step
+    col = setting.col + order.col * setting.col_step
+    if not setting.fed or row < 0 or row >= setting.rows or col < 0 or col >= setting.cols:
+        return -1
+    return int(setting.base + (row * setting.cols + col) * setting.groups + order.group)
+
+
+@kernel
+def _commit(
+    orders: Records, head: int, lanes: Records, memory: Floats, port: Floats, serial: Floats,
+    weight_serial: Floats, psums: Floats, hbm: Floats,
+) -> None:  # fmt: skip
+    """Every word goes from the port to its place: a serializer, the vector unit, the memory or HBM."""
+    rows, elements = serial.shape
+    cols, word_elements = weight_serial.shape
+    for number in range(len(lanes)):
+        order, lane = orders[head + number], lanes[number]
+        if order.client == IFMAP and number < rows:
+            serial[number] = port[number, :elements]
+            lane.left, lane.buffer = elements, order.buffer
+        elif order.client == WEIGHT and number < cols:
+            weight_serial[number] = port[number]
+            lane.weights_left = min(word_elements, rows - order.first)
+            lane.weight_row, lane.weight_buffer = order.first, order.buffer
+        elif order.client == PSUM and number < cols:
+            psums[number, order.number % psums.shape[1]] = port[number, :elements]
+        elif lane.address >= 0 and order.client == RESULT:
+            memory[number, lane.address, :elements] = port[number, :elements]
+        elif lane.address >= 0 and order.spill:
+            hbm[number, order.number] = port[number]
+        elif lane.address >= 0:
+            memory[number, lane.address] = port[number]
+
+
+@kernel
+def _issue(
+    lanes: Records, serial: Floats, weight_serial: Floats, activation: Floats, activation_tag: Tags,
+    weight: Floats, weight_tag: Ints, buffers: int,
+) -> None:  # fmt: skip
+    """Every serializer puts its next element on its wire."""
+    elements, word_elements = serial.shape[1], weight_serial.shape[1]
+    for row in range(len(activation)):
+        lane = lanes[row]
+        activation[row], activation_tag[row] = 0, 0
+        if lane.left:
+            activation[row] = serial[row, elements - lane.left]
+            activation_tag[row] = 1 + lane.buffer
+            lane.left -= 1
+    for col in range(len(weight)):
+        lane = lanes[col]
+        weight_tag[col] = -1
+        if lane.weights_left:
+            weight[col] = weight_serial[col, lane.weight_row % word_elements]
+            weight_tag[col] = lane.weight_row * buffers + lane.weight_buffer
+            lane.weight_row += 1
+            lane.weights_left -= 1

@@ -1,0 +1,134 @@
+"""All registers of the machine, and its clock.
+
+In every cycle the units sample what they see of one another, then all commit: no result depends on the order
+in which they are visited. The control unit decides for lane 0; what leaves the bottom of the array is what
+is written back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.engine.register.array import Array
+from tpusim.engine.register.control import Control
+from tpusim.engine.register.deserializers import Deserializers
+from tpusim.engine.register.dma_unit import DmaUnit
+from tpusim.engine.register.generators import Settings
+from tpusim.engine.register.lanes import Lanes
+from tpusim.engine.register.order import IDLE, Order
+from tpusim.engine.register.preload_unit import PreloadUnit
+from tpusim.engine.register.scoreboard import Scoreboard
+from tpusim.engine.register.stream_unit import Pass, StreamUnit
+from tpusim.engine.register.weights import Weights
+from tpusim.engine.register.wires import Wires
+from tpusim.engine.timing import PORT_CLIENTS, Timing, split
+from tpusim.errors import CheckFailed
+from tpusim.hardware import Hardware
+from tpusim.machine.dma import HbmWords
+from tpusim.machine.systolic_array import SystolicArray
+from tpusim.machine.vector_memory import Frame
+from tpusim.machine.vector_unit import add_cycles
+from tpusim.program import Program
+
+Tensor = NDArray[np.float32]
+
+
+class Unit(Protocol):
+    """Registers with a clock."""
+
+    def sample(self) -> None:
+        """Look at the wires; change nothing that anybody else can see."""
+
+    def commit(self) -> None:
+        """Take the new values, and drive the wires."""
+
+
+class Machine:
+    """One layer on one machine; ifmap [channel, row, col, image], filter [out_channel, tap_row, tap_col, channel]."""
+
+    def __init__(self, program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> None:
+        self.program, self.hardware = program, hardware
+        word, array = hardware.vector_memory.word_elements, hardware.array
+        self.hbm = HbmWords.of(program, ifmap, filter_, hardware.lanes, word)
+        settings = Settings.of(program, hardware.lanes)
+        wires = Wires(array.rows, array.cols, array.weight_buffers, program.word_fill)
+        self.array, self.weights, self.deserializers = Array(wires), Weights(wires), Deserializers(wires)
+        self.lanes = Lanes(wires, settings.records, self.hbm, program.peak_words, word)
+        self.control = _control(program, hardware, settings, self.hbm)
+        self.units: Sequence[Unit] = (self.lanes, self.array, self.weights, self.deserializers)
+        self.now = self.drained = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether lane 0 has no orders left and the last lane has obeyed the last one."""
+        return self.drained >= self.hardware.lanes
+
+    @property
+    def orders(self) -> NDArray[np.void]:
+        """What each lane was told in the last cycle."""
+        return self.lanes.orders.registers
+
+    @property
+    def ofmap(self) -> Tensor:
+        """What has reached HBM, [out_channel, row, col, image]."""
+        return self.hbm.ofmap(self.program)
+
+    def clock(self) -> None:
+        """One cycle.
+
+        Raises:
+            CheckFailed: when a lane is sent to a word that does not exist.
+            PortConflict, DeadlockError: see Control.
+        """
+        self.lanes.order(self._order())
+        try:
+            for unit in self.units:
+                unit.sample()
+        except CheckFailed as error:
+            raise CheckFailed(f"cycle {self.now}: {error}") from None
+        for unit in self.units:
+            unit.commit()
+        self.now += 1
+
+    def timing(self) -> Timing:
+        """Cycles until the last word is in HBM, and every unit's split."""
+        control = self.control
+        cycles = control.end + self.hardware.lanes - 1
+        units = {
+            "systolic_array": control.stream.use,
+            "preload": control.preload.use,
+            "vector_unit": Counter(busy=control.stream.adding),
+            "hbm": control.dma.use,
+        }
+        accounts = {name: split(use, cycles) for name, use in units.items()}
+        accounts["port"] = split(control.port, cycles, PORT_CLIENTS)
+        accesses = self.lanes.registers
+        return Timing(cycles, accounts, int(accesses["read"].sum()), int(accesses["written"].sum()))
+
+    def _order(self) -> Order:
+        if self.control.finished:
+            self.drained += 1
+            return IDLE
+        return self.control.cycle(self.now, self.deserializers.complete, self.deserializers.completing)
+
+
+def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords) -> Control:
+    """The control unit. The frame and the distance of its slots are the machine's definition, docs/timing.md."""
+    array, lanes, word = hardware.array, hardware.lanes, hardware.vector_memory.word_elements
+    adds = add_cycles(program.word_fill, lanes, hardware.vector_unit.alus)
+    frame = Frame.of(program.word_fill, adds, program.accumulates)
+    latency = SystolicArray(array.rows, array.cols, array.weight_buffers).word_latency(program.word_fill)
+    scoreboard = Scoreboard(len(program.steps))
+    passes = Pass.all_of(program, settings, array.weight_buffers)
+    return Control(
+        scoreboard,
+        StreamUnit(passes, scoreboard, frame, frame.result_delay(latency) - frame.psum_delay(latency), lanes),
+        PreloadUnit(program, scoreboard, array.rows, word, array.weight_buffers),
+        DmaUnit(program, scoreboard, hbm, hardware.latency_cycles, hardware.hbm_bytes_per_cycle),
+        patience=1000 + hardware.latency_cycles + 4 * (frame.period + lanes),
+    )

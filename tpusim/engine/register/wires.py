@@ -1,0 +1,28 @@
+"""What one unit drives and another reads: the only way in which the array's units know of one another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+IN_FLIGHT = 4
+"""Result words between a lane's de-serializer and its memory: a word is written within three frames, docs/timing.md."""
+
+
+class Wires:
+    """Every wire is driven by one unit, when it commits, and read by others, when they sample."""
+
+    def __init__(self, rows: int, cols: int, buffers: int, elements: int) -> None:
+        # Ifmap serializers to row r: an element, and the weight buffer it is meant for, plus 1; 0 for none.
+        self.activation = np.zeros(rows, np.float32)
+        self.activation_tag = np.zeros(rows, np.int8)
+        # Weight serializers to column c: a weight and where it belongs, row * buffers + buffer; -1 for nowhere.
+        self.weight = np.zeros(cols, np.float32)
+        self.weight_tag = np.full(cols, -1, np.int32)
+        # The weight registers to their multipliers.
+        self.weights = np.zeros((buffers, rows, cols), np.float32)
+        # The bottom of column c: a sum, and whether it is one (its tag is not 0).
+        self.sums = np.zeros(cols, np.float32)
+        self.sums_tag = np.zeros(cols, np.int8)
+        # De-serializers to the lanes: the words that are complete, and how many there have been.
+        self.results = np.zeros((cols, IN_FLIGHT, elements), np.float32)
+        self.complete = np.zeros(cols, np.int64)
