@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tpusim import cli
+from tpusim import cli, screen
 from tpusim.errors import DeadlockError
 from tpusim.result import Mismatch
 from tpusim.simulate import simulate
@@ -296,7 +296,7 @@ def test_ctrl_c() -> None:
 
 
 def test_a_long_run_in_a_pipe_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
     assert run_small().stderr.splitlines() == ["1/2 conv1 ...", "2/2 fc ..."]
 
 

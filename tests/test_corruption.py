@@ -11,11 +11,15 @@ import pytest
 
 from tests.machines import conv, machine
 from tpusim import reference
-from tpusim.check import Verdict, check_layer
+from tpusim.check import Verdict
+from tpusim.engine import event
+from tpusim.engine.timing import Timing
 from tpusim.errors import CheckFailed
 from tpusim.lowering.channel_first import lower
+from tpusim.outcome import ENGINES
 from tpusim.program import FilterFill, IfmapFill, Program, Spill, Step, Stream
 from tpusim.simulate import LOWERINGS
+from tpusim.workload import Workload
 
 LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, capacity_words=200)
@@ -81,20 +85,22 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 }
 
 
-def verdict_of(program: Program) -> Verdict:
-    return check_layer(LAYER, BATCH, program, MACHINE, seed=0)
+def verdict_of(program: Program, engine: str = "event") -> Verdict:
+    return next(ENGINES[engine](Workload("net", BATCH, (LAYER,)), MACHINE, [program], True, 0))[1]
 
 
-def test_the_sound_program_passes() -> None:
-    assert verdict_of(lower(LAYER, BATCH, MACHINE)[1]).mismatched == 0
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_sound_program_passes(engine: str) -> None:
+    assert verdict_of(lower(LAYER, BATCH, MACHINE)[1], engine).mismatched == 0
 
 
+@pytest.mark.parametrize("engine", ["event", "register"])
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_a_corrupted_program_is_caught(name: str) -> None:
+def test_a_corrupted_program_is_caught(name: str, engine: str) -> None:
     program = lower(LAYER, BATCH, MACHINE)[1]
     corrupted = CORRUPTIONS[name](program)
     assert corrupted != program
-    verdict = verdict_of(corrupted)
+    verdict = verdict_of(corrupted, engine)
     assert verdict.mismatched > 0
     assert verdict.first is not None
     assert str(verdict.first).startswith("ofmap[channel=")
@@ -105,6 +111,30 @@ def test_an_address_outside_the_memory_is_named() -> None:
     corrupted = change(program, Stream, lambda s: edit_read(s, base=10**6))
     with pytest.raises(CheckFailed, match=r"layer conv: words \[1000000, .* were addressed"):
         verdict_of(corrupted)
+    with pytest.raises(CheckFailed, match=r"layer conv: cycle \d+: lane 0: word 1000000 is outside"):
+        verdict_of(corrupted, "register")
+
+
+@pytest.mark.parametrize("engine", ["event", "register"])
+@pytest.mark.parametrize("lane", [-1, 1000])
+def test_a_lane_that_does_not_exist_is_named(lane: int, engine: str) -> None:
+    program = lower(LAYER, BATCH, MACHINE)[1]
+    corrupted = change(program, Stream, lambda s: replace(s, reads=(replace(s.reads[0], first_lane=lane),)))
+    with pytest.raises(CheckFailed, match=rf"layer conv: .*{lane}"):
+        verdict_of(corrupted, engine)
+
+
+def test_engines_that_disagree_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--engine both` names the first figure that differs."""
+    sound = event.run
+
+    def late(*arguments: Any) -> Timing:
+        timing = sound(*arguments)
+        return replace(timing, reads=timing.reads + 1)
+
+    monkeypatch.setattr(event, "run", late)
+    with pytest.raises(CheckFailed, match=r"layer conv: the engines disagree: reads is .* in the event engine"):
+        verdict_of(lower(LAYER, BATCH, MACHINE)[1], "both")
 
 
 def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "tpusim"
 LAYERS = [
     ["cli", "__main__", "__init__"],
+    ["screen"],
     ["report"],
     ["simulate"],
+    ["outcome"],
     ["layer_result", "check"],
     ["engine"],
     ["machine"],
@@ -19,6 +21,7 @@ LAYERS = [
     ["program"],
     ["reference"],
     ["workload", "hardware"],
+    ["terminal", "files"],
     ["result", "version", "fields", "checks", "yaml_source", "yaml_document"],
     ["errors", "units"],
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +29,15 @@ class Verdict:
     first: Mismatch | None
 
 
+@contextmanager
+def failures_named(layer: Conv2d | Gemm) -> Iterator[None]:
+    """A CheckFailed in here says which layer it is about."""
+    try:
+        yield
+    except CheckFailed as error:
+        raise CheckFailed(f"layer {layer.name}: {error}") from None
+
+
 def check_layer(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardware, seed: int) -> Verdict:
     """Compare all outputs, for equality.
 
@@ -34,10 +45,8 @@ def check_layer(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Ha
         CheckFailed: when the Program addresses words or lanes that do not exist; names the layer.
     """
     ifmap, filter_ = reference.operands(layer, batch, seed)
-    try:
+    with failures_named(layer):
         actual = datapath.run(program, hardware, ifmap, filter_)
-    except CheckFailed as error:
-        raise CheckFailed(f"layer {layer.name}: {error}") from None
     return compare(layer, actual, reference.compute(layer, ifmap, filter_))
 
 

@@ -89,9 +89,10 @@ def layer_columns(
 
 def heading(result: Result) -> str:
     """What was run on what, in one line."""
+    engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
     return (
         f"{result.workload}, batch {result.batch}, on {result.hardware.get('name', 'unnamed hardware')}: "
-        f"{result.lowering} lowering, {result.engine} engine, seed {result.seed}"
+        f"{result.lowering} lowering, {engine}, seed {result.seed}"
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.engine.register.array import Array
+from tpusim.engine.register.bounds import check_lanes
 from tpusim.engine.register.control import Control
 from tpusim.engine.register.deserializers import Deserializers
 from tpusim.engine.register.dma_unit import DmaUnit
@@ -49,9 +50,14 @@ class Unit(Protocol):
 
 
 class Machine:
-    """One layer on one machine; ifmap [channel, row, col, image], filter [out_channel, tap_row, tap_col, channel]."""
+    """One layer on one machine; ifmap [channel, row, col, image], filter [out_channel, tap_row, tap_col, channel].
+
+    Raises:
+        CheckFailed: when the Program names lanes that the machine does not have.
+    """
 
     def __init__(self, program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> None:
+        check_lanes(program, hardware)
         self.program, self.hardware = program, hardware
         word, array = hardware.vector_memory.word_elements, hardware.array
         self.hbm = HbmWords.of(program, ifmap, filter_, hardware.lanes, word)

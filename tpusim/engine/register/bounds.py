@@ -1,0 +1,44 @@
+"""The lanes and columns that a Program names must exist: the compiled loops do not ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpusim.errors import CheckFailed
+from tpusim.hardware import Hardware
+from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Step, Stream
+
+
+def check_lanes(program: Program, hardware: Hardware) -> None:
+    """Look at every step.
+
+    Raises:
+        CheckFailed: when one names a lane, a row or a column that the machine does not have.
+    """
+    limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
+    for index, step in enumerate(program.steps):
+        for what, first, stop in _named(step):
+            if first < 0 or stop > limits[what]:
+                raise CheckFailed(
+                    f"step {index} ({type(step).__name__}) names {what}s [{first}, {stop}); "
+                    f"the machine has {limits[what]}"
+                )
+
+
+def _named(step: Step) -> Iterator[tuple[str, int, int]]:
+    """What a step names: rows, columns or lanes, the first and the one after the last."""
+    match step:
+        case Stream():
+            yield "column", 0, step.cols
+            for group in step.reads:
+                yield "row", group.first_lane, group.first_lane + group.lanes
+        case Preload():
+            yield "column", 0, step.cols
+            yield "row", 0, step.rows
+        case IfmapFill():
+            last_copy = min(step.fold_channels, len(step.box.channels))
+            yield "lane", 0, (step.copies - 1) * step.fold_channels + last_copy
+        case FilterFill():
+            yield "column", 0, max(len(tile.out_channels) for tile in step.tiles)
+        case Spill():
+            yield "column", 0, len(step.box.channels)

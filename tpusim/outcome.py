@@ -1,0 +1,108 @@
+"""What `--engine` chooses between: how a layer gets its time and the verdict on its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import repeat
+from os import cpu_count
+
+from threadpoolctl import threadpool_limits
+
+from tpusim import reference
+from tpusim.check import Verdict, check_layer, compare, failures_named
+from tpusim.engine import event
+from tpusim.engine.timing import Timing
+from tpusim.errors import CheckFailed, InputError
+from tpusim.hardware import Hardware
+from tpusim.program import Program
+from tpusim.workload import Workload
+
+Outcome = tuple[Timing, Verdict]
+Engine = Callable[[Workload, Hardware, list[Program], bool, int], Iterator[Outcome]]
+
+UNCHECKED = Verdict(0, 0, None)
+MOST_THREADS = 4
+"""Layers whose values are computed at once; each holds its tensors, so more would cost memory."""
+
+
+def _event(
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int
+) -> Iterator[Outcome]:
+    """Time from the event engine, once a Program; values from the data path, for every layer."""
+    timings: dict[int, Timing] = {}
+    for program in programs:
+        if id(program) not in timings:
+            timings[id(program)] = event.run(program, hardware)
+    verdicts = _verdicts(workload, hardware, programs, seed) if check else repeat(UNCHECKED)
+    for program, verdict in zip(programs, verdicts, strict=False):
+        yield timings[id(program)], verdict
+
+
+def _register(
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int
+) -> Iterator[Outcome]:
+    """Time and values both from the register engine."""
+    with _numba_needed():
+        from tpusim.engine import register
+    for layer, program in zip(workload.layers, programs, strict=True):
+        ifmap, filter_ = reference.operands(layer, workload.batch, seed)
+        with failures_named(layer):
+            timing, ofmap = register.run(program, hardware, ifmap, filter_)
+        yield timing, compare(layer, ofmap, reference.compute(layer, ifmap, filter_)) if check else UNCHECKED
+
+
+def _both(workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int) -> Iterator[Outcome]:
+    """The register engine, and the event engine must agree with it on every figure."""
+    outcomes = _register(workload, hardware, programs, check, seed)
+    for layer, program, (timing, verdict) in zip(workload.layers, programs, outcomes, strict=True):
+        expected = event.run(program, hardware)
+        if timing != expected:
+            raise CheckFailed(f"layer {layer.name}: the engines disagree: {_difference(expected, timing)}")
+        yield timing, verdict
+
+
+def _difference(expected: Timing, timing: Timing) -> str:
+    """The first figure that differs."""
+    figures, others = _figures(expected), _figures(timing)
+    name = next(name for name in figures if figures[name] != others[name])
+    return f"{name} is {figures[name]:,} in the event engine, {others[name]:,} in the register engine"
+
+
+def _figures(timing: Timing) -> dict[str, int]:
+    units = {f"{unit} {cause}": n for unit, split in timing.units.items() for cause, n in split.items()}
+    return {"cycles": timing.cycles, **units, "reads": timing.reads, "writes": timing.writes}
+
+
+@contextmanager
+def _numba_needed() -> Iterator[None]:
+    """The register engine is an extra, and imported only when somebody asks for it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        raise InputError(
+            "the register engine needs Numba, which is not installed: python -m pip install numba"
+        ) from None
+
+
+def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], seed: int) -> Iterator[Verdict]:
+    """The check of each layer, in order. NumPy releases the interpreter lock, BLAS stays on one thread."""
+    threads = min(MOST_THREADS, cpu_count() or 1)
+    pool = ThreadPoolExecutor(threads)
+    with threadpool_limits(1, user_api="blas"):
+        futures = [
+            pool.submit(check_layer, layer, workload.batch, program, hardware, seed)
+            for layer, program in zip(workload.layers, programs, strict=True)
+        ]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            # An interrupted run does not wait for the layers that are under way.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+ENGINES: dict[str, Engine] = {"event": _event, "register": _register, "both": _both}

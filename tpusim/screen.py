@@ -1,0 +1,96 @@
+"""A run on the screen: its progress while it lasts, its report when it is over."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.console import Console
+
+from tpusim.report import tables
+from tpusim.result import LayerResult, Result, total_of
+from tpusim.terminal import say, show
+from tpusim.workload import Workload
+
+QUIET_SECONDS = 2.0
+"""A run shorter than this shows no progress; in a pipe, also the time between two lines of it."""
+
+
+def report(stream: TextIO, work: Workload, result: Result) -> None:
+    """Heading, table, totals and verdict of a finished run."""
+    show(stream, tables.heading(result), "")
+    print_layers(stream, work, result.layers)
+    notice = tables.word_notice(result)
+    show(stream, tables.totals(result.total), *([notice] if notice else []), tables.verdict(result.total))
+
+
+def print_layers(stream: TextIO, work: Workload, layers: Sequence[LayerResult]) -> None:
+    """The table of layers, as wide as the terminal."""
+    shapes = {layer.name: tables.shape_text(layer) for layer in work.layers}
+    console = Console(file=stream)
+    width = console.width if console.is_terminal else None
+    show(stream, tables.layer_table(layers, shapes, width), "", tables.LEGEND, "")
+
+
+class Progress:
+    """Tells on stderr how far a run is, and on Ctrl-C reports the layers that finished."""
+
+    def __init__(self, work: Workload, report_to: TextIO) -> None:
+        self._work = work
+        self._report_to = report_to
+        self._finished: list[LayerResult] = []
+        self._began = self._told = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        console = Console(stderr=True)
+        self._bar = _Bar(len(self._work.layers), console) if console.is_terminal else None
+        return self
+
+    def __call__(self, layer: LayerResult) -> None:
+        self._finished.append(layer)
+        if self._bar:
+            self._bar.show(len(self._finished), layer.name)
+        elif time.monotonic() - self._told > QUIET_SECONDS:
+            self._told = time.monotonic()
+            say(sys.stderr, f"{len(self._finished)}/{len(self._work.layers)} {layer.name} ...")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+        if kind is KeyboardInterrupt:
+            self._report_finished()
+
+    def _report_finished(self) -> None:
+        done, of = len(self._finished), len(self._work.layers)
+        if done:
+            total = total_of(tuple(self._finished), time.monotonic() - self._began)
+            print_layers(self._report_to, self._work, self._finished)
+            show(self._report_to, tables.totals(total))
+        say(sys.stderr, f"Interrupted after {done} of {of} layers; no file was written.")
+
+
+class _Bar:
+    """A progress bar that appears only when the run takes over QUIET_SECONDS."""
+
+    def __init__(self, layers: int, console: Console) -> None:
+        # Here, because it takes as long to import as all of the table code.
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        name = TextColumn("{task.fields[layer]}", markup=False)
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name)
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("", total=layers, layer="")
+        self._timer = threading.Timer(QUIET_SECONDS, self._progress.start)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def show(self, done: int, layer: str) -> None:
+        self._progress.update(self._task, completed=done, layer=layer)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        self._timer.join()
+        self._progress.stop()
