@@ -15,11 +15,11 @@ from tpusim import reference
 from tpusim.engine import datapath, event, register
 from tpusim.engine.timing import Timing
 from tpusim.errors import CapacityError
-from tpusim.hardware import Hardware
+from tpusim.hardware import Hardware, load_hardware
 from tpusim.lowering.channel_first import lower
 from tpusim.program import FilterFill, IfmapFill, Program, Spill
 from tpusim.reference import Tensor
-from tpusim.workload import Conv2d, Gemm
+from tpusim.workload import Conv2d, Gemm, load_workload
 
 Layer = Conv2d | Gemm
 MOST_WORK = 40_000
@@ -214,6 +214,17 @@ class TestEnginesAgree:
         ifmap, filter_ = reference.operands(layer, batch, seed=2)
         timing, ofmap = register.run(program, hardware, ifmap, filter_)
         assert timing == expected
+        np.testing.assert_array_equal(ofmap, reference.compute(layer, ifmap, filter_))
+
+    @pytest.mark.parametrize(("network", "name"), [("alexnet", "conv5"), ("resnet18", "layer4.0.conv1")])
+    def test_on_the_whole_machine(self, network: str, name: str) -> None:
+        """128 x 128, words of 8; scripts/prove does every layer."""
+        layer = next(layer for layer in load_workload(network, batch=1).layers if layer.name == name)
+        hardware = load_hardware("tpu_v2")
+        program = lower(layer, 1, hardware)[1]
+        ifmap, filter_ = reference.operands(layer, 1, seed=0)
+        timing, ofmap = register.run(program, hardware, ifmap, filter_)
+        assert timing == event.run(program, hardware)
         np.testing.assert_array_equal(ofmap, reference.compute(layer, ifmap, filter_))
 
 

@@ -97,6 +97,15 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--json", "a\0b"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml/deep/er"], "cannot be written"),
+    (["trace", "small.yaml"], "a trace shows one layer; --layers leaves"),
+    (["trace", "small.yaml", "--layers", "fc", "--out", "trace.gif"], ".txt, .png, .svg, not as .gif"),
+    (["trace", "small.yaml", "--layers", "fc", "--out", "trace"], "no suffix"),
+    (["trace", "small.yaml", "--layers", "fc", "--out", "nowhere/trace.txt"], "cannot be written"),
+    (["trace", "small.yaml", "--layers", "fc", "--from", "9", "--to", "8"], "--to 8 comes before --from 9"),
+    (["trace", "small.yaml", "--layers", "fc", "--from", "1000000"], "the layer has"),
+    (["trace", "small.yaml", "--layers", "fc", "--from", "-1"], "--from"),
+    (["trace", "small.yaml", "--layers", "fc", "--lowering", "row_first"], "unknown lowering"),
+    (["trace", "alexnet", "--layers", "conv5", "--out", "trace.png"], "a picture holds 2,000 cycles"),
     (["plot"], "missing argument"),
     (["plot", "nothing"], "no such file"),
     (["plot", "folder"], "no such file"),
@@ -366,3 +375,44 @@ def test_plot_into_an_unwritable_place() -> None:
 def test_matplotlib_is_only_for_plots() -> None:
     code = "import sys, tpusim.cli; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_trace_on_the_screen_and_in_a_file() -> None:
+    """The same lines; a line for every cycle that the run takes."""
+    shown = tpusim("trace", "small.yaml", *TINY, "--layers", "fc")
+    assert shown.exit_code == 0, shown.output
+    cycles = json.loads(run_small("--layers", "fc", "--json", "-").stdout)["total"]["cycles"]
+    numbers = [int(line.split()[0]) for line in shown.stdout.splitlines()[3:]]
+    assert numbers == list(range(cycles))
+    assert tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--out", "trace.txt").exit_code == 0
+    assert Path("trace.txt").read_text() == shown.stdout
+    part = tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--from", "5", "--to", "9").stdout.splitlines()
+    assert part[3:] == shown.stdout.splitlines()[8:13]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_trace_as_a_picture(suffix: str) -> None:
+    """The same run gives the same bytes."""
+    pictures = []
+    for _ in range(2):
+        assert tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--out", f"trace.{suffix}").exit_code == 0
+        pictures.append(Path(f"trace.{suffix}").read_bytes())
+    assert len(pictures[0]) > 1000
+    assert pictures[0] == pictures[1]
+
+
+@pytest.mark.parametrize("engine", ["register", "both"])
+def test_every_engine_reports_the_same(engine: str) -> None:
+    event, other = (json.loads(run_small("--engine", each, "--json", "-").stdout) for each in ("event", engine))
+    assert other["layers"] == event["layers"]
+    assert other["engine"] == engine
+
+
+@pytest.mark.parametrize("arguments", [("run", "--engine", "register"), ("trace", "--layers", "fc")])
+def test_without_numba_the_message_says_what_to_install(arguments: tuple[str, ...]) -> None:
+    hidden = "import sys; sys.modules['numba'] = None; from tpusim.cli import main; main()"
+    words = [sys.executable, "-c", hidden, arguments[0], "small.yaml", *TINY, *arguments[1:]]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert shown.returncode == 2
+    assert "needs Numba, which is not installed: python -m pip install numba" in shown.stderr
+    assert "Traceback" not in shown.stderr

@@ -18,8 +18,9 @@ LAYER_COUNTS = {
     "densenet121": (120, 1),
     "yolov2": (23, 0),
     "gemm_suite": (0, 16),
+    "tiny": (2, 1),
 }
-NETWORKS = [name for name in LAYER_COUNTS if name != "gemm_suite"]
+NETWORKS = [name for name in LAYER_COUNTS if name not in ("gemm_suite", "tiny")]
 
 # 10^9 multiply-accumulates of one image, to the digits published (torchvision's "GFLOPS" counts a
 # multiply-accumulate once).

@@ -9,9 +9,9 @@ import numpy as np
 
 from tests.machines import machine
 from tpusim import reference
-from tpusim.engine import trace
-from tpusim.engine.register import Machine
+from tpusim.engine.register import Machine, trace
 from tpusim.lowering.channel_first import lower
+from tpusim.report.trace_text import LEGEND, lines
 from tpusim.workload import Conv2d
 
 Golden = Callable[[str, str], None]
@@ -26,13 +26,13 @@ def traced(layer: Conv2d) -> tuple[list[str], Machine]:
     program = lower(layer, 2, hardware)[1]
     ifmap, filter_ = reference.operands(layer, 2, seed=0)
     running = Machine(program, hardware, ifmap, filter_)
-    text = list(trace.lines(running))
+    text = list(lines(trace(running)))
     np.testing.assert_array_equal(running.ofmap, reference.compute(layer, ifmap, filter_))
     return text, running
 
 
 def ports(text: list[str]) -> list[str]:
-    return [line.split()[1] for line in text[1:]]
+    return [line.split()[1] for line in text[len(LEGEND) + 1 :]]
 
 
 def test_fig_10_reads_and_writes_swap_every_cycle(golden: Golden) -> None:

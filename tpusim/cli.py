@@ -6,23 +6,29 @@ Exit codes: 0 done; 1 the check failed or the machine deadlocked; 2 bad input; 1
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tpusim.engine.trace import MOST_CYCLES, Cycle
 from tpusim.errors import CheckFailed, InputError
 from tpusim.files import probe, write
 from tpusim.hardware import load_hardware
 from tpusim.outcome import ENGINES
-from tpusim.report import tables
+from tpusim.report import tables, trace_text
 from tpusim.report.load import RESULT_FILE, read_result
-from tpusim.screen import Progress, report
+from tpusim.screen import Meter, Progress, report
 from tpusim.simulate import LOWERINGS, select_layers, simulate
+from tpusim.simulate import trace as simulated_trace
 from tpusim.terminal import INTERRUPTED, Nowhere, errors_reported, leave_now, prepare_streams, say, show
 from tpusim.version import __version__
 from tpusim.workload import load_workload
 from tpusim.yaml_source import open_document, shipped
+
+TRACE_FORMATS = (".txt", ".png", ".svg")
 
 app = typer.Typer(
     name="tpusim",
@@ -122,6 +128,67 @@ def run(
         report(report_to, work, result)
         if not result.correct:
             raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
+
+
+@app.command(epilog="Example: tpusim trace paper_fig10 --hardware tiny_4x4 --batch 2")
+def trace(
+    workload: WorkloadOption,
+    hardware: HardwareOption = "tpu_v2",
+    batch: BatchOption = 8,
+    lowering: LoweringOption = "channel_first",
+    layers: LayersOption = "*",
+    changes: ChangesOption = None,
+    seed: SeedOption = 0,
+    first: Annotated[int, typer.Option("--from", min=0, metavar="CYCLE", help="First cycle shown.")] = 0,
+    last: Annotated[int | None, typer.Option("--to", min=0, metavar="CYCLE", help="Last cycle shown.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Write FILE: {', '.join(TRACE_FORMATS)}; default: text here.")
+    ] = None,
+) -> None:
+    """Show what every lane does in every cycle of one layer, from the register engine."""
+    with errors_reported():
+        if last is not None and last < first:
+            raise InputError(f"--to {last} comes before --from {first}")
+        work = select_layers(load_workload(workload, batch=batch), layers)
+        machine = load_hardware(hardware, changes or [])
+        if out is not None:
+            _known_format(out)
+            probe(out)
+        total, cycles = simulated_trace(work, machine, lowering=lowering, seed=seed)
+        end = min(total, total if last is None else last + 1)
+        if first >= end:
+            raise InputError(f"--from {first}: the layer has {total:,} cycles")
+        if out is not None and out.suffix != ".txt" and end - first > MOST_CYCLES:
+            raise InputError(f"{out}: a picture holds {MOST_CYCLES:,} cycles, not {end - first:,}; use --from and --to")
+        shown = islice(cycles, first, end)
+        if out is None:
+            for line in trace_text.lines(shown):
+                say(sys.stdout, line)
+        else:
+            with Meter(end) as meter:
+                write(out, _traced(list(_metered(shown, meter)), f"{work.name} {work.layers[0].name}", out))
+            say(sys.stdout, str(out))
+
+
+def _known_format(out: Path) -> None:
+    if out.suffix not in TRACE_FORMATS:
+        raise InputError(f"{out}: a trace is written as {', '.join(TRACE_FORMATS)}, not as {out.suffix or 'no suffix'}")
+
+
+def _metered(cycles: Iterator[Cycle], meter: Meter) -> Iterator[Cycle]:
+    for cycle in cycles:
+        if cycle.number % 256 == 0:
+            meter.show(cycle.number, "cycles")
+        yield cycle
+
+
+def _traced(cycles: list[Cycle], title: str, out: Path) -> bytes:
+    if out.suffix == ".txt":
+        return "".join(f"{line}\n" for line in trace_text.lines(cycles)).encode()
+    # Here, because matplotlib takes longer to import than a run does.
+    from tpusim.report.trace_picture import picture
+
+    return picture(cycles, title, out.suffix[1:])
 
 
 @app.command("list", epilog="Example: tpusim list")

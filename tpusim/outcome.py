@@ -44,7 +44,7 @@ def _register(
     workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int
 ) -> Iterator[Outcome]:
     """Time and values both from the register engine."""
-    with _numba_needed():
+    with numba_needed():
         from tpusim.engine import register
     for layer, program in zip(workload.layers, programs, strict=True):
         ifmap, filter_ = reference.operands(layer, workload.batch, seed)
@@ -76,7 +76,7 @@ def _figures(timing: Timing) -> dict[str, int]:
 
 
 @contextmanager
-def _numba_needed() -> Iterator[None]:
+def numba_needed() -> Iterator[None]:
     """The register engine is an extra, and imported only when somebody asks for it."""
     try:
         yield

@@ -42,24 +42,19 @@ class Progress:
         self._work = work
         self._report_to = report_to
         self._finished: list[LayerResult] = []
-        self._began = self._told = time.monotonic()
+        self._began = time.monotonic()
+        self._meter = Meter(len(work.layers))
 
     def __enter__(self) -> Progress:
-        console = Console(stderr=True)
-        self._bar = _Bar(len(self._work.layers), console) if console.is_terminal else None
+        self._meter.__enter__()
         return self
 
     def __call__(self, layer: LayerResult) -> None:
         self._finished.append(layer)
-        if self._bar:
-            self._bar.show(len(self._finished), layer.name)
-        elif time.monotonic() - self._told > QUIET_SECONDS:
-            self._told = time.monotonic()
-            say(sys.stderr, f"{len(self._finished)}/{len(self._work.layers)} {layer.name} ...")
+        self._meter.show(len(self._finished), layer.name)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        self._meter.__exit__()
         if kind is KeyboardInterrupt:
             self._report_finished()
 
@@ -72,23 +67,49 @@ class Progress:
         say(sys.stderr, f"Interrupted after {done} of {of} layers; no file was written.")
 
 
-class _Bar:
-    """A progress bar that appears only when the run takes over QUIET_SECONDS."""
+class Meter:
+    """How far something is, on stderr: a bar on a terminal, a line now and then in a pipe; nothing if it is quick."""
 
-    def __init__(self, layers: int, console: Console) -> None:
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._told = time.monotonic()
+        self._bar: _Bar | None = None
+
+    def __enter__(self) -> Meter:
+        console = Console(stderr=True)
+        self._bar = _Bar(self._total, console) if console.is_terminal else None
+        return self
+
+    def show(self, done: int, name: str) -> None:
+        """`done` of the total are done, the last of them `name`."""
+        if self._bar:
+            self._bar.show(done, name)
+        elif time.monotonic() - self._told > QUIET_SECONDS:
+            self._told = time.monotonic()
+            say(sys.stderr, f"{done:,}/{self._total:,} {name} ...")
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+
+class _Bar:
+    """A progress bar that appears only when the work takes over QUIET_SECONDS."""
+
+    def __init__(self, total: int, console: Console) -> None:
         # Here, because it takes as long to import as all of the table code.
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        name = TextColumn("{task.fields[layer]}", markup=False)
+        name = TextColumn("{task.fields[name]}", markup=False)
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name)
         self._progress = Progress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task("", total=layers, layer="")
+        self._task = self._progress.add_task("", total=total, name="")
         self._timer = threading.Timer(QUIET_SECONDS, self._progress.start)
         self._timer.daemon = True
         self._timer.start()
 
-    def show(self, done: int, layer: str) -> None:
-        self._progress.update(self._task, completed=done, layer=layer)
+    def show(self, done: int, name: str) -> None:
+        self._progress.update(self._task, completed=done, name=name)
 
     def stop(self) -> None:
         self._timer.cancel()

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from tpusim import reference
+from tpusim.engine import event
+from tpusim.engine.trace import Cycle
 from tpusim.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.hardware import Hardware
 from tpusim.layer_result import layer_result
 from tpusim.lowering import channel_first
 from tpusim.lowering.plan import Plan
-from tpusim.outcome import ENGINES, Engine
+from tpusim.outcome import ENGINES, Engine, numba_needed
 from tpusim.program import Program
 from tpusim.result import LayerResult, Result, total_of
 from tpusim.version import __version__
@@ -64,6 +67,27 @@ def simulate(
         total=total_of(tuple(layers), time.perf_counter() - began),
         layers=tuple(layers),
     )
+
+
+def trace(
+    workload: Workload, hardware: Hardware, *, lowering: str = "channel_first", seed: int = 0
+) -> tuple[int, Iterator[Cycle]]:
+    """How many cycles a workload of one layer takes, and every one of them, from the register engine.
+
+    Raises:
+        InputError: several layers, an unknown lowering, a layer that cannot fit, or Numba is not installed.
+        DeadlockError: the Program's steps wait for one another for ever.
+    """
+    _known("lowering", lowering, LOWERINGS)
+    if len(workload.layers) != 1:
+        names = ", ".join(layer.name for layer in workload.layers[:8])
+        raise InputError(f"a trace shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}")
+    layer = workload.layers[0]
+    with numba_needed():
+        from tpusim.engine import register
+    program = _lower(layer, workload.batch, hardware, LOWERINGS[lowering])[1]
+    running = register.Machine(program, hardware, *reference.operands(layer, workload.batch, seed))
+    return event.run(program, hardware).cycles, register.trace(running)
 
 
 def select_layers(workload: Workload, glob: str) -> Workload:

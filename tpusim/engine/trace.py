@@ -1,24 +1,24 @@
-"""A register-level run as text: one line a cycle, one letter a lane, for small machines and curious readers."""
+"""What can be seen of the machine in one cycle."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tpusim.engine.register import Machine
-from tpusim.machine.vector_memory import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
+PORT_LETTERS = ".RPWkfs"
+"""What a lane's port does: by its client, FREE to DMA; the last is a DMA access that spills."""
 
-LETTERS = {FREE: ".", IFMAP: "R", PSUM: "P", RESULT: "W", WEIGHT: "k", DMA: "f"}
-HEADER = """\
-lanes: R reads ifmap, P reads a partial sum, W writes a result, k reads weights, f is filled, s is spilled
-"""
+UNUSED = "-"
+"""A slot that padding, or a lane that has no part in the step, leaves unused."""
+
+MOST_CYCLES = 2000
+"""In a picture; more cannot be told apart."""
 
 
-def lines(machine: Machine) -> Iterator[str]:
-    """Run `machine` to its end; one line a cycle: ports, PEs at work, weights on their way."""
-    lanes = max(len("lanes"), machine.hardware.lanes)
-    yield HEADER + f"cycle  {'lanes':{lanes}}  PEs  weights"
-    while not machine.finished:
-        now = machine.now
-        machine.clock()
-        ports = "".join("s" if order["spill"] else LETTERS[int(order["client"])] for order in machine.orders)
-        yield f"{now:5}  {ports:{lanes}}  {machine.array.working or '.':>3}  {machine.weights.moving or '.':>7}"
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A letter for each lane's port, PEs that hold an activation, weights on their way to their PE."""
+
+    number: int
+    ports: str
+    working: int
+    moving: int

@@ -5,15 +5,14 @@ Everything is readable in grey: utilisation is one grey, the breakdown has order
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from tpusim.report.figure import STYLE, figure_of, rendered
 from tpusim.report.tables import scale, shortened
 from tpusim.result import LayerResult, Result
 
@@ -29,18 +28,6 @@ STATES = (
     ("idle", "idle: fill, drain, no work", "#f2f2f2", ""),
 )
 
-_STYLE: Any = {
-    "font.size": 8,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "hatch.linewidth": 0.4,
-    "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text: searchable, and in the reader's font
-    "svg.hashsalt": "tpusim",  # the same result gives the same file
-}
 _COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
 _MOST_NAMES = 64
 _NAME_WIDTH = 26
@@ -48,11 +35,11 @@ _NAME_WIDTH = 26
 
 def plots(result: Result) -> Iterator[tuple[str, bytes]]:
     """Every picture as (file name, contents)."""
-    with mpl.rc_context(rc=_STYLE):
+    with mpl.rc_context(rc=STYLE):
         for name, draw in (("pe_utilization", utilization_figure), ("cycle_breakdown", breakdown_figure)):
             figure = draw(result)
             for kind in FORMATS:
-                yield f"{name}.{kind}", _rendered(figure, kind)
+                yield f"{name}.{kind}", rendered(figure, kind)
 
 
 def utilization_figure(result: Result) -> Figure:
@@ -99,9 +86,7 @@ def breakdown_figure(result: Result) -> Figure:
 def _figure(result: Result, height: float) -> Figure:
     width = min(max(5.2, 1.5 + 0.13 * len(result.layers)), 12.0)
     longest = max(len(shortened(layer.name, _NAME_WIDTH)) for layer in result.layers)
-    figure = Figure(figsize=(width, height + 0.055 * longest), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return figure_of(width, height + 0.055 * longest)
 
 
 def _stack(axes: Axes, x: Sequence[float], arrays: Sequence[Any], sizes: Sequence[float]) -> None:
@@ -129,10 +114,3 @@ def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | 
     axes.set_xticks(ticks, names, rotation=90, fontsize=8 if len(ticks) < 30 else 6.5)
     axes.set_xlim(-0.8, (network_at or len(layers) - 1) + 0.8)
     axes.set_xlabel("layer" if step == 1 else f"layer (one name in {step})")
-
-
-def _rendered(figure: Figure, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-    return buffer.getvalue()

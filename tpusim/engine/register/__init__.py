@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tpusim.engine.register.machine import Machine, Tensor
+from tpusim.engine.register.trace import trace
 from tpusim.engine.timing import Timing
 from tpusim.hardware import Hardware
 from tpusim.program import Program
 
-__all__ = ["Machine", "run"]
+__all__ = ["Machine", "run", "trace"]
 
 
 def run(program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> tuple[Timing, Tensor]:

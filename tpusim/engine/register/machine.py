@@ -67,12 +67,12 @@ class Machine:
         self.lanes = Lanes(wires, settings.records, self.hbm, program.peak_words, word)
         self.control = _control(program, hardware, settings, self.hbm)
         self.units: Sequence[Unit] = (self.lanes, self.array, self.weights, self.deserializers)
-        self.now = self.drained = 0
+        self.now = 0
 
     @property
     def finished(self) -> bool:
-        """Whether lane 0 has no orders left and the last lane has obeyed the last one."""
-        return self.drained >= self.hardware.lanes
+        """Whether the last lane is done too, and the last word in HBM."""
+        return self.control.finished and self.now >= self.control.end + self.hardware.lanes - 1
 
     @property
     def orders(self) -> NDArray[np.void]:
@@ -102,9 +102,8 @@ class Machine:
         self.now += 1
 
     def timing(self) -> Timing:
-        """Cycles until the last word is in HBM, and every unit's split."""
-        control = self.control
-        cycles = control.end + self.hardware.lanes - 1
+        """Cycles that the clock has counted, and every unit's split."""
+        control, cycles = self.control, self.now
         units = {
             "systolic_array": control.stream.use,
             "preload": control.preload.use,
@@ -118,7 +117,6 @@ class Machine:
 
     def _order(self) -> Order:
         if self.control.finished:
-            self.drained += 1
             return IDLE
         return self.control.cycle(self.now, self.deserializers.complete, self.deserializers.completing)
 

@@ -1,0 +1,24 @@
+"""A trace as text: a line for every cycle, a letter for every lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from tpusim.engine.trace import Cycle
+
+LEGEND = (
+    "lanes: R reads ifmap, P reads a partial sum, W writes a result, k reads weights, f is filled, s is spilled,",
+    "       - leaves its slot unused (padding, or no part in the step). PEs at work. Weights on their way.",
+)
+
+
+def lines(cycles: Iterable[Cycle]) -> Iterator[str]:
+    """The legend, the heading, and a line for every cycle."""
+    cycles = iter(cycles)
+    first = next(cycles)
+    width = max(len("lanes"), len(first.ports))
+    yield from LEGEND
+    yield f"{'cycle':>7}  {'lanes':{width}}  {'PEs':>5}  {'weights':>7}"
+    for cycle in chain([first], cycles):
+        yield f"{cycle.number:7}  {cycle.ports:{width}}  {cycle.working or '.':>5}  {cycle.moving or '.':>7}"
