@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tpusim.hardware import Array, Hardware, Hbm, MappingPolicy, VectorMemory, VectorUnit
+from tpusim.hardware import Array, Hardware, Hbm, MappingPolicy, Sequencer, VectorMemory, VectorUnit
 from tpusim.workload import Conv2d, Gemm
 
 
@@ -21,6 +21,11 @@ def machine(
     bytes_per_cycle: int = 64,
     latency_cycles: int = 5,
     burst_bytes: int = 64,
+    channel_multiple: int = 1,
+    unpack_cycles: int = 0,
+    pack_cycles: int = 0,
+    launch_cycles: int = 0,
+    between_blocks: Any = "overlap",
     multi_tile: Any = "auto",
     loop_order: Any = "auto",
 ) -> Hardware:
@@ -32,12 +37,16 @@ def machine(
         vector_memory=VectorMemory(
             capacity_bytes=capacity_words * word_elements * 4, word_elements=word_elements, element_bytes=4
         ),
-        vector_unit=VectorUnit(alus=alus or 2 * max(rows, cols)),
+        vector_unit=VectorUnit(
+            alus=alus or 2 * max(rows, cols), unpack_cycles=unpack_cycles, pack_cycles=pack_cycles
+        ),
         hbm=Hbm(
             bandwidth_bytes_per_s=bytes_per_cycle * 10**9,
             latency_ps=latency_cycles * 1000,
             burst_bytes=burst_bytes,
+            channel_multiple=channel_multiple,
         ),
+        sequencer=Sequencer(launch_cycles=launch_cycles, between_blocks=between_blocks),
         mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order),
     )
 
@@ -79,7 +88,12 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         bytes_per_cycle=draw(st.sampled_from([1, 7, 64, 1000, 5000])),
         latency_cycles=draw(st.sampled_from([1, 3, 40, 200])),
         burst_bytes=draw(st.sampled_from([4, 64])),
-        multi_tile=draw(st.sampled_from(["auto", "auto", 1, 2, 3, 5, 9])),
+        channel_multiple=draw(st.sampled_from([1, 1, 8])),
+        unpack_cycles=draw(st.sampled_from([0, 0, 1, 6])),
+        pack_cycles=draw(st.sampled_from([0, 0, 2, 14])),
+        launch_cycles=draw(st.sampled_from([0, 0, 17])),
+        between_blocks=draw(st.sampled_from(["overlap", "overlap", "drain"])),
+        multi_tile=draw(st.sampled_from(["auto", "auto", "rows", 1, 2, 3, 5, 9])),
         loop_order=draw(st.sampled_from(["auto", "auto", "block_major", "filter_major"])),
     )
 

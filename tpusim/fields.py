@@ -38,12 +38,13 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Count:
-    """A whole number from 1 to `most`."""
+    """A whole number from `least` to `most`."""
 
     most: int
+    least: int = 1
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(lambda value: whole_number(value, 1, self.most))
+        return core_schema.no_info_plain_validator_function(lambda value: whole_number(value, self.least, self.most))
 
 
 @dataclass(frozen=True)

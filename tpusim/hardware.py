@@ -58,24 +58,48 @@ class VectorMemory(_Section):
 
 
 class VectorUnit(_Section):
-    """`alus` vector ALUs over all lanes together; they add partial sums."""
+    """`alus` vector ALUs over all lanes together; they add partial sums.
+
+    Where numbers are wider on chip than in HBM, they also take `unpack_cycles` for each ifmap word that comes
+    in, and `pack_cycles` for each result word that goes out; 0 for a machine that converts nothing.
+    """
 
     alus: Annotated[int, Count(2**24), written(256)]
+    unpack_cycles: Annotated[int, Count(65536, least=0), written(0)] = 0
+    pack_cycles: Annotated[int, Count(65536, least=0), written(0)] = 0
 
 
 class Hbm(_Section):
-    """Off-chip memory: bytes a second, picoseconds to the first byte, bytes of the smallest access."""
+    """Off-chip memory: bytes a second, picoseconds to the first byte, bytes of the smallest access.
+
+    The channels of a feature map are stored in multiples of `channel_multiple`; the rest is moved as padding.
+    """
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("700 GB/s", "bandwidth")]
     # The defaults are the values of configs/tpu_v2.yaml, which gives their sources.
     latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("100 ns", "latency")] = 46_200
     burst_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("64 B", "burst")] = 64
+    channel_multiple: Annotated[int, Count(65536), written(1)] = 1
+
+
+class Sequencer(_Section):
+    """What issues the steps of a layer: the cycles to launch one, and whether blocks overlap.
+
+    Under `drain`, the weights of a block and column fold are not loaded before the results of the one ahead have
+    been written: a loop over blocks whose body is scheduled by itself.
+    """
+
+    launch_cycles: Annotated[int, Count(2**24, least=0), written(0)] = 0
+    between_blocks: Annotated[Literal["overlap", "drain"], Choice(("overlap", "drain")), written("overlap")] = "overlap"
 
 
 class MappingPolicy(_Section):
-    """Choices of the lowering: how many taps one pass stacks, and which loop goes outside."""
+    """Choices of the lowering: how many taps one pass stacks, and which loop goes outside.
 
-    multi_tile: Annotated[int | Literal["auto"], Choice(("auto",), 65536), written("auto")] = "auto"
+    Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit.
+    """
+
+    multi_tile: Annotated[int | Literal["auto", "rows"], Choice(("auto", "rows"), 65536), written("auto")] = "auto"
     loop_order: Annotated[
         Literal["auto", "block_major", "filter_major"],
         Choice(("auto", "block_major", "filter_major")),
@@ -96,6 +120,7 @@ class Hardware(_Section):
     vector_memory: VectorMemory
     vector_unit: VectorUnit
     hbm: Hbm
+    sequencer: Sequencer = Sequencer()
     mapping: MappingPolicy = MappingPolicy()
 
     @property
@@ -163,6 +188,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "vector_memory": VectorMemory,
     "vector_unit": VectorUnit,
     "hbm": Hbm,
+    "sequencer": Sequencer,
     "mapping": MappingPolicy,
 }
 _SIZE = "array.size"

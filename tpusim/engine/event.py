@@ -24,7 +24,7 @@ from tpusim.machine.hbm import Hbm
 from tpusim.machine.serializer import last_weight, preload_words
 from tpusim.machine.systolic_array import SystolicArray
 from tpusim.machine.vector_memory import DMA, IFMAP, PSUM, RESULT, WEIGHT, Frame, Port
-from tpusim.machine.vector_unit import add_cycles
+from tpusim.machine.vector_unit import add_cycles, conversion_cycles
 from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Stream, Transfer
 
 Process = Generator[simpy.Event, object, None]
@@ -96,6 +96,9 @@ class _Run:
     def _latest(self, steps: Iterable[int]) -> int:
         return max((self.done[step] or 0 for step in steps), default=0)
 
+    def _fills(self, steps: Iterable[int]) -> list[int]:
+        return [step for step in steps if isinstance(self.program.steps[step], IfmapFill | FilterFill)]
+
     def _check_finished(self) -> None:
         stuck = [step for step, time in enumerate(self.done) if time is None]
         if stuck:
@@ -131,24 +134,22 @@ class _Run:
     def _preload(self, index: int, step: Preload, ready: int, free: int) -> int:
         """Read the weight words in whatever slots are free, at most one every W cycles."""
         rows, word = self.array.rows, self.hardware.vector_memory.word_elements
-        filled = self._latest(step.after)
-        self.filled[index] = filled
-        start = max(ready, filled)
+        self.filled[index] = filled = self._latest(self._fills(step.after))
+        start = max(ready, self._latest(step.after))
         last = last_weight(self.port.claim(WEIGHT, start, preload_words(rows, word), word), rows, word)
         self._finish(index, last)
         self.preload_use["busy"] += rows
-        self.preload_use["blocked"] += ready - free
-        self.preload_use["starved"] += start - ready
+        self.preload_use["starved"] += max(filled - ready, 0)
+        self.preload_use["blocked"] += ready - free + start - max(ready, filled)
         self.preload_use["port_stall"] += last - start - rows
         return last
 
     def _issue(self, step: Stream, ended: int, written: int, cause: str) -> tuple[int, str]:
         """The cycle of the first ifmap read, on the frame grid; the wait is booked to its causes in turn."""
-        fills = [other for other in step.after if not isinstance(self.program.steps[other], Spill)]
         spills = [other for other in step.after if isinstance(self.program.steps[other], Spill)]
         summed = written - self.psum_delay if step.accumulate else 0
         bounds = (
-            ("starved", max(self._latest(fills), self.filled[step.preload])),
+            ("starved", max(self._latest(self._fills(step.after)), self.filled[step.preload])),
             ("waiting_weights", self._latest([step.preload])),
             ("blocked", max(self._latest(spills), summed)),
         )
@@ -176,7 +177,8 @@ class _Run:
     # ---- the DMA: transfers in order, each in the slots nobody else owns
 
     def _dma(self) -> Process:
-        bus_free = last = staged = 0
+        bus_free = self.hardware.sequencer.launch_cycles
+        last = staged = 0
         for index, step in enumerate(self.program.steps):
             if not isinstance(step, IfmapFill | FilterFill | Spill):
                 continue
@@ -185,7 +187,8 @@ class _Run:
             start = max(ready, staged)
             self.hbm_use["blocked"] += ready - bus_free
             self.hbm_use["port_stall"] += start - ready
-            staged, busy = last, self.hbm.cycles(step.hbm_bytes)
+            staged = last
+            busy = max(self.hbm.cycles(step.hbm_bytes), conversion_cycles(step, self.hardware.vector_unit))
             taken = yield from self._words(step, start, busy, last)
             last = taken + 1
             bus_free = self._book_bus(index, step, start, busy, last)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
+from tpusim.lowering.geometry import padded
 from tpusim.lowering.plan import Block, Plan, Stage, burst_bytes
 from tpusim.lowering.schedule import Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.lowering.tiling import MOST_PIECES
@@ -32,6 +33,7 @@ class Emitter:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.drains = plan.hardware.sequencer.between_blocks == "drain"
         self.steps: list[Step] = []
         stages = plan.stages
         self.ifmaps, self.ifmap_of = assign_buffers([(s.group, s.block) for s in stages], plan.tiling.ifmap_buffers)
@@ -92,8 +94,11 @@ class Emitter:
         return queue
 
     def _cuts(self, stage: int, count: int) -> list[range]:
-        """The first load of its kind grows piece by piece, so that the first pass waits for little."""
-        if stage == 0:
+        """The first load of its kind grows piece by piece, so that the first pass waits for little.
+
+        A loop over blocks that drains has one body for all of them, the first included.
+        """
+        if stage == 0 and not self.drains:
             return growing(count, -(-count // MOST_PIECES))
         return even(count, MOST_PIECES)
 
@@ -199,7 +204,7 @@ class Emitter:
         for number in plan.chunks[stage.chunk]:
             rows = plan.passes[number].rows
             fill = self.weights_ready[filter_load, number]
-            preload = self._add(Preload(after=(fill,), base=weights, rows=rows, cols=cols))
+            preload = self._add(Preload(after=(fill, *self._drained(number)), base=weights, rows=rows, cols=cols))
             weights += plan.pass_words[number]
             stream = self._add(
                 Stream(
@@ -215,6 +220,10 @@ class Emitter:
             )
         self.last_preload.append(preload)
         self.last_stream.append(stream)
+
+    def _drained(self, number: int) -> tuple[int, ...]:
+        """The end of the block ahead, where blocks do not overlap."""
+        return tuple(self.last_stream[-1:]) if self.drains and number == 0 else ()
 
     def _stream_waits(self, ifmap_load: int, number: int, tile: int) -> tuple[int, ...]:
         """The fill of its ifmap fold; the first pass of a block also the spill that frees its partial sums."""
@@ -256,7 +265,8 @@ class Emitter:
         """HBM bytes of `box` in every strip, each displaced by `strip_rows`."""
         element, burst = self.plan.hardware.vector_memory.element_bytes, self.plan.hardware.hbm.burst_bytes
         rows = (inside(box.rows, strip * strip_rows, shape[1]) for strip in range(self.plan.shape.row.strips))
-        return sum(burst_bytes(replace(box, rows=part), shape, element, burst) for part in rows)
+        whole = sum(burst_bytes(replace(box, rows=part), shape, element, burst) for part in rows)
+        return whole * padded(len(box.channels), self.plan.hardware.hbm.channel_multiple) // len(box.channels)
 
     def _whole_bursts(self, elements: int) -> int:
         burst = self.plan.hardware.hbm.burst_bytes

@@ -126,3 +126,8 @@ def best_strips(outputs: int, images: int, word_elements: int) -> int:
         for strips in range(1, min(outputs, max(1, word_elements // images)) + 1)
     }
     return min(frames, key=lambda strips: (frames[strips], -strips))
+
+
+def padded(count: int, multiple: int) -> int:
+    """`count` rounded up to a multiple."""
+    return -(-count // multiple) * multiple

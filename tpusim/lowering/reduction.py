@@ -25,12 +25,17 @@ class ReductionPass:
 
 
 def multi_tile(shape: ConvShape, hardware: Hardware) -> int:
-    """Taps stacked in a pass: min(R // C_I, W_F) (paper section VII), or the forced number where it fits."""
+    """Taps stacked in a pass: min(R // C_I, W_F) (paper section VII), or the forced number where it fits.
+
+    Under `rows`, whole filter rows where several fit.
+    """
     room = max(1, hardware.array.rows // shape.channels)
     wanted = hardware.mapping.multi_tile
-    if wanted == "auto":
-        return min(room, shape.col.kernel)
-    return min(room, wanted, shape.row.kernel * shape.col.kernel)
+    if isinstance(wanted, int):
+        return min(room, wanted, shape.row.kernel * shape.col.kernel)
+    if wanted == "rows" and room >= shape.col.kernel:
+        return shape.col.kernel * min(shape.row.kernel, room // shape.col.kernel)
+    return min(room, shape.col.kernel)
 
 
 def tap_groups(shape: ConvShape, tile: int) -> tuple[tuple[Tap, ...], ...]:

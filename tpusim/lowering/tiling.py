@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tpusim.errors import CapacityError
 from tpusim.hardware import Hardware
-from tpusim.lowering.geometry import Axis, ConvShape
+from tpusim.lowering.geometry import Axis, ConvShape, padded
 from tpusim.lowering.reduction import ReductionPass, col_folds, reduction
 
 Counts = NDArray[np.int64]
@@ -115,7 +115,7 @@ def _same_block(shape: ConvShape, hardware: Hardware) -> Tiling[int] | None:
 
     None where the number is not forced, or that block does not fit with it.
     """
-    if hardware.mapping.multi_tile == "auto":
+    if not isinstance(hardware.mapping.multi_tile, int):
         return None
     mapping = hardware.mapping.model_copy(update={"multi_tile": "auto"})
     ruled = _best(_Search(shape, hardware.model_copy(update={"mapping": mapping}), None))
@@ -201,30 +201,68 @@ class _Search:
 
     def _cost(self, plan: _FilterPlan, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate block."""
-        ifmap, psum, blocks = tilings.ifmap_words, tilings.psum_words, self._blocks()
-        shape, cycle_bytes = self.shape, float(self.hardware.hbm_bytes_per_cycle)
-        folds = shape.groups * self.columns
-        slots = 3 if len(self.passes) > 1 else 2
-        frame = max(self.word_fill, slots)
-        preload = self.hardware.array.rows
-        serial = preload if frame == slots else 0
-        per_pass = np.maximum(psum * frame, preload) + serial
-        compute = (folds * len(self.passes)) * blocks * per_pass
-        element = self.hardware.vector_memory.element_bytes
-        load = ifmap / self.folds * self.word_fill * shape.channels * element
-        filter_bytes = shape.channels * shape.row.kernel * shape.col.kernel * shape.out_channels * element
-        reloads = self.columns if plan.loop_order == "filter_major" else 1
-        loads = shape.groups * blocks * np.where(blocks > 2, reloads, 1)
+        blocks, folds = self._blocks(), self.shape.groups * self.columns
+        per_pass = self._pass_cycles(tilings)
+        array = blocks * folds * (len(self.passes) * per_pass + self._drain_cycles())
+        load, spill = self._load_cycles(tilings), self._spill_cycles(tilings)
         again = 1 if plan.resident or plan.loop_order == "filter_major" else blocks
-        out_block = psum * self.word_fill * min(self.hardware.array.cols, shape.out_channels) * element
-        out_bytes = out_block * blocks * folds
-        hbm = loads * load * self._waste("in") + shape.groups * filter_bytes * again + out_bytes * self._waste("out")
-        first = load / self.folds
+        reloads = np.where(blocks > 2, self.columns if plan.loop_order == "filter_major" else 1, 1)
+        bus = self.shape.groups * (self._filter_cycles() * again + load * blocks * reloads) + spill * blocks * folds
+        first = self._first_cycles(plan, load)
         # Between the fill of one tile and the spill of another the bus waits for the last words and the drain.
         turnaround = self.hardware.latency_cycles + self.hardware.array.rows + self.word_fill
-        bus = (hbm - first - out_block) / cycle_bytes + (folds * blocks - 1) * turnaround + per_pass * plan.last_passes
-        busy = np.maximum(compute, bus)
-        return np.asarray((first + out_block) / cycle_bytes + busy, dtype=np.float64)
+        waits = (folds * blocks - 1) * turnaround + per_pass * plan.last_passes
+        return np.asarray(first + spill + np.maximum(array, bus - first - spill + waits), dtype=np.float64)
+
+    def _pass_cycles(self, tilings: Tiling[Counts]) -> Counts:
+        """One pass over a block: its stream or the next preload, whichever takes longer."""
+        hardware, slots = self.hardware, 3 if len(self.passes) > 1 else 2
+        adds = -(-self.word_fill * hardware.lanes // hardware.vector_unit.alus) if slots == 3 else 0
+        frame = max(self.word_fill, slots, adds)
+        # A full frame leaves the preload no slot before the stream is over.
+        serial = hardware.array.rows if frame == slots else 0
+        return np.asarray(np.maximum(tilings.psum_words * frame, hardware.array.rows) + serial)
+
+    def _drain_cycles(self) -> int:
+        """A block's first preload and last results, where they are not hidden behind other blocks."""
+        rows = self.hardware.array.rows
+        return 2 * rows + self.word_fill if self.drains else 0
+
+    def _load_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """The ifmap of one block, from HBM or through the unpacking."""
+        elements = tilings.ifmap_words / self.folds * self.word_fill * self._stored_channels(self.shape.channels)
+        moved = elements * self._element_cycles * self._waste("in")
+        return np.maximum(moved, tilings.ifmap_words * self.hardware.vector_unit.unpack_cycles)
+
+    def _spill_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """The results of one block and column fold, to HBM or through the packing."""
+        channels = self._stored_channels(min(self.hardware.array.cols, self.shape.out_channels))
+        moved = tilings.psum_words * self.word_fill * channels * self._element_cycles * self._waste("out")
+        return np.maximum(moved, tilings.psum_words * self.hardware.vector_unit.pack_cycles)
+
+    def _filter_cycles(self) -> float:
+        """The filter of one channel group, once."""
+        shape = self.shape
+        return shape.channels * shape.row.kernel * shape.col.kernel * shape.out_channels * self._element_cycles
+
+    def _first_cycles(self, plan: _FilterPlan, load: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the first pass waits for: one fold, or an even piece of the block and of the filter."""
+        if not self.drains:
+            return load / self.folds
+        ifmap_pieces = min(MOST_PIECES, self.folds if self.folds > 1 else self.shape.row.extent)
+        chunk = self._filter_cycles() / self.columns * plan.chunk_passes / len(self.passes)
+        return load / ifmap_pieces + chunk / min(MOST_PIECES, plan.chunk_passes)
+
+    @property
+    def drains(self) -> bool:
+        return self.hardware.sequencer.between_blocks == "drain"
+
+    def _stored_channels(self, channels: int) -> int:
+        return padded(channels, self.hardware.hbm.channel_multiple)
+
+    @property
+    def _element_cycles(self) -> float:
+        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_bytes_per_cycle)
 
     def _waste(self, direction: str) -> NDArray[np.float64]:
         """Bytes moved over bytes wanted: short runs of images are rounded up to whole bursts."""

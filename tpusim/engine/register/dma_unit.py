@@ -9,8 +9,10 @@ from math import ceil
 
 from tpusim.engine.register.order import Order
 from tpusim.engine.register.scoreboard import Scoreboard
+from tpusim.hardware import Hardware
 from tpusim.machine.dma import HbmWords
 from tpusim.machine.vector_memory import DMA, NEVER
+from tpusim.machine.vector_unit import conversion_cycles
 from tpusim.program import Program, Spill, Transfer
 
 UNDER_WAY = 2
@@ -32,11 +34,9 @@ class _Moving:
 class DmaUnit:
     """One queue for fills and spills."""
 
-    def __init__(
-        self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, latency: int, bytes_per_cycle: Fraction
-    ) -> None:
-        self.scoreboard, self.hbm, self.latency, self.rate = scoreboard, hbm, latency, bytes_per_cycle
-        self.lanes = len(hbm.lanes)
+    def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, hardware: Hardware) -> None:
+        self.scoreboard, self.hbm, self.hardware = scoreboard, hbm, hardware
+        self.latency = hardware.latency_cycles
         self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer))
         self.moving: deque[_Moving] = deque()
         self.bus: _Moving | None = None
@@ -45,6 +45,8 @@ class DmaUnit:
 
     def clock(self, now: int) -> None:
         """Free the bus, give it to the next transfer, and account for the cycle."""
+        if now < self.hardware.sequencer.launch_cycles:
+            return
         if self.bus is not None and now >= self.bus.free_at:
             self.bus = None
         if self.bus is None and self.todo:
@@ -62,7 +64,7 @@ class DmaUnit:
         if head.words == head.step.words:
             self._finish(now)
         spill = isinstance(head.step, Spill)
-        return Order(DMA, head.index, self.lanes, int(self.hbm.addresses[number]), number=number, spill=spill)
+        return Order(DMA, head.index, self.hardware.lanes, int(self.hbm.addresses[number]), number=number, spill=spill)
 
     def _begin(self, now: int) -> None:
         index, step = self.todo[0]
@@ -72,10 +74,15 @@ class DmaUnit:
             self.use["port_stall"] += 1
         else:
             self.todo.popleft()
-            self.bus = _Moving(index, step, now, max(1, ceil(step.hbm_bytes / self.rate)))
+            self.bus = _Moving(index, step, now, self._bus_cycles(step))
             if not isinstance(step, Spill):
                 self.bus.free_at = now + self.bus.bus_cycles
             self.moving.append(self.bus)
+
+    def _bus_cycles(self, step: Transfer) -> int:
+        """HBM or the conversion, whichever takes longer."""
+        moving = ceil(step.hbm_bytes / self.hardware.hbm_bytes_per_cycle)
+        return max(1, moving, conversion_cycles(step, self.hardware.vector_unit))
 
     def _ready(self, now: int) -> bool:
         """Whether the bus has brought the next word, or, of a spill, can take it."""

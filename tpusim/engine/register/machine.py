@@ -133,6 +133,6 @@ def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmW
         scoreboard,
         StreamUnit(passes, scoreboard, frame, frame.result_delay(latency) - frame.psum_delay(latency), lanes),
         PreloadUnit(program, scoreboard, array.rows, word, array.weight_buffers),
-        DmaUnit(program, scoreboard, hbm, hardware.latency_cycles, hardware.hbm_bytes_per_cycle),
-        patience=1000 + hardware.latency_cycles + 4 * (frame.period + lanes),
+        DmaUnit(program, scoreboard, hbm, hardware),
+        patience=1000 + hardware.latency_cycles + hardware.sequencer.launch_cycles + 4 * (frame.period + lanes),
     )

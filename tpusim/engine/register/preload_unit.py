@@ -7,7 +7,7 @@ from collections import Counter, deque
 from tpusim.engine.register.order import Order
 from tpusim.engine.register.scoreboard import Scoreboard
 from tpusim.machine.vector_memory import WEIGHT
-from tpusim.program import Preload, Program
+from tpusim.program import FilterFill, Preload, Program
 
 
 class PreloadUnit:
@@ -16,6 +16,10 @@ class PreloadUnit:
     def __init__(self, program: Program, scoreboard: Scoreboard, rows: int, word_elements: int, buffers: int) -> None:
         self.scoreboard, self.rows, self.word_elements, self.buffers = scoreboard, rows, word_elements, buffers
         self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Preload))
+        self.fills = {
+            index: [other for other in step.after if isinstance(program.steps[other], FilterFill)]
+            for index, step in self.todo
+        }
         self.started = 0
         self.row = rows
         self.injecting = 0
@@ -36,8 +40,10 @@ class PreloadUnit:
             return
         if issued != self.started or (running and self.buffers == 1):
             self.use["blocked"] += 1
-        elif self.scoreboard.waiting(self.todo[0][1].after, now):
+        elif self.scoreboard.waiting(self.fills[self.todo[0][0]], now):
             self.use["starved"] += 1
+        elif self.scoreboard.waiting(self.todo[0][1].after, now):
+            self.use["blocked"] += 1
         else:
             self.index, self.step = self.todo.popleft()
             self.buffer = self.started % self.buffers

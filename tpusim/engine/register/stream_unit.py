@@ -9,7 +9,7 @@ from tpusim.engine.register.generators import Settings
 from tpusim.engine.register.order import Order
 from tpusim.engine.register.scoreboard import Scoreboard
 from tpusim.machine.vector_memory import IFMAP, NEVER, PSUM, RESULT, Frame
-from tpusim.program import Preload, Program, Spill, Stream
+from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Pass:
         for index, step in enumerate(program.steps):
             if isinstance(step, Stream):
                 spills = tuple(other for other in step.after if isinstance(program.steps[other], Spill))
-                fills = tuple({*step.after, *program.steps[step.preload].after} - {*spills})
+                needs = {*step.after, *program.steps[step.preload].after}
+                fills = tuple(other for other in needs if isinstance(program.steps[other], IfmapFill | FilterFill))
                 passes.append(cls(index, step, fills, spills, settings.number[step.reads], buffer[step.preload]))
         return passes
 
