@@ -37,9 +37,7 @@ def machine(
         vector_memory=VectorMemory(
             capacity_bytes=capacity_words * word_elements * 4, word_elements=word_elements, element_bytes=4
         ),
-        vector_unit=VectorUnit(
-            alus=alus or 2 * max(rows, cols), unpack_cycles=unpack_cycles, pack_cycles=pack_cycles
-        ),
+        vector_unit=VectorUnit(alus=alus or 2 * max(rows, cols), unpack_cycles=unpack_cycles, pack_cycles=pack_cycles),
         hbm=Hbm(
             bandwidth_bytes_per_s=bytes_per_cycle * 10**9,
             latency_ps=latency_cycles * 1000,

@@ -64,6 +64,11 @@ class Conv2d:
         """Multiply-accumulates for `batch` images, those with padding zeros included."""
         return self.outputs(batch) * (self.in_channels // self.groups) * prod(self.kernel)
 
+    def operands(self, batch: int) -> int:
+        """Elements of the ifmaps of `batch` images and of the filter."""
+        ifmaps = batch * self.in_channels * self.in_height * self.in_width
+        return ifmaps + self.out_channels * (self.in_channels // self.groups) * prod(self.kernel)
+
     def _out(self, size: int, axis: int) -> int:
         reach = self.dilation[axis] * (self.kernel[axis] - 1) + 1
         return (size + 2 * self.padding[axis] - reach) // self.stride[axis] + 1
@@ -90,6 +95,10 @@ class Gemm:
     def macs(self, batch: int) -> int:
         """Multiply-accumulates; `batch` changes nothing, m counts it."""
         return self.m * self.n * self.k
+
+    def operands(self, batch: int) -> int:
+        """Elements of both factors; `batch` changes nothing, m counts it."""
+        return self.m * self.k + self.k * self.n
 
 
 Layer: TypeAlias = Conv2d | Gemm

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from tpusim.lowering.geometry import Axis, ConvShape, padded
 from tpusim.lowering.reduction import ReductionPass, col_folds, reduction
 
 Counts = NDArray[np.int64]
+Cycles: TypeAlias = Any  # a float, or an array of them: one a candidate
 
 MOST_PIECES = 4
 """Pieces that one load is cut into, so that the first passes need not wait for all of it."""
@@ -207,7 +208,9 @@ class _Search:
         load, spill = self._load_cycles(tilings), self._spill_cycles(tilings)
         again = 1 if plan.resident or plan.loop_order == "filter_major" else blocks
         reloads = np.where(blocks > 2, self.columns if plan.loop_order == "filter_major" else 1, 1)
-        bus = self.shape.groups * (self._filter_cycles() * again + load * blocks * reloads) + spill * blocks * folds
+        filters = folds * again * self._moving(self._filter_cycles() / self.columns, self._filter_pieces(plan))
+        loads = self.shape.groups * blocks * reloads * self._moving(load, self._ifmap_pieces())
+        bus = filters + loads + spill * blocks * folds
         first = self._first_cycles(plan, load)
         # Between the fill of one tile and the spill of another the bus waits for the last words and the drain.
         turnaround = self.hardware.latency_cycles + self.hardware.array.rows + self.word_fill
@@ -249,9 +252,19 @@ class _Search:
         """What the first pass waits for: one fold, or an even piece of the block and of the filter."""
         if not self.drains:
             return load / self.folds
-        ifmap_pieces = min(MOST_PIECES, self.folds if self.folds > 1 else self.shape.row.extent)
         chunk = self._filter_cycles() / self.columns * plan.chunk_passes / len(self.passes)
-        return load / ifmap_pieces + chunk / min(MOST_PIECES, plan.chunk_passes)
+        return load / self._ifmap_pieces() + chunk / min(MOST_PIECES, plan.chunk_passes)
+
+    def _moving(self, cycles: Cycles, pieces: int) -> Cycles:
+        """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
+        return np.maximum(cycles, (cycles + pieces * self.hardware.latency_cycles) / 2)
+
+    def _ifmap_pieces(self) -> int:
+        return min(MOST_PIECES, self.folds if self.folds > 1 else self.shape.row.extent)
+
+    def _filter_pieces(self, plan: _FilterPlan) -> int:
+        """Pieces of one column fold's filter."""
+        return -(-len(self.passes) // plan.chunk_passes) * min(MOST_PIECES, plan.chunk_passes)
 
     @property
     def drains(self) -> bool:
