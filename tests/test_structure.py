@@ -9,10 +9,10 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpusim"
 LAYERS = [
-    ["cli", "__main__", "__init__"],
+    ["cli", "cli_validate", "__main__", "__init__"],
     ["screen"],
     ["report"],
-    ["simulate"],
+    ["simulate", "validation"],
     ["outcome"],
     ["layer_result", "check"],
     ["engine"],

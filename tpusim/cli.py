@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from tpusim import cli_validate
 from tpusim.engine.trace import MOST_CYCLES, Cycle
 from tpusim.errors import CheckFailed, InputError
 from tpusim.files import probe, write
@@ -231,6 +232,9 @@ def plot(
         for name, picture in list(plots(result)):
             write(folder / name, picture)
             say(sys.stdout, str(folder / name))
+
+
+app.command(epilog=cli_validate.EXAMPLE)(cli_validate.validate)
 
 
 def _source(workload: str) -> str:

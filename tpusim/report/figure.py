@@ -8,6 +8,8 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+FORMATS = ("png", "svg")
+
 STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 9,

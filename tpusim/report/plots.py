@@ -12,11 +12,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.figure import STYLE, figure_of, rendered
+from tpusim.report.figure import FORMATS, STYLE, figure_of, rendered
 from tpusim.report.tables import scale, shortened
 from tpusim.result import LayerResult, Result
-
-FORMATS = ("png", "svg")
 
 STATES = (
     # state, legend, colour (safe for the colour-blind, and ordered in grey), hatch

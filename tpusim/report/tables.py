@@ -53,7 +53,7 @@ def layer_table(layers: Sequence[LayerResult], shapes: Mapping[str, str], width:
         columns.remove(max(columns, key=lambda column: column.rank))
     rows = [[column.cell(layer) for column in columns] for layer in layers]
     styles = ["red" if layer.outputs_mismatched else "" for layer in layers]
-    return _table([(column.header, column.justify) for column in columns], rows, styles)
+    return table([(column.header, column.justify) for column in columns], rows, styles)
 
 
 def layer_columns(
@@ -158,7 +158,7 @@ def workload_table(workloads: Iterable[tuple[str, Workload, str]]) -> Table:
         [name, f"{len(work.layers)}", quantity(sum(layer.macs(1) for layer in work.layers), _COUNTS), source]
         for name, work, source in workloads
     ]
-    return _table([("workload", "left"), ("layers", "right"), ("MACs/image", "right"), ("source", "fold")], rows)
+    return table([("workload", "left"), ("layers", "right"), ("MACs/image", "right"), ("source", "fold")], rows)
 
 
 def hardware_table(machines: Iterable[Hardware]) -> Table:
@@ -175,7 +175,7 @@ def hardware_table(machines: Iterable[Hardware]) -> Table:
         for machine in machines
     ]
     names = ("array", "clock", "vector memory", "word", "HBM")
-    return _table([("hardware", "left"), *((name, "right") for name in names)], rows)
+    return table([("hardware", "left"), *((name, "right") for name in names)], rows)
 
 
 def shape_text(layer: Conv2d | Gemm) -> str:
@@ -240,13 +240,14 @@ def _width(columns: Sequence[Column], layers: Sequence[LayerResult]) -> int:
     return sum(max(map(cell_len, text)) for text in texts) + len(columns) - 1
 
 
-def _table(
+def table(
     columns: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], styles: Iterable[str] | None = None
 ) -> Table:
-    table = Table(box=_RULE, padding=0, show_edge=False, header_style="bold")
+    """A table of (header, right | left | fold) columns in the house style."""
+    made = Table(box=_RULE, padding=0, show_edge=False, header_style="bold")
     for header, justify in columns:
         fold = justify == "fold"
-        table.add_column(
+        made.add_column(
             Text(header),
             justify="right" if justify == "right" else "left",
             vertical="bottom",
@@ -256,5 +257,5 @@ def _table(
     rows = list(rows)
     for row, style in zip(rows, styles or [""] * len(rows), strict=True):
         # Text, not str: a layer may be called "[red]".
-        table.add_row(*map(Text, row), style=style)
-    return table
+        made.add_row(*map(Text, row), style=style)
+    return made

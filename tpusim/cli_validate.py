@@ -1,0 +1,83 @@
+"""The command `tpusim validate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from tpusim.errors import InputError, did_you_mean
+from tpusim.files import probe, write
+from tpusim.report import validation_tables as tables
+from tpusim.screen import Meter
+from tpusim.terminal import errors_reported, say, show
+from tpusim.validation.cases import NumberSet, number_sets
+from tpusim.validation.compare import Comparison, compare
+
+EXAMPLE = "Example: tpusim validate --set-of-numbers vgg16"
+
+
+def validate(
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set-of-numbers", metavar="NAME", help=f"One of {', '.join(number_sets())}. Repeatable."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the machine first. Repeatable."),
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write every row as JSON; - is stdout, tables go to stderr.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw parity and errors, as PNG and SVG.")] = None,
+) -> None:
+    """Compare cycles with what is known of the chip: estimates of Google's compiler, and measurements.
+
+    A single set is shown row by row.
+    """
+    with errors_reported():
+        chosen = _chosen(sets or [])
+        file = None if json in (None, "-") else Path(str(json))
+        for path in (each for each in (file, out and out / "estimated.png") if each):
+            probe(path, make_folder=path != file)
+        comparisons = _compared(chosen, changes or [])
+        if file:
+            write(file, f"{tables.to_json(comparisons)}\n".encode())
+        if json == "-":
+            say(sys.stdout, tables.to_json(comparisons))
+        _report(comparisons, sys.stderr if json == "-" else sys.stdout)
+        if out:
+            _draw(comparisons, out)
+
+
+def _chosen(names: Sequence[str]) -> list[NumberSet]:
+    known = number_sets()
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"--set-of-numbers: no set {name!r}{did_you_mean(name, known) or ';'} there is {', '.join(known)}"
+            )
+    return [known[name] for name in dict.fromkeys(names)] or [*known.values()]
+
+
+def _compared(chosen: Sequence[NumberSet], changes: Sequence[str]) -> list[Comparison]:
+    with Meter(sum(len(each.cases) for each in chosen)) as meter:
+        return compare(chosen, changes, meter.show)
+
+
+def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:
+    for comparison in comparisons if len(comparisons) == 1 else ():
+        show(stream, tables.rows_table(comparison), "")
+    show(stream, tables.summary_table(comparisons), "", tables.LEGEND)
+
+
+def _draw(comparisons: Sequence[Comparison], out: Path) -> None:
+    # Here, because matplotlib takes longer to import than a comparison of one set.
+    from tpusim.report.validation_plots import plots
+
+    for name, picture in plots(comparisons):
+        write(out / name, picture)
+        say(sys.stdout, str(out / name))
