@@ -14,7 +14,7 @@ from tpusim.files import probe, write
 from tpusim.report import validation_tables as tables
 from tpusim.screen import Meter
 from tpusim.terminal import errors_reported, say, show
-from tpusim.validation.cases import NumberSet, number_sets
+from tpusim.validation.cases import SET_NAMES, NumberSet, number_sets
 from tpusim.validation.compare import Comparison, compare
 
 EXAMPLE = "Example: tpusim validate --set-of-numbers vgg16"
@@ -23,7 +23,7 @@ EXAMPLE = "Example: tpusim validate --set-of-numbers vgg16"
 def validate(
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set-of-numbers", metavar="NAME", help=f"One of {', '.join(number_sets())}. Repeatable."),
+        typer.Option("--set-of-numbers", metavar="NAME", help=f"One of {', '.join(SET_NAMES)}. Repeatable."),
     ] = None,
     changes: Annotated[
         list[str] | None,

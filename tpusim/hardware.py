@@ -30,11 +30,16 @@ class _Section(BaseModel):
 
 
 class Array(_Section):
-    """The systolic array: `rows` x `cols` PEs, each with `weight_buffers` weight registers (1 or 2)."""
+    """The systolic array: `rows` x `cols` PEs, each with `weight_buffers` weight registers (1 or 2).
+
+    Of `count` arrays, each holds the same weights and takes every `count`-th word of a stream, a cycle behind
+    the one before; they share lanes and ports.
+    """
 
     rows: Annotated[int, Count(_MOST_PES_A_SIDE), written(128)]
     cols: Annotated[int, Count(_MOST_PES_A_SIDE), written(128)]
     weight_buffers: Annotated[int, Count(2), written(2)] = 2
+    count: Annotated[int, Count(16), written(1)] = 1
 
 
 class VectorMemory(_Section):
@@ -125,8 +130,8 @@ class Hardware(_Section):
 
     @property
     def pes(self) -> int:
-        """Processing elements: rows x cols."""
-        return self.array.rows * self.array.cols
+        """Processing elements: rows x cols of every array."""
+        return self.array.rows * self.array.cols * self.array.count
 
     @property
     def lanes(self) -> int:

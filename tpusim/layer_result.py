@@ -19,7 +19,7 @@ def layer_result(
     macs, pes = layer.macs(batch), hardware.pes
     seconds = cycles / hardware.clock_hz
     streams = program.streams
-    occupied = sum(stream.rows * stream.cols for stream in streams)
+    occupied = sum(stream.rows * stream.cols for stream in streams) * hardware.array.count
     fills = [step for step in program.steps if isinstance(step, IfmapFill | FilterFill)]
     spills = [step for step in program.steps if isinstance(step, Spill)]
     channels, rows, cols, images = program.ofmap_shape

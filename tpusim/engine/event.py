@@ -43,8 +43,8 @@ class _Run:
     def __init__(self, program: Program, hardware: Hardware) -> None:
         self.program, self.hardware = program, hardware
         self.array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
-        adds = add_cycles(program.word_fill, hardware.lanes, hardware.vector_unit.alus)
-        self.frame = Frame.of(program.word_fill, adds, program.accumulates)
+        adds = add_cycles(program.word_fill * hardware.array.count, hardware.lanes, hardware.vector_unit.alus)
+        self.frame = Frame.of(program.word_fill, adds, program.accumulates, hardware.array.count)
         latency = self.array.word_latency(program.word_fill)
         self.psum_delay = self.frame.psum_delay(latency)
         self.result_delay = self.frame.result_delay(latency)
@@ -66,11 +66,11 @@ class _Run:
         self.env.run()
         self._check_finished()
         cycles = self.end + self.hardware.lanes - 1
-        adding = sum(step.words for step in self.program.streams if step.accumulate) * self.frame.add_cycles
+        adding = sum(self.frame.frames(step.words) for step in self.program.streams if step.accumulate)
         units = {
             "systolic_array": self.array_use,
             "preload": self.preload_use,
-            "vector_unit": Counter(busy=adding),
+            "vector_unit": Counter(busy=adding * self.frame.add_cycles),
             "hbm": self.hbm_use,
         }
         accounts = {name: split(use, cycles) for name, use in units.items()}
@@ -128,7 +128,7 @@ class _Run:
                 start, cause = self._issue(step, ended, written, cause)
                 self._stream(index, step, start)
                 issued = start - 1
-                ended = issued + step.words * self.frame.period
+                ended = issued + self.frame.frames(step.words) * self.frame.period
                 written = start + self.result_delay
 
     def _preload(self, index: int, step: Preload, ready: int, free: int) -> int:
@@ -164,15 +164,18 @@ class _Run:
 
     def _stream(self, index: int, step: Stream, start: int) -> None:
         """Own the port slots of a pass: ifmap reads, then, a fixed delay later, partial sums and results."""
-        frame, words = self.frame, step.words
-        self.port.reserve(IFMAP, start, words, frame.period)
-        if step.accumulate:
-            self.port.reserve(PSUM, start + self.psum_delay, words, frame.period)
-        self.port.reserve(RESULT, start + self.result_delay, words, frame.period)
-        self._finish(index, start + self.result_delay + (words - 1) * frame.period + 1)
-        self.array_use["busy"] += words * frame.elements
-        self.array_use["port_stall"] += words * frame.port_stall
-        self.array_use["blocked"] += words * frame.blocked
+        frame, frames = self.frame, self.frame.frames(step.words)
+        for array in range(min(frame.arrays, step.words)):
+            first, words = start + array, frame.frames(step.words - array)
+            self.port.reserve(IFMAP, first, words, frame.period)
+            if step.accumulate:
+                self.port.reserve(PSUM, first + self.psum_delay, words, frame.period)
+            self.port.reserve(RESULT, first + self.result_delay, words, frame.period)
+        last_array = (step.words - 1) % frame.arrays
+        self._finish(index, start + self.result_delay + (frames - 1) * frame.period + last_array + 1)
+        self.array_use["busy"] += frames * frame.elements
+        self.array_use["port_stall"] += frames * frame.port_stall
+        self.array_use["blocked"] += frames * frame.blocked
 
     # ---- the DMA: transfers in order, each in the slots nobody else owns
 

@@ -219,12 +219,13 @@ class _Search:
 
     def _pass_cycles(self, tilings: Tiling[Counts]) -> Counts:
         """One pass over a block: its stream or the next preload, whichever takes longer."""
-        hardware, slots = self.hardware, 3 if len(self.passes) > 1 else 2
-        adds = -(-self.word_fill * hardware.lanes // hardware.vector_unit.alus) if slots == 3 else 0
+        hardware, arrays = self.hardware, self.hardware.array.count
+        slots = (3 if len(self.passes) > 1 else 2) * arrays
+        adds = -(-self.word_fill * arrays * hardware.lanes // hardware.vector_unit.alus) if len(self.passes) > 1 else 0
         frame = max(self.word_fill, slots, adds)
         # A full frame leaves the preload no slot before the stream is over.
         serial = hardware.array.rows if frame == slots else 0
-        return np.asarray(np.maximum(tilings.psum_words * frame, hardware.array.rows) + serial)
+        return np.asarray(np.maximum(-(-tilings.psum_words // arrays) * frame, hardware.array.rows) + serial)
 
     def _drain_cycles(self) -> int:
         """A block's first preload and last results, where they are not hidden behind other blocks."""

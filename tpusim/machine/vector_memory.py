@@ -23,8 +23,9 @@ NEVER = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The port's period while a layer runs: one word each of ifmap read, partial-sum read, result write.
+    """The port's period while a layer runs: for each array a word of ifmap read, partial-sum read, result write.
 
+    Slots of a kind lie side by side, one an array: `IFMAP_SLOT`, `psum_slot` and `result_slot` are the first array's.
     Slots are fixed by kind of activity, never by data, so what is left over for preload and DMA is periodic.
     A frame lasts as long as the W' elements of a word need in the array, the slots need on the port, or the
     adds need in the vector unit, whichever is longest; the excess stalls the array.
@@ -34,29 +35,38 @@ class Frame:
     elements: int
     add_cycles: int
     accumulates: bool
+    arrays: int = 1
 
     IFMAP_SLOT = 0
-    PSUM_SLOT = 1
 
     @classmethod
-    def of(cls, elements: int, add_cycles: int, accumulates: bool) -> Frame:
-        """The shortest frame for words of `elements` elements."""
-        slots = 3 if accumulates else 2
+    def of(cls, elements: int, add_cycles: int, accumulates: bool, arrays: int = 1) -> Frame:
+        """The shortest frame for words of `elements` elements; `add_cycles` for the words of all arrays."""
+        slots = (3 if accumulates else 2) * arrays
         adds = add_cycles if accumulates else 0
-        return cls(max(elements, slots, adds), elements, adds, accumulates)
+        return cls(max(elements, slots, adds), elements, adds, accumulates, arrays)
 
     @property
     def slots(self) -> int:
         """Port slots a frame's clients own."""
-        return 3 if self.accumulates else 2
+        return (3 if self.accumulates else 2) * self.arrays
+
+    @property
+    def psum_slot(self) -> int:
+        """The slot after the ifmap reads."""
+        return self.arrays
 
     @property
     def result_slot(self) -> int:
-        """First slot after the adds are done that no other client owns."""
+        """First slots after the adds are done that no other client owns."""
         if not self.accumulates:
-            return 1
-        slot = (self.PSUM_SLOT + self.add_cycles) % self.period
-        return slot if slot > self.PSUM_SLOT else 2
+            return self.arrays
+        slot, first = (self.psum_slot + self.add_cycles) % self.period, 2 * self.arrays
+        return slot if first <= slot <= self.period - self.arrays else first
+
+    def frames(self, words: int) -> int:
+        """Frames that a stream of `words` takes."""
+        return -(-words // self.arrays)
 
     @property
     def port_stall(self) -> int:
@@ -70,7 +80,7 @@ class Frame:
 
     def psum_delay(self, latency: int) -> int:
         """Cycles from a word's ifmap read to its partial-sum read; `latency` until its last element is out."""
-        return _next_slot(latency - 1, self.PSUM_SLOT, self.period)
+        return _next_slot(latency - 1, self.psum_slot, self.period)
 
     def result_delay(self, latency: int) -> int:
         """Cycles from a word's ifmap read to its result write."""

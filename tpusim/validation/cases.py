@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -49,28 +49,29 @@ class NumberSet:
     cases: tuple[Case, ...]
 
 
+SET_NAMES = ("gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "v3", "v3_odd", "training")
+"""All sets, in the order of reports; `number_sets` reads them."""
+
+ODD = "conv_64x56x56x64x64x3x1x1"
+"""A measurement six times as long as its neighbour of equal work; see docs/validation.md."""
+
+
 @cache
 def number_sets() -> dict[str, NumberSet]:
     """Every set by its name."""
-    v2, f32 = "tpu_v2_core", ("vector_memory.element_bytes=4",)
+    v2, v3, f32 = "tpu_v2_core", "tpu_v3_core", ("vector_memory.element_bytes=4",)
+    xla = "estimates of XLA:TPU for v2"
     sets = [
-        NumberSet("gemm", "estimated", "matrix products, XLA:TPU v2", v2, (), "cycles", tuple(_gemms())),
-        *(
-            NumberSet(name, "estimated", f"{about}, XLA:TPU v2", v2, (), "cycles", tuple(_convs(network, _is_thick)))
-            for name, network, about in (
-                ("micro", "micro", "convolutions over size, channels, kernel and stride"),
-                ("resnet50", "ResNet50", "convolutions of ResNet-50"),
-                ("vgg16", "VGG16", "convolutions of VGG16"),
-                ("yolov2", "YOLOv2", "convolutions of YOLOv2"),
-            )
-        ),
-        NumberSet(
-            "first_layers", "estimated", "convolutions of 3 channels, XLA:TPU v2", v2, (), "cycles",
-            tuple(_convs(None, lambda layer: not _is_thick(layer))),
-        ),
-        NumberSet("training", "measured", "matrix products of training steps, TPU v2", v2, f32, "% of peak",
-                  tuple(_training())),
-    ]  # fmt: skip
+        NumberSet("gemm", "estimated", f"matrix products, {xla}", v2, (), "cycles", tuple(_gemms())),
+        NumberSet("resnet50", "estimated", f"ResNet-50, {xla}", v2, (), "cycles", _thick("ResNet50")),
+        NumberSet("vgg16", "estimated", f"VGG16, {xla}", v2, (), "cycles", _thick("VGG16")),
+        NumberSet("yolov2", "estimated", f"YOLOv2, {xla}", v2, (), "cycles", _thick("YOLOv2")),
+        NumberSet("micro", "estimated", f"sizes, channels, kernels, strides, {xla}", v2, (), "cycles", _thick("micro")),
+        NumberSet("first_layers", "estimated", f"three channels, {xla}", v2, (), "cycles", _thin()),
+        NumberSet("v3", "measured", "one core of TPU v3", v3, (), "cycles", tuple(_v3(odd=False))),
+        NumberSet("v3_odd", "measured", "one core of TPU v3", v3, (), "cycles", tuple(_v3(odd=True))),
+        NumberSet("training", "measured", "training steps on TPU v2", v2, f32, "% of peak", tuple(_training())),
+    ]
     return {each.name: each for each in sets}
 
 
@@ -86,15 +87,23 @@ def _gemms() -> Iterator[Case]:
         yield Case(name, (Gemm(name, m, n, k),), 1, float(row["estimated_cycles"]))
 
 
-def _is_thick(layer: Conv2d) -> bool:
-    return layer.in_channels >= FEWEST_CHANNELS
+def _thick(network: str) -> tuple[Case, ...]:
+    cases = (_conv_case(row) for row in _rows("xla_tpu_v2_conv") if row["network"] == network)
+    return tuple(case for case in cases if _channels(case) >= FEWEST_CHANNELS)
 
 
-def _convs(network: str | None, wanted: Callable[[Conv2d], bool]) -> Iterator[Case]:
-    for row in _rows("xla_tpu_v2_conv"):
-        layer = _conv(row)
-        if network in (None, row["network"]) and wanted(layer):
-            yield Case(layer.name, (layer,), int(row["batch"]), float(row["estimated_cycles_conv"]))
+def _thin() -> tuple[Case, ...]:
+    return tuple(case for case in map(_conv_case, _rows("xla_tpu_v2_conv")) if _channels(case) < FEWEST_CHANNELS)
+
+
+def _channels(case: Case) -> int:
+    (layer,) = case.layers
+    return layer.in_channels if isinstance(layer, Conv2d) else layer.k
+
+
+def _conv_case(row: Row) -> Case:
+    layer = _conv(row)
+    return Case(layer.name, (layer,), int(row["batch"]), float(row["estimated_cycles_conv"]))
 
 
 def _conv(row: Row) -> Conv2d:
@@ -128,3 +137,20 @@ def _training() -> Iterator[Case]:
         )
         name = f"{row['hidden_layers']} layers of {nodes}, batch {batch}"
         yield Case(name, (forward, inputs, weights), 1, float(row["measured_mxu_flops_percent_of_peak"]))
+
+
+def _v3(odd: bool) -> Iterator[Case]:
+    for row in _rows("measured_tpu_v3"):
+        if (row["workload"] == ODD) is not odd:
+            continue
+        kind, shape = row["workload"].split("_")
+        sizes = [int(size) for size in shape.split("x")]
+        layer: Layer = Gemm(row["workload"], *sizes) if kind == "gemm" else _v3_conv(sizes)
+        yield Case(row["workload"], (layer,), int(row["batch"] or 1), float(row["measured_cycles_940mhz"]))
+
+
+def _v3_conv(sizes: list[int]) -> Conv2d:
+    _, height, width, channels, out, kernel, stride, padding = sizes
+    return Conv2d(
+        "conv", channels, height, width, out, (kernel, kernel), (stride, stride), (padding, padding), (1, 1), 1
+    )

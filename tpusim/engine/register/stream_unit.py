@@ -95,7 +95,7 @@ class StreamUnit:
     def psum(self, now: int, completing: int) -> Order | None:
         """A word whose last sum arrives in this cycle, or has arrived, meets its partial sum."""
         frame, reading = self.frame, self.reading
-        if not frame.accumulates or now % frame.period != Frame.PSUM_SLOT:
+        if not frame.accumulates or now % frame.period != frame.psum_slot:
             return None
         if not reading or reading[0].number >= completing:
             return None
