@@ -15,6 +15,7 @@ def machine(
     cols: int = 4,
     *,
     weight_buffers: int = 2,
+    array_count: int = 1,
     word_elements: int = 2,
     capacity_words: int = 4096,
     alus: int | None = None,
@@ -33,7 +34,7 @@ def machine(
     return Hardware(
         name="test",
         clock_hz=10**9,
-        array=Array(rows=rows, cols=cols, weight_buffers=weight_buffers),
+        array=Array(rows=rows, cols=cols, weight_buffers=weight_buffers, count=array_count),
         vector_memory=VectorMemory(
             capacity_bytes=capacity_words * word_elements * 4, word_elements=word_elements, element_bytes=4
         ),

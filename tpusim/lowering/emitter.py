@@ -266,7 +266,12 @@ class Emitter:
         element, burst = self.plan.hardware.vector_memory.element_bytes, self.plan.hardware.hbm.burst_bytes
         rows = (inside(box.rows, strip * strip_rows, shape[1]) for strip in range(self.plan.shape.row.strips))
         whole = sum(burst_bytes(replace(box, rows=part), shape, element, burst) for part in rows)
-        return whole * padded(len(box.channels), self.plan.hardware.hbm.channel_multiple) // len(box.channels)
+        return whole * self._stored_channels(box.channels, shape[0]) // len(box.channels)
+
+    def _stored_channels(self, channels: range, total: int) -> int:
+        """What is moved for `channels`: padding comes after the last of all channels."""
+        stop = padded(total, self.plan.hardware.hbm.channel_multiple) if channels.stop == total else channels.stop
+        return stop - channels.start
 
     def _whole_bursts(self, elements: int) -> int:
         burst = self.plan.hardware.hbm.burst_bytes

@@ -234,13 +234,19 @@ class _Search:
 
     def _load_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The ifmap of one block, from HBM or through the unpacking."""
-        elements = tilings.ifmap_words / self.folds * self.word_fill * self._stored_channels(self.shape.channels)
+        elements = (
+            tilings.ifmap_words
+            / self.folds
+            * self.word_fill
+            * self._stored_channels(self.shape.channels, self.shape.channels)
+        )
         moved = elements * self._element_cycles * self._waste("in")
         return np.maximum(moved, tilings.ifmap_words * self.hardware.vector_unit.unpack_cycles)
 
     def _spill_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The results of one block and column fold, to HBM or through the packing."""
-        channels = self._stored_channels(min(self.hardware.array.cols, self.shape.out_channels))
+        out = self.shape.out_channels
+        channels = self._stored_channels(min(self.hardware.array.cols, out), out)
         moved = tilings.psum_words * self.word_fill * channels * self._element_cycles * self._waste("out")
         return np.maximum(moved, tilings.psum_words * self.hardware.vector_unit.pack_cycles)
 
@@ -271,8 +277,10 @@ class _Search:
     def drains(self) -> bool:
         return self.hardware.sequencer.between_blocks == "drain"
 
-    def _stored_channels(self, channels: int) -> int:
-        return padded(channels, self.hardware.hbm.channel_multiple)
+    def _stored_channels(self, channels: int, of_group: int) -> float:
+        """Channels moved for `channels`, with their share of the padding after the last of all."""
+        total = of_group * self.shape.groups
+        return channels * padded(total, self.hardware.hbm.channel_multiple) / total
 
     @property
     def _element_cycles(self) -> float:
