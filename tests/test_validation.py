@@ -106,9 +106,8 @@ def test_only_the_core_of_the_chip_has_what_the_paper_does_not_describe() -> Non
 
 def test_the_command(tmp_path: Path) -> None:
     run = CliRunner().invoke
-    shown = run(
-        cli.app, ["validate", "--set-of-numbers", "v3", "--json", str(tmp_path / "v.json"), "--out", str(tmp_path)]
-    )
+    words = ["validate", "--set-of-numbers", "v3"]
+    shown = run(cli.app, [*words, "--json", str(tmp_path / "v.json"), "--out", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
     assert "gemm_256x256x256" in shown.stdout
     assert "measured" in shown.stdout
