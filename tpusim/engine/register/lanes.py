@@ -96,45 +96,45 @@ def _access(
     places, elements = results.shape[1:]
     for number in range(len(lanes)):
         order, lane = orders[head + number], lanes[number]
-        lane.address = _address(order, number, generators, hbm_lanes)
-        lane.writes = order.client == RESULT or (order.client == DMA and not order.spill)
-        if lane.address < -1 or lane.address >= memory.shape[1]:
+        lane["address"] = _address(order, number, generators, hbm_lanes)
+        lane["writes"] = order["client"] == RESULT or (order["client"] == DMA and not order["spill"])
+        if lane["address"] < -1 or lane["address"] >= memory.shape[1]:
             return number
-        if lane.address < 0:
+        if lane["address"] < 0:
             port[number] = 0
-        elif not lane.writes:
-            lane.read += 1
-            port[number] = memory[number, lane.address]
-        elif order.client == DMA:
-            lane.written += 1
-            port[number] = hbm[number, order.number]
+        elif not lane["writes"]:
+            lane["read"] += 1
+            port[number] = memory[number, lane["address"]]
+        elif order["client"] == DMA:
+            lane["written"] += 1
+            port[number] = hbm[number, order["number"]]
         else:
-            lane.written += 1
-            port[number, :elements] = results[number, order.number % places]
-            if order.accumulate:
-                port[number, :elements] += psums[number, order.number % places]
+            lane["written"] += 1
+            port[number, :elements] = results[number, order["number"] % places]
+            if order["accumulate"]:
+                port[number, :elements] += psums[number, order["number"] % places]
     return -1
 
 
 @kernel
 def _address(order: Any, number: int, generators: Records, hbm_lanes: Flags) -> int:
     """The word that lane `number` touches, or -1: it has no part in the order, or meets padding."""
-    if order.client == FREE or number >= order.lanes:
+    if order["client"] == FREE or number >= order["lanes"]:
         return -1
-    if order.client == IFMAP:
-        return _generate(generators[order.generator, number], order)
-    if order.client == DMA and not hbm_lanes[number, order.number]:
+    if order["client"] == IFMAP:
+        return _generate(generators[order["generator"], number], order)
+    if order["client"] == DMA and not hbm_lanes[number, order["number"]]:
         return -1
-    return int(order.address)
+    return int(order["address"])
 
 
 @kernel
 def _generate(setting: Any, order: Any) -> int:
-    row = setting.row + order.row * setting.row_step
-    col = setting.col + order.col * setting.col_step
-    if not setting.fed or row < 0 or row >= setting.rows or col < 0 or col >= setting.cols:
+    row = setting["row"] + order["row"] * setting["row_step"]
+    col = setting["col"] + order["col"] * setting["col_step"]
+    if not setting["fed"] or row < 0 or row >= setting["rows"] or col < 0 or col >= setting["cols"]:
         return -1
-    return int(setting.base + (row * setting.cols + col) * setting.groups + order.group)
+    return int(setting["base"] + (row * setting["cols"] + col) * setting["groups"] + order["group"])
 
 
 @kernel
@@ -147,21 +147,21 @@ def _commit(
     cols, word_elements = weight_serial.shape
     for number in range(len(lanes)):
         order, lane = orders[head + number], lanes[number]
-        if order.client == IFMAP and number < rows:
+        if order["client"] == IFMAP and number < rows:
             serial[number] = port[number, :elements]
-            lane.left, lane.buffer = elements, order.buffer
-        elif order.client == WEIGHT and number < cols:
+            lane["left"], lane["buffer"] = elements, order["buffer"]
+        elif order["client"] == WEIGHT and number < cols:
             weight_serial[number] = port[number]
-            lane.weights_left = min(word_elements, rows - order.first)
-            lane.weight_row, lane.weight_buffer = order.first, order.buffer
-        elif order.client == PSUM and number < cols:
-            psums[number, order.number % psums.shape[1]] = port[number, :elements]
-        elif lane.address >= 0 and order.client == RESULT:
-            memory[number, lane.address, :elements] = port[number, :elements]
-        elif lane.address >= 0 and order.spill:
-            hbm[number, order.number] = port[number]
-        elif lane.address >= 0:
-            memory[number, lane.address] = port[number]
+            lane["weights_left"] = min(word_elements, rows - order["first"])
+            lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
+        elif order["client"] == PSUM and number < cols:
+            psums[number, order["number"] % psums.shape[1]] = port[number, :elements]
+        elif lane["address"] >= 0 and order["client"] == RESULT:
+            memory[number, lane["address"], :elements] = port[number, :elements]
+        elif lane["address"] >= 0 and order["spill"]:
+            hbm[number, order["number"]] = port[number]
+        elif lane["address"] >= 0:
+            memory[number, lane["address"]] = port[number]
 
 
 @kernel
@@ -174,15 +174,15 @@ def _issue(
     for row in range(len(activation)):
         lane = lanes[row]
         activation[row], activation_tag[row] = 0, 0
-        if lane.left:
-            activation[row] = serial[row, elements - lane.left]
-            activation_tag[row] = 1 + lane.buffer
-            lane.left -= 1
+        if lane["left"]:
+            activation[row] = serial[row, elements - lane["left"]]
+            activation_tag[row] = 1 + lane["buffer"]
+            lane["left"] -= 1
     for col in range(len(weight)):
         lane = lanes[col]
         weight_tag[col] = -1
-        if lane.weights_left:
-            weight[col] = weight_serial[col, lane.weight_row % word_elements]
-            weight_tag[col] = lane.weight_row * buffers + lane.weight_buffer
-            lane.weight_row += 1
-            lane.weights_left -= 1
+        if lane["weights_left"]:
+            weight[col] = weight_serial[col, lane["weight_row"] % word_elements]
+            weight_tag[col] = lane["weight_row"] * buffers + lane["weight_buffer"]
+            lane["weight_row"] += 1
+            lane["weights_left"] -= 1
