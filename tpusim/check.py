@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tpusim import reference
 from tpusim.engine import datapath
-from tpusim.errors import CheckFailed
+from tpusim.errors import CheckFailed, DeadlockError, PortConflict
 from tpusim.hardware import Hardware
 from tpusim.program import Program
 from tpusim.result import Mismatch
@@ -31,11 +31,11 @@ class Verdict:
 
 @contextmanager
 def failures_named(layer: Conv2d | Gemm) -> Iterator[None]:
-    """A CheckFailed in here says which layer it is about."""
+    """A failure of the machine in here says which layer it is about."""
     try:
         yield
-    except CheckFailed as error:
-        raise CheckFailed(f"layer {layer.name}: {error}") from None
+    except (CheckFailed, DeadlockError, PortConflict) as error:
+        raise type(error)(f"layer {layer.name}: {error}") from None
 
 
 def check_layer(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardware, seed: int) -> Verdict:

@@ -55,6 +55,10 @@ class CheckFailed(TpusimError):
     """An output element differs from the reference, or two engines disagree."""
 
 
+class PortConflict(TpusimError):
+    """A register or a port of the machine was asked to do two things at once."""
+
+
 class DeadlockError(TpusimError):
     """The machine stopped with work left; the message names who waits for whom."""
 

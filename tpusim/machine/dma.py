@@ -26,29 +26,32 @@ class Words:
 
 @dataclass(frozen=True)
 class HbmWords:
-    """The words of all transfers of a Program, one after another: values [lanes, words, W], and `lanes` as above.
+    """The words of all transfers of a Program, each only for the lanes that may take part: values [place, W].
 
-    `first[step]` is where a transfer begins. Those of a spill are empty until the lanes give them.
+    Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`; lane `i` finds it at place
+    `first[step] + i * step.words + k`, for `i` below `lanes_of(step)`, and `used[place]` says whether it takes part.
+    The words of a spill are empty until the lanes give them.
     """
 
     first: dict[int, int]
-    addresses: Indices
-    lanes: NDArray[np.bool_]
+    addresses: dict[int, Indices]
+    used: NDArray[np.bool_]
     values: Tensor
 
     @classmethod
-    def of(cls, program: Program, ifmap: Tensor, filter_: Tensor, lanes: int, word_elements: int) -> HbmWords:
+    def of(cls, program: Program, ifmap: Tensor, filter_: Tensor, word_elements: int) -> HbmWords:
         """What HBM holds before the first cycle."""
         transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, Transfer)}
-        first = dict(zip(transfers, accumulate((step.words for step in transfers.values()), initial=0), strict=False))
-        total = sum(step.words for step in transfers.values())
-        addresses, mask = np.zeros(total, np.int64), np.zeros((lanes, total), np.bool_)
-        values = np.zeros((lanes, total, word_elements), np.float32)
-        for index, step in transfers.items():
-            at = slice(first[index], first[index] + step.words)
-            words = words_of(program, step, ifmap, filter_, lanes, word_elements)
-            addresses[at], mask[:, at], values[:, at] = words.addresses, words.lanes, words.values
-        return cls(first, addresses, mask, values)
+        sizes = [lanes_of(step) * step.words for step in transfers.values()]
+        first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
+        used, values = np.zeros(sum(sizes), np.bool_), np.zeros((sum(sizes), word_elements), np.float32)
+        addresses = {}
+        for (index, step), size in zip(transfers.items(), sizes, strict=True):
+            words = words_of(program, step, ifmap, filter_, lanes_of(step), word_elements)
+            at = slice(first[index], first[index] + size)
+            addresses[index], used[at] = words.addresses, words.lanes.reshape(-1)
+            values[at] = words.values.reshape(-1, word_elements)
+        return cls(first, addresses, used, values)
 
     def ofmap(self, program: Program) -> Tensor:
         """What the spills have brought, as [channel, row, col, image]; NaN where nothing came."""
@@ -56,8 +59,18 @@ class HbmWords:
         for index, at in self.first.items():
             step = program.steps[index]
             if isinstance(step, Spill):
-                store(program, step, self.values[:, at : at + step.words], ofmap)
+                words = self.values[at : at + lanes_of(step) * step.words]
+                store(program, step, words.reshape(lanes_of(step), step.words, -1), ofmap)
         return ofmap
+
+
+def lanes_of(step: Transfer) -> int:
+    """From lane 0 on, as many as may take part in a transfer."""
+    if isinstance(step, IfmapFill):
+        return (step.copies - 1) * step.fold_channels + min(step.fold_channels, len(step.box.channels))
+    if isinstance(step, FilterFill):
+        return max(len(tile.out_channels) for tile in step.tiles)
+    return len(step.box.channels)
 
 
 def words_of(program: Program, step: Transfer, ifmap: Tensor, filter_: Tensor, lanes: int, word_elements: int) -> Words:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tpusim.errors import CheckFailed
 from tpusim.hardware import Hardware
+from tpusim.machine.dma import lanes_of
 from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Step, Stream
 
 
@@ -36,9 +37,6 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
             yield "column", 0, step.cols
             yield "row", 0, step.rows
         case IfmapFill():
-            last_copy = min(step.fold_channels, len(step.box.channels))
-            yield "lane", 0, (step.copies - 1) * step.fold_channels + last_copy
-        case FilterFill():
-            yield "column", 0, max(len(tile.out_channels) for tile in step.tiles)
-        case Spill():
-            yield "column", 0, len(step.box.channels)
+            yield "lane", 0, lanes_of(step)
+        case FilterFill() | Spill():
+            yield "column", 0, lanes_of(step)

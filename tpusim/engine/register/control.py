@@ -7,25 +7,30 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tpusim.engine.deadlock import who_waits
 from tpusim.engine.register.dma_unit import DmaUnit
 from tpusim.engine.register.order import IDLE, Order
 from tpusim.engine.register.preload_unit import PreloadUnit
 from tpusim.engine.register.scoreboard import Scoreboard
 from tpusim.engine.register.stream_unit import StreamUnit
-from tpusim.errors import DeadlockError, TpusimError
+from tpusim.errors import DeadlockError, PortConflict
 from tpusim.machine.vector_memory import CLIENTS, NEVER
-
-
-class PortConflict(TpusimError):
-    """A single port was asked twice in one cycle."""
+from tpusim.program import Program
 
 
 class Control:
     """Lane 0's port: the stream's slots first, then preload, then DMA."""
 
     def __init__(
-        self, scoreboard: Scoreboard, stream: StreamUnit, preload: PreloadUnit, dma: DmaUnit, patience: int
+        self,
+        program: Program,
+        scoreboard: Scoreboard,
+        stream: StreamUnit,
+        preload: PreloadUnit,
+        dma: DmaUnit,
+        patience: int,
     ) -> None:
+        self.program = program
         self.scoreboard, self.stream, self.preload, self.dma = scoreboard, stream, preload, dma
         self.port: Counter[str] = Counter()
         self.patience, self.idle = patience, 0
@@ -45,7 +50,7 @@ class Control:
 
         Raises:
             PortConflict: when two clients own one slot.
-            DeadlockError: when nothing has moved for longer than anything can take.
+            DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
         self.preload.tick(now)
         self.dma.clock(now)
@@ -77,7 +82,5 @@ class Control:
         elif not self.stream.reading:
             self.idle += 1
         if self.idle > self.patience:
-            stuck = self.scoreboard.done.index(NEVER)
-            raise DeadlockError(
-                f"cycle {now}: nothing moves, {self.scoreboard.open} steps never finish, the first is step {stuck}"
-            )
+            stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]
+            raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")

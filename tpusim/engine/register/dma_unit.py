@@ -10,7 +10,7 @@ from math import ceil
 from tpusim.engine.register.order import Order
 from tpusim.engine.register.scoreboard import Scoreboard
 from tpusim.hardware import Hardware
-from tpusim.machine.dma import HbmWords
+from tpusim.machine.dma import HbmWords, lanes_of
 from tpusim.machine.vector_memory import DMA, NEVER
 from tpusim.machine.vector_unit import conversion_cycles
 from tpusim.program import Program, Spill, Transfer
@@ -59,12 +59,13 @@ class DmaUnit:
         if not self.moving or not self._ready(now):
             return None
         head = self.moving[0]
-        number = self.hbm.first[head.index] + head.words
+        word, step = head.words, head.step
         head.words += 1
-        if head.words == head.step.words:
+        if head.words == step.words:
             self._finish(now)
-        spill = isinstance(head.step, Spill)
-        return Order(DMA, head.index, self.hardware.lanes, int(self.hbm.addresses[number]), number=number, spill=spill)
+        address, place = int(self.hbm.addresses[head.index][word]), self.hbm.first[head.index] + word
+        spill = isinstance(step, Spill)
+        return Order(DMA, head.index, lanes_of(step), address, number=place, stride=step.words, spill=spill)
 
     def _begin(self, now: int) -> None:
         index, step = self.todo[0]

@@ -11,12 +11,13 @@ from tpusim.engine.register.kernel import kernel
 from tpusim.engine.register.order import ORDER, Order
 from tpusim.engine.register.window import Window
 from tpusim.engine.register.wires import Wires
-from tpusim.errors import CheckFailed
+from tpusim.errors import CheckFailed, PortConflict
 from tpusim.machine.dma import HbmWords
 from tpusim.machine.vector_memory import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
+Counts = NDArray[np.int64]
 Tags = NDArray[np.int8]
 Flags = NDArray[np.bool_]
 Records = NDArray[Any]
@@ -44,8 +45,10 @@ LANE = np.dtype(
 class Lanes:
     """A lane obeys one order a cycle, which the lane before it obeyed in the cycle before."""
 
-    def __init__(self, wires: Wires, generators: Records, hbm: HbmWords, depth: int, word_elements: int) -> None:
-        lanes, rows = len(hbm.values), len(wires.activation)
+    def __init__(
+        self, wires: Wires, generators: Records, hbm: HbmWords, lanes: int, depth: int, word_elements: int
+    ) -> None:
+        rows = len(wires.activation)
         cols, _, elements = wires.results.shape
         self.wires, self.generators, self.hbm = wires, generators, hbm
         self.orders = Window(np.zeros(lanes, ORDER), axis=0)
@@ -66,37 +69,50 @@ class Lanes:
 
         Raises:
             CheckFailed: when an order names a word that the vector memory does not have.
+            PortConflict: when a result is written that is not there yet, or no longer.
         """
-        lost = _access(
+        failed = _access(
             self.orders.cells, self.orders.head, self.registers, self.generators, self.memory, self.port,
-            self.wires.results, self.psums, self.hbm.values, self.hbm.lanes,
+            self.wires.results, self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
         )  # fmt: skip
-        if lost >= 0:
-            address, depth = self.registers["address"][lost], self.memory.shape[1]
-            raise CheckFailed(f"lane {lost}: word {address} is outside the vector memory's words 0..{depth - 1}")
+        if failed >= 0:
+            self._refuse(failed)
 
     def commit(self) -> None:
-        """Serializers move on, and what was read or is to be written goes where it belongs."""
-        _commit(
+        """Serializers move on, and what was read or is to be written goes where it belongs.
+
+        Raises:
+            PortConflict: when a serializer gets a word before the last one has left it.
+        """
+        failed = _commit(
             self.orders.cells, self.orders.head, self.registers, self.memory, self.port, self.serial,
             self.weight_serial, self.psums, self.hbm.values,
         )  # fmt: skip
+        if failed >= 0:
+            raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
         _issue(
             self.registers, self.serial, self.weight_serial, self.wires.activation, self.wires.activation_tag,
             self.wires.weight, self.wires.weight_tag, len(self.wires.weights),
         )  # fmt: skip
 
+    def _refuse(self, lane: int) -> None:
+        address, depth = self.registers["address"][lane], self.memory.shape[1]
+        if not -1 <= address < depth:
+            raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
+        number, complete = self.orders.registers["number"][lane], self.wires.complete[lane]
+        raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
+
 
 @kernel
 def _access(
     orders: Records, head: int, lanes: Records, generators: Records, memory: Floats, port: Floats,
-    results: Floats, psums: Floats, hbm: Floats, hbm_lanes: Flags,
+    results: Floats, psums: Floats, complete: Counts, hbm: Floats, hbm_used: Flags,
 ) -> int:  # fmt: skip
-    """Fill the port registers; the number of a lane whose address does not exist, or -1."""
+    """Fill the port registers; the number of a lane that cannot do what it should, or -1."""
     places, elements = results.shape[1:]
     for number in range(len(lanes)):
         order, lane = orders[head + number], lanes[number]
-        lane["address"] = _address(order, number, generators, hbm_lanes)
+        lane["address"] = _address(order, number, generators, hbm_used)
         lane["writes"] = order["client"] == RESULT or (order["client"] == DMA and not order["spill"])
         if lane["address"] < -1 or lane["address"] >= memory.shape[1]:
             return number
@@ -107,7 +123,9 @@ def _access(
             port[number] = memory[number, lane["address"]]
         elif order["client"] == DMA:
             lane["written"] += 1
-            port[number] = hbm[number, order["number"]]
+            port[number] = hbm[_place(order, number)]
+        elif not 0 < complete[number] - order["number"] <= places:
+            return number
         else:
             lane["written"] += 1
             port[number, :elements] = results[number, order["number"] % places]
@@ -117,15 +135,21 @@ def _access(
 
 
 @kernel
-def _address(order: Any, number: int, generators: Records, hbm_lanes: Flags) -> int:
+def _address(order: Any, number: int, generators: Records, hbm_used: Flags) -> int:
     """The word that lane `number` touches, or -1: it has no part in the order, or meets padding."""
     if order["client"] == FREE or number >= order["lanes"]:
         return -1
     if order["client"] == IFMAP:
         return _generate(generators[order["generator"], number], order)
-    if order["client"] == DMA and not hbm_lanes[number, order["number"]]:
+    if order["client"] == DMA and not hbm_used[_place(order, number)]:
         return -1
     return int(order["address"])
+
+
+@kernel
+def _place(order: Any, number: int) -> int:
+    """Where lane `number` finds its word of a transfer in HBM."""
+    return int(order["number"] + number * order["stride"])
 
 
 @kernel
@@ -141,16 +165,23 @@ def _generate(setting: Any, order: Any) -> int:
 def _commit(
     orders: Records, head: int, lanes: Records, memory: Floats, port: Floats, serial: Floats,
     weight_serial: Floats, psums: Floats, hbm: Floats,
-) -> None:  # fmt: skip
-    """Every word goes from the port to its place: a serializer, the vector unit, the memory or HBM."""
+) -> int:  # fmt: skip
+    """Every word goes from the port to its place: a serializer, the vector unit, the memory or HBM.
+
+    The number of a lane whose serializer is not empty, or -1.
+    """
     rows, elements = serial.shape
     cols, word_elements = weight_serial.shape
     for number in range(len(lanes)):
         order, lane = orders[head + number], lanes[number]
         if order["client"] == IFMAP and number < rows:
+            if lane["left"]:
+                return number
             serial[number] = port[number, :elements]
             lane["left"], lane["buffer"] = elements, order["buffer"]
         elif order["client"] == WEIGHT and number < cols:
+            if lane["weights_left"]:
+                return number
             weight_serial[number] = port[number]
             lane["weights_left"] = min(word_elements, rows - order["first"])
             lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
@@ -159,9 +190,10 @@ def _commit(
         elif lane["address"] >= 0 and order["client"] == RESULT:
             memory[number, lane["address"], :elements] = port[number, :elements]
         elif lane["address"] >= 0 and order["spill"]:
-            hbm[number, order["number"]] = port[number]
+            hbm[_place(order, number)] = port[number]
         elif lane["address"] >= 0:
             memory[number, lane["address"]] = port[number]
+    return -1
 
 
 @kernel

@@ -28,7 +28,7 @@ from tpusim.engine.register.stream_unit import Pass, StreamUnit
 from tpusim.engine.register.weights import Weights
 from tpusim.engine.register.wires import Wires
 from tpusim.engine.timing import PORT_CLIENTS, Timing, split
-from tpusim.errors import CheckFailed
+from tpusim.errors import CheckFailed, PortConflict
 from tpusim.hardware import Hardware
 from tpusim.machine.dma import HbmWords
 from tpusim.machine.systolic_array import SystolicArray
@@ -60,11 +60,11 @@ class Machine:
         check_lanes(program, hardware)
         self.program, self.hardware = program, hardware
         word, array = hardware.vector_memory.word_elements, hardware.array
-        self.hbm = HbmWords.of(program, ifmap, filter_, hardware.lanes, word)
+        self.hbm = HbmWords.of(program, ifmap, filter_, word)
         settings = Settings.of(program, hardware.lanes)
         wires = Wires(array.rows, array.cols, array.weight_buffers, program.word_fill)
         self.array, self.weights, self.deserializers = Array(wires), Weights(wires), Deserializers(wires)
-        self.lanes = Lanes(wires, settings.records, self.hbm, program.peak_words, word)
+        self.lanes = Lanes(wires, settings.records, self.hbm, hardware.lanes, program.peak_words, word)
         self.control = _control(program, hardware, settings, self.hbm)
         self.units: Sequence[Unit] = (self.lanes, self.array, self.weights, self.deserializers)
         self.now = 0
@@ -89,16 +89,17 @@ class Machine:
 
         Raises:
             CheckFailed: when a lane is sent to a word that does not exist.
-            PortConflict, DeadlockError: see Control.
+            PortConflict: when a port, a serializer or a result register is asked too early, twice or too late.
+            DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
         self.lanes.order(self._order())
         try:
             for unit in self.units:
                 unit.sample()
-        except CheckFailed as error:
-            raise CheckFailed(f"cycle {self.now}: {error}") from None
-        for unit in self.units:
-            unit.commit()
+            for unit in self.units:
+                unit.commit()
+        except (CheckFailed, PortConflict) as error:
+            raise type(error)(f"cycle {self.now}: {error}") from None
         self.now += 1
 
     def timing(self) -> Timing:
@@ -130,6 +131,7 @@ def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmW
     scoreboard = Scoreboard(len(program.steps))
     passes = Pass.all_of(program, settings, array.weight_buffers)
     return Control(
+        program,
         scoreboard,
         StreamUnit(passes, scoreboard, frame, frame.result_delay(latency) - frame.psum_delay(latency), lanes),
         PreloadUnit(program, scoreboard, array.rows, word, array.weight_buffers),

@@ -19,7 +19,8 @@ class Order(NamedTuple):
     generator, row, col, group: the address generators' setting and counts (IFMAP)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight (WEIGHT)
-    number: of the result word since the layer began (PSUM, RESULT), of the word in HBM (DMA)
+    number: of the result word since the layer began (PSUM, RESULT), of lane 0's word in HBM (DMA)
+    stride: words in HBM from one lane's to the next lane's (DMA)
     accumulate: whether a partial sum is added to the result (RESULT)
     spill: whether the word goes to HBM (DMA)
     """
@@ -35,6 +36,7 @@ class Order(NamedTuple):
     buffer: int = 0
     first: int = 0
     number: int = 0
+    stride: int = 0
     accumulate: bool = False
     spill: bool = False
 

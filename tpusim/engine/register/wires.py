@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 IN_FLIGHT = 4
-"""Result words between a lane's de-serializer and its memory: a word is written within three frames, docs/timing.md."""
+"""Result words that a lane holds between its de-serializer and its memory.
+
+A word meets its partial sum within one frame of its last sum (the next slot 1), its adds take at most one frame, and
+the result slot comes within one more: fewer than three frames, in which at most three more words can be complete.
+"""
 
 
 class Wires:
