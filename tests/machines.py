@@ -81,6 +81,7 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         rows=draw(st.integers(1, largest)),
         cols=draw(st.integers(1, largest)),
         weight_buffers=draw(st.integers(1, 2)),
+        array_count=draw(st.sampled_from([1, 1, 1, 2, 3])),
         word_elements=draw(st.integers(1, 16) if words is None else words),
         capacity_words=draw(st.sampled_from([12, 24, 60, 150, 1000, 8000])),
         alus=draw(st.sampled_from([1, 4, 16, 64, 1000])),

@@ -13,6 +13,7 @@ from tpusim import reference
 from tpusim.check import failures_named
 from tpusim.engine import register
 from tpusim.engine.register import wires
+from tpusim.engine.register.result_queue import ResultQueue
 from tpusim.errors import CheckFailed, DeadlockError, PortConflict
 from tpusim.lowering.channel_first import lower
 from tpusim.machine import dma
@@ -32,6 +33,13 @@ def started(program: Program = PROGRAM) -> register.Machine:
     return register.Machine(program, MACHINE, *OPERANDS)
 
 
+def reframed(running: register.Machine, frame: Frame) -> register.Machine:
+    """The machine with another frame on its port."""
+    stream = running.control.stream
+    stream.frame, stream.queues = frame, [ResultQueue(frame, 0, stream.scoreboard)]
+    return running
+
+
 def run(machine: register.Machine) -> None:
     with failures_named(LAYER):
         while not machine.finished:
@@ -49,7 +57,7 @@ class Clashing(Frame):
 def test_two_clients_in_one_slot() -> None:
     running = started()
     frame = running.control.stream.frame
-    running.control.stream.frame = Clashing(frame.period, frame.elements, frame.add_cycles, frame.accumulates)
+    reframed(running, Clashing(frame.period, frame.elements, frame.add_cycles, frame.accumulates))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: two clients of the stream ask for lane 0's port"):
         run(running)
 
@@ -57,7 +65,7 @@ def test_two_clients_in_one_slot() -> None:
 def test_a_frame_too_short_for_the_serializers() -> None:
     running = started()
     assert running.control.stream.frame.elements == 4
-    running.control.stream.frame = replace(running.control.stream.frame, period=3)
+    reframed(running, replace(running.control.stream.frame, period=3))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
         run(running)
 

@@ -264,7 +264,7 @@ class _Search:
 
     def _moving(self, cycles: Cycles, pieces: int) -> Cycles:
         """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
-        return np.maximum(cycles, (cycles + pieces * self.hardware.latency_cycles) / 2)
+        return np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2)
 
     def _ifmap_pieces(self) -> int:
         return min(MOST_PIECES, self.folds if self.folds > 1 else self.shape.row.extent)

@@ -16,9 +16,10 @@ Tags = NDArray[np.int8]
 class Array:
     """Registers of every PE; a PE multiplies with the weight buffer that its activation names."""
 
-    def __init__(self, wires: Wires) -> None:
-        _, rows, cols = wires.weights.shape
-        self.wires, self.rows = wires, rows
+    def __init__(self, wires: Wires, array: int) -> None:
+        self.activation, self.activation_tag = wires.activation[array], wires.activation_tag[array]
+        self.weights, self.bottom, self.bottom_tag = wires.weights[array], wires.sums[array], wires.sums_tag[array]
+        _, rows, cols = self.weights.shape
         self.activations = Window(np.zeros((rows, cols), np.float32), axis=1)
         self.tags = Window(np.zeros((rows, cols), np.int8), axis=1)
         self.sums = Window(np.zeros((rows, cols), np.float32), axis=0)
@@ -30,18 +31,17 @@ class Array:
 
     def sample(self) -> None:
         """Work out what the registers will hold; the bottom row, which others see, is not touched."""
-        wires = self.wires
         _multiply(
             self.activations.cells, self.tags.cells, self.sums.cells, self.activations.head - 1, self.sums.head - 1,
-            wires.activation, wires.activation_tag, wires.weights,
+            self.activation, self.activation_tag, self.weights,
         )  # fmt: skip
 
     def commit(self) -> None:
         """All registers take their new value."""
         for window in (self.activations, self.tags, self.sums):
             window.shift()
-        self.wires.sums[:] = self.sums.registers[-1]
-        self.wires.sums_tag[:] = self.tags.registers[-1]
+        self.bottom[:] = self.sums.registers[-1]
+        self.bottom_tag[:] = self.tags.registers[-1]
 
 
 @kernel

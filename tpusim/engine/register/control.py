@@ -6,6 +6,7 @@ Nothing here looks ahead: a step starts in the first cycle in which all it needs
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from tpusim.engine.deadlock import who_waits
 from tpusim.engine.register.dma_unit import DmaUnit
@@ -45,8 +46,8 @@ class Control:
         """When the last step is done and its last word in HBM."""
         return max(self.dma.end, *self.scoreboard.done)
 
-    def cycle(self, now: int, complete: int, completing: int) -> Order:
-        """Lane 0's order; `complete` result words have been collected before this cycle, `completing` after.
+    def cycle(self, now: int, complete: Sequence[int], completing: Sequence[int]) -> Order:
+        """Lane 0's order; of each array `complete` words were collected before this cycle, `completing` after it.
 
         Raises:
             PortConflict: when two clients own one slot.
@@ -61,7 +62,7 @@ class Control:
         self._book(order, now)
         return order
 
-    def _arbitrate(self, now: int, complete: int, completing: int) -> Order:
+    def _arbitrate(self, now: int, complete: Sequence[int], completing: Sequence[int]) -> Order:
         """At most one access a cycle."""
         stream = self.stream
         ifmap, psum, result = stream.ifmap(now), stream.psum(now, completing), stream.result(now, complete)
@@ -79,7 +80,7 @@ class Control:
             self.idle = 0
         elif self.dma.bus or self.preload.injecting or self.stream.running(now):
             self.idle = 0
-        elif not self.stream.reading:
+        elif not self.stream.waiting:
             self.idle += 1
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]

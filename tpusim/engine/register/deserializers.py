@@ -16,31 +16,33 @@ Ints = NDArray[np.int64]
 class Deserializers:
     """A word register a column; a full word moves on to the vector unit."""
 
-    def __init__(self, wires: Wires) -> None:
-        cols, _, elements = wires.results.shape
-        self.wires, self.elements = wires, elements
+    def __init__(self, wires: Wires, array: int) -> None:
+        self.bottom, self.bottom_tag = wires.sums[array], wires.sums_tag[array]
+        self.results, self.completed = wires.results[array], wires.complete[array]
+        cols, _, elements = self.results.shape
+        self.elements = elements
         self.word = np.zeros((cols, elements), np.float32)
         self.held = np.zeros(cols, np.int64)
-        self.sums, self.tags = wires.sums.copy(), wires.sums_tag.copy()
+        self.sums, self.tags = self.bottom.copy(), self.bottom_tag.copy()
 
     @property
     def complete(self) -> int:
         """Words lane 0 has collected."""
-        return int(self.wires.complete[0])
+        return int(self.completed[0])
 
     @property
     def completing(self) -> int:
         """The same, with the word whose last sum is just leaving the array."""
-        return self.complete + bool(self.wires.sums_tag[0] and self.held[0] == self.elements - 1)
+        return self.complete + bool(self.bottom_tag[0] and self.held[0] == self.elements - 1)
 
     def sample(self) -> None:
         """Look at the bottom of the array."""
-        self.sums[:] = self.wires.sums
-        self.tags[:] = self.wires.sums_tag
+        self.sums[:] = self.bottom
+        self.tags[:] = self.bottom_tag
 
     def commit(self) -> None:
         """A sum joins its word; a full word goes to the vector unit."""
-        _collect(self.sums, self.tags, self.word, self.held, self.wires.results, self.wires.complete)
+        _collect(self.sums, self.tags, self.word, self.held, self.results, self.completed)
 
 
 @kernel

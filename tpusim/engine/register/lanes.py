@@ -27,9 +27,6 @@ LANE = np.dtype(
         # The port in this cycle: the word touched, -1 for none, and whether it is written.
         ("address", np.int64),
         ("writes", np.int64),
-        # The ifmap serializer: elements left to issue, and the weight buffer they are meant for.
-        ("left", np.int64),
-        ("buffer", np.int64),
         # The weight serializer: weights left to issue, the row of the next, and the buffer they go to.
         ("weights_left", np.int64),
         ("weight_row", np.int64),
@@ -48,14 +45,16 @@ class Lanes:
     def __init__(
         self, wires: Wires, generators: Records, hbm: HbmWords, lanes: int, depth: int, word_elements: int
     ) -> None:
-        rows = len(wires.activation)
-        cols, _, elements = wires.results.shape
+        arrays, rows = wires.activation.shape
+        _, cols, _, elements = wires.results.shape
         self.wires, self.generators, self.hbm = wires, generators, hbm
         self.orders = Window(np.zeros(lanes, ORDER), axis=0)
         self.registers = np.zeros(lanes, LANE)
         self.memory = np.zeros((lanes, depth, word_elements), np.float32)
         self.port = np.zeros((lanes, word_elements), np.float32)
-        self.serial = np.zeros((rows, elements), np.float32)
+        # Ifmap serializers: the word, elements left to issue, and the weight buffer they are meant for.
+        self.serial = np.zeros((arrays, rows, elements), np.float32)
+        self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
         self.weight_serial = np.zeros((cols, word_elements), np.float32)
         self.psums = np.zeros_like(wires.results)
 
@@ -86,20 +85,21 @@ class Lanes:
         """
         failed = _commit(
             self.orders.cells, self.orders.head, self.registers, self.memory, self.port, self.serial,
-            self.weight_serial, self.psums, self.hbm.values,
+            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values,
         )  # fmt: skip
         if failed >= 0:
             raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
         _issue(
-            self.registers, self.serial, self.weight_serial, self.wires.activation, self.wires.activation_tag,
-            self.wires.weight, self.wires.weight_tag, len(self.wires.weights),
+            self.registers, self.serial, self.left, self.buffer, self.weight_serial, self.wires.activation,
+            self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
         )  # fmt: skip
 
     def _refuse(self, lane: int) -> None:
         address, depth = self.registers["address"][lane], self.memory.shape[1]
         if not -1 <= address < depth:
             raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
-        number, complete = self.orders.registers["number"][lane], self.wires.complete[lane]
+        order = self.orders.registers[lane]
+        number, complete = order["number"], self.wires.complete[order["array"], lane]
         raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
 
 
@@ -109,7 +109,7 @@ def _access(
     results: Floats, psums: Floats, complete: Counts, hbm: Floats, hbm_used: Flags,
 ) -> int:  # fmt: skip
     """Fill the port registers; the number of a lane that cannot do what it should, or -1."""
-    places, elements = results.shape[1:]
+    places, elements = results.shape[2:]
     for number in range(len(lanes)):
         order, lane = orders[head + number], lanes[number]
         lane["address"] = _address(order, number, generators, hbm_used)
@@ -124,13 +124,14 @@ def _access(
         elif order["client"] == DMA:
             lane["written"] += 1
             port[number] = hbm[_place(order, number)]
-        elif not 0 < complete[number] - order["number"] <= places:
+        elif not 0 < complete[order["array"], number] - order["number"] <= places:
             return number
         else:
             lane["written"] += 1
-            port[number, :elements] = results[number, order["number"] % places]
+            array, place = order["array"], order["number"] % places
+            port[number, :elements] = results[array, number, place]
             if order["accumulate"]:
-                port[number, :elements] += psums[number, order["number"] % places]
+                port[number, :elements] += psums[array, number, place]
     return -1
 
 
@@ -164,21 +165,22 @@ def _generate(setting: Any, order: Any) -> int:
 @kernel
 def _commit(
     orders: Records, head: int, lanes: Records, memory: Floats, port: Floats, serial: Floats,
-    weight_serial: Floats, psums: Floats, hbm: Floats,
+    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats,
 ) -> int:  # fmt: skip
     """Every word goes from the port to its place: a serializer, the vector unit, the memory or HBM.
 
     The number of a lane whose serializer is not empty, or -1.
     """
-    rows, elements = serial.shape
+    _, rows, elements = serial.shape
     cols, word_elements = weight_serial.shape
     for number in range(len(lanes)):
         order, lane = orders[head + number], lanes[number]
+        array = order["array"]
         if order["client"] == IFMAP and number < rows:
-            if lane["left"]:
+            if left[array, number]:
                 return number
-            serial[number] = port[number, :elements]
-            lane["left"], lane["buffer"] = elements, order["buffer"]
+            serial[array, number] = port[number, :elements]
+            left[array, number], buffer[array, number] = elements, order["buffer"]
         elif order["client"] == WEIGHT and number < cols:
             if lane["weights_left"]:
                 return number
@@ -186,7 +188,7 @@ def _commit(
             lane["weights_left"] = min(word_elements, rows - order["first"])
             lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
         elif order["client"] == PSUM and number < cols:
-            psums[number, order["number"] % psums.shape[1]] = port[number, :elements]
+            psums[array, number, order["number"] % psums.shape[2]] = port[number, :elements]
         elif lane["address"] >= 0 and order["client"] == RESULT:
             memory[number, lane["address"], :elements] = port[number, :elements]
         elif lane["address"] >= 0 and order["spill"]:
@@ -198,23 +200,25 @@ def _commit(
 
 @kernel
 def _issue(
-    lanes: Records, serial: Floats, weight_serial: Floats, activation: Floats, activation_tag: Tags,
-    weight: Floats, weight_tag: Ints, buffers: int,
+    lanes: Records, serial: Floats, left: Counts, buffer: Counts, weight_serial: Floats, activation: Floats,
+    activation_tag: Tags, weight: Floats, weight_tag: Ints, buffers: int,
 ) -> None:  # fmt: skip
-    """Every serializer puts its next element on its wire."""
-    elements, word_elements = serial.shape[1], weight_serial.shape[1]
-    for row in range(len(activation)):
-        lane = lanes[row]
-        activation[row], activation_tag[row] = 0, 0
-        if lane["left"]:
-            activation[row] = serial[row, elements - lane["left"]]
-            activation_tag[row] = 1 + lane["buffer"]
-            lane["left"] -= 1
-    for col in range(len(weight)):
+    """Every serializer puts its next element on its wire; weights go on to the next array a cycle later."""
+    (arrays, rows, elements), word_elements = serial.shape, weight_serial.shape[1]
+    for array in range(arrays):
+        for row in range(rows):
+            activation[array, row], activation_tag[array, row] = 0, 0
+            if left[array, row]:
+                activation[array, row] = serial[array, row, elements - left[array, row]]
+                activation_tag[array, row] = 1 + buffer[array, row]
+                left[array, row] -= 1
+    for array in range(arrays - 1, 0, -1):
+        weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
+    for col in range(weight.shape[1]):
         lane = lanes[col]
-        weight_tag[col] = -1
+        weight_tag[0, col] = -1
         if lane["weights_left"]:
-            weight[col] = weight_serial[col, lane["weight_row"] % word_elements]
-            weight_tag[col] = lane["weight_row"] * buffers + lane["weight_buffer"]
+            weight[0, col] = weight_serial[col, lane["weight_row"] % word_elements]
+            weight_tag[0, col] = lane["weight_row"] * buffers + lane["weight_buffer"]
             lane["weight_row"] += 1
             lane["weights_left"] -= 1

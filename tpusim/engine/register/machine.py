@@ -62,11 +62,13 @@ class Machine:
         word, array = hardware.vector_memory.word_elements, hardware.array
         self.hbm = HbmWords.of(program, ifmap, filter_, word)
         settings = Settings.of(program, hardware.lanes)
-        wires = Wires(array.rows, array.cols, array.weight_buffers, program.word_fill)
-        self.array, self.weights, self.deserializers = Array(wires), Weights(wires), Deserializers(wires)
+        wires, arrays = Wires(array, program.word_fill), range(array.count)
+        self.arrays = [Array(wires, number) for number in arrays]
+        self.weights = [Weights(wires, number) for number in arrays]
+        self.deserializers = [Deserializers(wires, number) for number in arrays]
         self.lanes = Lanes(wires, settings.records, self.hbm, hardware.lanes, program.peak_words, word)
         self.control = _control(program, hardware, settings, self.hbm)
-        self.units: Sequence[Unit] = (self.lanes, self.array, self.weights, self.deserializers)
+        self.units: Sequence[Unit] = (self.lanes, *self.arrays, *self.weights, *self.deserializers)
         self.now = 0
 
     @property
@@ -119,14 +121,15 @@ class Machine:
     def _order(self) -> Order:
         if self.control.finished:
             return IDLE
-        return self.control.cycle(self.now, self.deserializers.complete, self.deserializers.completing)
+        complete, completing = zip(*((each.complete, each.completing) for each in self.deserializers), strict=True)
+        return self.control.cycle(self.now, complete, completing)
 
 
 def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords) -> Control:
     """The control unit. The frame and the distance of its slots are the machine's definition, docs/timing.md."""
     array, lanes, word = hardware.array, hardware.lanes, hardware.vector_memory.word_elements
-    adds = add_cycles(program.word_fill, lanes, hardware.vector_unit.alus)
-    frame = Frame.of(program.word_fill, adds, program.accumulates)
+    adds = add_cycles(program.word_fill * array.count, lanes, hardware.vector_unit.alus)
+    frame = Frame.of(program.word_fill, adds, program.accumulates, array.count)
     latency = SystolicArray(array.rows, array.cols, array.weight_buffers).word_latency(program.word_fill)
     scoreboard = Scoreboard(len(program.steps))
     passes = Pass.all_of(program, settings, array.weight_buffers)

@@ -17,9 +17,10 @@ class Order(NamedTuple):
     lanes: take part, from lane 0 on
     address: of the word, -1 for a word that is not there; of an ifmap word every lane finds its own
     generator, row, col, group: the address generators' setting and counts (IFMAP)
+    array: which array's serializers or results (IFMAP, PSUM, RESULT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight (WEIGHT)
-    number: of the result word since the layer began (PSUM, RESULT), of lane 0's word in HBM (DMA)
+    number: of the array's result word since the layer began (PSUM, RESULT), of lane 0's word in HBM (DMA)
     stride: words in HBM from one lane's to the next lane's (DMA)
     accumulate: whether a partial sum is added to the result (RESULT)
     spill: whether the word goes to HBM (DMA)
@@ -33,6 +34,7 @@ class Order(NamedTuple):
     row: int = 0
     col: int = 0
     group: int = 0
+    array: int = 0
     buffer: int = 0
     first: int = 0
     number: int = 0

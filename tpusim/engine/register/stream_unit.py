@@ -1,14 +1,16 @@
-"""Issues streams, and follows each of their words until it is written."""
+"""Issues streams and reads their ifmap words, array after array."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpusim.engine.register.generators import Settings
 from tpusim.engine.register.order import Order
+from tpusim.engine.register.result_queue import ResultQueue
 from tpusim.engine.register.scoreboard import Scoreboard
-from tpusim.machine.vector_memory import IFMAP, NEVER, PSUM, RESULT, Frame
+from tpusim.machine.vector_memory import IFMAP, Frame
 from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Stream
 
 
@@ -38,16 +40,6 @@ class Pass:
         return passes
 
 
-@dataclass(slots=True)
-class _Word:
-    """A result word on its way from the array to its memory; `number` counts them since the layer began."""
-
-    at: Pass
-    word: int
-    number: int
-    summed: int = NEVER
-
-
 class StreamUnit:
     """One pass at a time, on the frame grid."""
 
@@ -56,10 +48,9 @@ class StreamUnit:
         self.todo = deque(passes)
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
-        self.word = self.number = self.adding = 0
+        self.word = self.adding = 0
         self.counts = (0, 0, 0)
-        self.reading: deque[_Word] = deque()
-        self.summing: deque[_Word] = deque()
+        self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
         self.cause = "starved"
         self.use: Counter[str] = Counter()
 
@@ -80,49 +71,36 @@ class StreamUnit:
 
     def ifmap(self, now: int) -> Order | None:
         """The next ifmap word, when one is due in this cycle; the nested counters move on."""
-        if not self.issued_at < now <= self.over_at or now % self.frame.period != Frame.IFMAP_SLOT:
+        array = now % self.frame.period - Frame.IFMAP_SLOT
+        if not self.issued_at < now <= self.over_at or array >= self.frame.arrays:
             return None
         at, (row, col, group) = self.current, self.counts
-        order = Order(
-            IFMAP, at.index, self.lanes, generator=at.generator, row=row, col=col, group=group, buffer=at.buffer
-        )
-        self.reading.append(_Word(at, self.word, self.number))
-        self.number += 1
+        if self.word == at.step.words:
+            return None
+        order = Order(IFMAP, at.index, self.lanes, -1, at.generator, row, col, group, array=array, buffer=at.buffer)
+        self.queues[array].read(at, self.word)
         self.word += 1
         self.counts = _next(self.counts, at.step.reads[0].pattern.counts)
         return order
 
-    def psum(self, now: int, completing: int) -> Order | None:
-        """A word whose last sum arrives in this cycle, or has arrived, meets its partial sum."""
-        frame, reading = self.frame, self.reading
-        if not frame.accumulates or now % frame.period != frame.psum_slot:
-            return None
-        if not reading or reading[0].number >= completing:
-            return None
-        word = reading.popleft()
-        word.summed = now
-        self.summing.append(word)
-        step = word.at.step
-        if not step.accumulate:
-            return None
-        self.adding += frame.add_cycles
-        return Order(PSUM, word.at.index, step.cols, step.result_base + word.word, number=word.number)
+    def psum(self, now: int, completing: Sequence[int]) -> Order | None:
+        """A partial sum that is due; `completing` words of each array are collected after this cycle."""
+        for queue, words in zip(self.queues, completing, strict=True):
+            if order := queue.psum(now, words):
+                # The adds of a frame's words go on side by side.
+                self.adding += 0 if queue.array else self.frame.add_cycles
+                return order
+        return None
 
-    def result(self, now: int, complete: int) -> Order | None:
-        """A word that is complete, or whose adds are done, is written."""
-        if now % self.frame.period != self.frame.result_slot or not self._written_next(now, complete):
-            return None
-        word = (self.summing if self.frame.accumulates else self.reading).popleft()
-        step = word.at.step
-        if word.word == step.words - 1:
-            self.scoreboard.finish(word.at.index, now + 1)
-        address = step.result_base + word.word
-        return Order(RESULT, word.at.index, step.cols, address, number=word.number, accumulate=step.accumulate)
+    def result(self, now: int, complete: Sequence[int]) -> Order | None:
+        """A result that is due; `complete` words of each array have been collected before this cycle."""
+        found = (queue.result(now, words) for queue, words in zip(self.queues, complete, strict=True))
+        return next((order for order in found if order), None)
 
-    def _written_next(self, now: int, complete: int) -> bool:
-        if self.frame.accumulates:
-            return bool(self.summing) and now >= self.summing[0].summed + self.frame.add_cycles
-        return bool(self.reading) and self.reading[0].number < complete
+    @property
+    def waiting(self) -> bool:
+        """Whether words are on their way through an array."""
+        return any(queue.reading for queue in self.queues)
 
     def _waits_for(self, now: int) -> str | None:
         """Why the next stream cannot be issued in this cycle; None when it can."""
@@ -141,7 +119,7 @@ class StreamUnit:
         """The next stream reads its first word in the cycle after this one."""
         self.current = self.todo.popleft()
         self.issued += 1
-        self.issued_at, self.over_at = now, now + self.current.step.words * self.frame.period
+        self.issued_at, self.over_at = now, now + self.frame.frames(self.current.step.words) * self.frame.period
         self.sums_ready = now + 1 + self.sum_delay
         self.word, self.counts = 0, (0, 0, 0)
 

@@ -17,7 +17,8 @@ def trace(machine: Machine) -> Iterator[Cycle]:
     while not machine.finished:
         number = machine.now
         machine.clock()
-        yield Cycle(number, _ports(machine), machine.array.working, machine.weights.moving)
+        working = sum(each.working for each in machine.arrays)
+        yield Cycle(number, _ports(machine), working, sum(each.moving for each in machine.weights))
 
 
 def _ports(machine: Machine) -> str:

@@ -16,9 +16,9 @@ Ints = NDArray[np.int32]
 class Weights:
     """A moving register and its tag in every PE; one or two weight registers, which are wires to the multiplier."""
 
-    def __init__(self, wires: Wires) -> None:
-        _, rows, cols = wires.weights.shape
-        self.wires = wires
+    def __init__(self, wires: Wires, array: int) -> None:
+        self.weight, self.weight_tag, self.kept = wires.weight[array], wires.weight_tag[array], wires.weights[array]
+        _, rows, cols = self.kept.shape
         self.weights = Window(np.zeros((rows, cols), np.float32), axis=0)
         self.tags = Window(np.full((rows, cols), -1, np.int32), axis=0)
 
@@ -29,14 +29,14 @@ class Weights:
 
     def sample(self) -> None:
         """What enters the top of every column."""
-        self.weights.cells[self.weights.head - 1] = self.wires.weight
-        self.tags.cells[self.tags.head - 1] = self.wires.weight_tag
+        self.weights.cells[self.weights.head - 1] = self.weight
+        self.tags.cells[self.tags.head - 1] = self.weight_tag
 
     def commit(self) -> None:
         """All move down by one; a weight that reaches its row is kept there."""
         self.weights.shift()
         self.tags.shift()
-        _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights)
+        _keep(self.weights.cells, self.tags.cells, self.weights.head, self.kept)
 
 
 @kernel
