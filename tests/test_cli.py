@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tpusim import cli, screen
+from tpusim.engine import event, register
 from tpusim.errors import DeadlockError
 from tpusim.result import Mismatch
 from tpusim.simulate import simulate
@@ -29,6 +33,7 @@ layers:
      out_channels: 5, kernel: 3, padding: 1}
   - {name: fc, op: gemm, m: batch, n: 7, k: 9}
 """
+COMMANDS = [each.name or each.callback.__name__ for each in cli.app.registered_commands if each.callback]
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
 
 
@@ -157,11 +162,27 @@ def test_in_a_process_of_its_own() -> None:
     assert bad.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["run", "list", "plot", None])
+@pytest.mark.parametrize("name", [None, *COMMANDS])
 def test_help_has_an_example(name: str | None) -> None:
     result = tpusim(*([name] if name else []), "--help")
     assert result.exit_code == 0
     assert "Example: tpusim " in result.stdout
+
+
+def test_every_example_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order; only the check of all of ResNet-50 is left out."""
+    monkeypatch.setattr(cli, "simulate", partial(simulate_unchecked, simulate))
+    examples = [cli.app.info.epilog, *(each.epilog for each in cli.app.registered_commands)]
+    assert len(examples) == len(COMMANDS) + 1
+    for example in examples:
+        assert isinstance(example, str)
+        words = shlex.split(example.removeprefix("Example: tpusim "))
+        result = tpusim(*words)
+        assert result.exit_code == 0, f"{example}: {result.output}"
+
+
+def simulate_unchecked(real: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return real(*arguments, **{**options, "check": False})
 
 
 def test_version() -> None:
@@ -382,12 +403,12 @@ def test_a_trace_on_the_screen_and_in_a_file() -> None:
     shown = tpusim("trace", "small.yaml", *TINY, "--layers", "fc")
     assert shown.exit_code == 0, shown.output
     cycles = json.loads(run_small("--layers", "fc", "--json", "-").stdout)["total"]["cycles"]
-    numbers = [int(line.split()[0]) for line in shown.stdout.splitlines()[3:]]
+    numbers = [int(line.split()[0]) for line in shown.stdout.splitlines()[4:]]
     assert numbers == list(range(cycles))
     assert tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--out", "trace.txt").exit_code == 0
     assert Path("trace.txt").read_text() == shown.stdout
     part = tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--from", "5", "--to", "9").stdout.splitlines()
-    assert part[3:] == shown.stdout.splitlines()[8:13]
+    assert part[4:] == shown.stdout.splitlines()[9:14]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
@@ -408,11 +429,81 @@ def test_every_engine_reports_the_same(engine: str) -> None:
     assert other["engine"] == engine
 
 
+@pytest.mark.parametrize("missing", ["numba", "llvmlite"])
 @pytest.mark.parametrize("arguments", [("run", "--engine", "register"), ("trace", "--layers", "fc")])
-def test_without_numba_the_message_says_what_to_install(arguments: tuple[str, ...]) -> None:
-    hidden = "import sys; sys.modules['numba'] = None; from tpusim.cli import main; main()"
+def test_without_numba_the_message_says_what_to_install(arguments: tuple[str, ...], missing: str) -> None:
+    hidden = f"import sys; sys.modules['{missing}'] = None; from tpusim.cli import main; main()"
     words = [sys.executable, "-c", hidden, arguments[0], "small.yaml", *TINY, *arguments[1:]]
     shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert shown.returncode == 2
-    assert "needs Numba, which is not installed: python -m pip install numba" in shown.stderr
+    assert "the register engine needs Numba, which cannot be imported (" in shown.stderr
+    assert shown.stderr.endswith(f"): {sys.executable} -m pip install numba\n")
+    assert shown.stderr.count("\n") == 1
     assert "Traceback" not in shown.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_a_trace() -> None:
+    """`tpusim trace ... | head` does not go on simulating."""
+    words = [sys.executable, "-m", "tpusim", "trace", "vgg16", "--layers", "conv1_2"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline().startswith("lanes: ")
+        process.stdout.close()
+        _, messages = process.communicate(timeout=60)
+    assert (process.returncode, messages) == (0, "")
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "trace.txt")])
+def test_a_trace_that_skips_tells_how_far_it_is(out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
+    Path("long.yaml").write_text("name: long\nlayers: [{name: fc, op: gemm, m: 300, n: 8, k: 60}]\n")
+    result = tpusim("trace", "long.yaml", *TINY, "--from", "5000", "--to", "5002", *out)
+    assert result.exit_code == 0, result.output
+    total = "5,003" if out else "5,000"
+    assert result.stderr.splitlines() == [f"{1024 * k:,}/{total} cycles ..." for k in range(1, 5)]
+
+
+def test_a_register_run_tells_how_far_a_layer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
+    lines = run_small("--engine", "register", "--layers", "conv1").stderr.splitlines()
+    assert lines[0] == "0/1 conv1: 1,024 cycles ..."
+    assert lines[-1] == "1/1 conv1 ..."
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "trace.txt"), ("--out", "trace.png")])
+def test_an_interrupted_trace_says_so(out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(register.Machine, "clock", interrupted)
+    result = tpusim("trace", "small.yaml", *TINY, "--layers", "fc", *out)
+    assert result.exit_code == 130
+    assert result.stderr == "Interrupted; no file was written.\n"
+    assert files() == UNTOUCHED
+
+
+def test_a_trace_of_another_length_than_the_event_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = event.run
+    for by, says in ((1, r"\d+ in"), (-1, "more in")):
+
+        def wrong(*arguments: Any, by: int = by) -> Any:
+            timing = sound(*arguments)
+            return replace(timing, cycles=timing.cycles + by)
+
+        monkeypatch.setattr(event, "run", wrong)
+        result = tpusim("trace", "small.yaml", *TINY, "--layers", "fc")
+        assert result.exit_code == 1
+        assert re.search(rf"layer fc: the engines disagree: \d+ cycles in the event engine, {says}", result.stderr)
+
+
+@pytest.mark.parametrize("arguments", [("run", "--engine", "register"), ("trace", "--layers", "fc")])
+def test_too_little_memory_is_told(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(register.Machine, "__init__", full)
+    result = tpusim(arguments[0], "small.yaml", *TINY, *arguments[1:])
+    assert result.exit_code == 2
+    assert "too little memory for the register engine; take a smaller --batch, or --engine event" in result.stderr
+    assert result.stderr.startswith("Error: layer ")

@@ -16,7 +16,7 @@ from tpusim.engine import event
 from tpusim.engine.timing import Timing
 from tpusim.errors import CheckFailed
 from tpusim.lowering.channel_first import lower
-from tpusim.outcome import ENGINES
+from tpusim.outcome import ENGINES, unwatched
 from tpusim.program import FilterFill, IfmapFill, Program, Spill, Step, Stream
 from tpusim.simulate import LOWERINGS
 from tpusim.workload import Workload
@@ -86,7 +86,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 
 def verdict_of(program: Program, engine: str = "event") -> Verdict:
-    return next(ENGINES[engine](Workload("net", BATCH, (LAYER,)), MACHINE, [program], True, 0))[1]
+    return next(ENGINES[engine](Workload("net", BATCH, (LAYER,)), MACHINE, [program], True, 0, unwatched))[1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -64,6 +64,14 @@ def test_units_of_the_machine_never_import_one_another(module: Path) -> None:
     assert not any(other.startswith("machine") for other in imports(PACKAGE / module.with_suffix(".py")))
 
 
+DATA_PATH = {f"engine.register.{name}" for name in ("lanes", "array", "weights", "deserializers")}
+
+
+@pytest.mark.parametrize("unit", sorted(DATA_PATH))
+def test_units_of_the_data_path_meet_only_in_wires(unit: str) -> None:
+    assert not imports((PACKAGE / unit.replace(".", "/")).with_suffix(".py")) & DATA_PATH
+
+
 def test_the_reference_shares_no_code() -> None:
     assert imports(PACKAGE / "reference.py") <= {"errors", "workload"}
 

@@ -6,21 +6,23 @@ Exit codes: 0 done; 1 the check failed or the machine deadlocked; 2 bad input; 1
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tpusim import cli_validate
-from tpusim.engine.trace import MOST_CYCLES, Cycle
+from tpusim.engine.trace import Cycle, Watch
 from tpusim.errors import CheckFailed, InputError
 from tpusim.files import probe, write
 from tpusim.hardware import load_hardware
 from tpusim.outcome import ENGINES
 from tpusim.report import tables, trace_text
 from tpusim.report.load import RESULT_FILE, read_result
+from tpusim.report.trace_size import MOST_CYCLES
 from tpusim.screen import Meter, Progress, report
 from tpusim.simulate import LOWERINGS, select_layers, simulate
 from tpusim.simulate import trace as simulated_trace
@@ -120,7 +122,14 @@ def run(
         report_to = sys.stderr if json == "-" else sys.stdout
         with Progress(work, report_to) as progress:
             result = simulate(
-                work, machine, lowering=lowering, engine=engine, check=check, seed=seed, progress=progress
+                work,
+                machine,
+                lowering=lowering,
+                engine=engine,
+                check=check,
+                seed=seed,
+                progress=progress,
+                watch=progress.watch,
             )
         for file in files:
             write(file, f"{result.to_json()}\n".encode())
@@ -131,7 +140,7 @@ def run(
             raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
 
 
-@app.command(epilog="Example: tpusim trace paper_fig10 --hardware tiny_4x4 --batch 2")
+@app.command(epilog="Example: tpusim trace tiny --layers fig10 --hardware tiny_4x4 --batch 2")
 def trace(
     workload: WorkloadOption,
     hardware: HardwareOption = "tpu_v2",
@@ -147,7 +156,7 @@ def trace(
     ] = None,
 ) -> None:
     """Show what every lane does in every cycle of one layer, from the register engine."""
-    with errors_reported():
+    with errors_reported(), _interruption_told():
         if last is not None and last < first:
             raise InputError(f"--to {last} comes before --from {first}")
         work = select_layers(load_workload(workload, batch=batch), layers)
@@ -161,14 +170,22 @@ def trace(
             raise InputError(f"--from {first}: the layer has {total:,} cycles")
         if out is not None and out.suffix != ".txt" and end - first > MOST_CYCLES:
             raise InputError(f"{out}: a picture holds {MOST_CYCLES:,} cycles, not {end - first:,}; use --from and --to")
-        shown = islice(cycles, first, end)
         if out is None:
-            for line in trace_text.lines(shown):
-                say(sys.stdout, line)
+            _print(cycles, first, end)
         else:
             with Meter(end) as meter:
-                write(out, _traced(list(_metered(shown, meter)), f"{work.name} {work.layers[0].name}", out))
+                shown = list(_until(end, cycles(first, lambda done: meter.show(done, "cycles"))))
+                write(out, _traced(shown, f"{work.name} {work.layers[0].name}", out))
             say(sys.stdout, str(out))
+
+
+@contextmanager
+def _interruption_told() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(sys.stderr, "Interrupted; no file was written.")
+        raise
 
 
 def _known_format(out: Path) -> None:
@@ -176,11 +193,24 @@ def _known_format(out: Path) -> None:
         raise InputError(f"{out}: a trace is written as {', '.join(TRACE_FORMATS)}, not as {out.suffix or 'no suffix'}")
 
 
-def _metered(cycles: Iterator[Cycle], meter: Meter) -> Iterator[Cycle]:
-    for cycle in cycles:
-        if cycle.number % 256 == 0:
-            meter.show(cycle.number, "cycles")
-        yield cycle
+def _until(end: int, cycles: Iterator[Cycle]) -> Iterator[Cycle]:
+    # One cycle more is asked for, so that a run to the end finds out whether it is the end.
+    return takewhile(lambda cycle: cycle.number < end, cycles)
+
+
+def _print(cycles: Callable[[int, Watch], Iterator[Cycle]], first: int, end: int) -> None:
+    """Line by line, for as long as somebody reads them; how far it is, only before the first."""
+    with Meter(first) as meter:
+
+        def watch(done: int) -> None:
+            if done < first:
+                meter.show(done, "cycles")
+
+        shown = _until(end, cycles(first, watch))
+        head = next(shown)
+    for line in trace_text.lines(chain([head], shown)):
+        if not say(sys.stdout, line):
+            break
 
 
 def _traced(cycles: list[Cycle], title: str, out: Path) -> bytes:

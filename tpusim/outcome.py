@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import repeat
 from os import cpu_count
 
@@ -14,50 +16,61 @@ from tpusim import reference
 from tpusim.check import Verdict, check_layer, compare, failures_named
 from tpusim.engine import event
 from tpusim.engine.timing import Timing
-from tpusim.errors import CheckFailed, InputError
+from tpusim.errors import CheckFailed, InputError, Problem
 from tpusim.hardware import Hardware
 from tpusim.program import Program
-from tpusim.workload import Workload
+from tpusim.workload import Conv2d, Gemm, Workload
 
 Outcome = tuple[Timing, Verdict]
-Engine = Callable[[Workload, Hardware, list[Program], bool, int], Iterator[Outcome]]
+Watch = Callable[[str, int], None]
+"""Told now and then which layer is under way, and how many of its cycles have passed."""
+Engine = Callable[[Workload, Hardware, list[Program], bool, int, Watch], Iterator[Outcome]]
 
 UNCHECKED = Verdict(0, 0, None)
 MOST_THREADS = 4
 """Layers whose values are computed at once; each holds its tensors, so more would cost memory."""
 
 
+def unwatched(layer: str, cycles: int) -> None:
+    """Nobody looks."""
+
+
 def _event(
-    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
 ) -> Iterator[Outcome]:
     """Time from the event engine, once a Program; values from the data path, for every layer."""
     timings: dict[int, Timing] = {}
-    for program in programs:
+    for layer, program in zip(workload.layers, programs, strict=True):
         if id(program) not in timings:
-            timings[id(program)] = event.run(program, hardware)
+            with failures_named(layer):
+                timings[id(program)] = event.run(program, hardware)
     verdicts = _verdicts(workload, hardware, programs, seed) if check else repeat(UNCHECKED)
     for program, verdict in zip(programs, verdicts, strict=False):
         yield timings[id(program)], verdict
 
 
 def _register(
-    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
 ) -> Iterator[Outcome]:
     """Time and values both from the register engine."""
-    with numba_needed():
-        from tpusim.engine import register
+    need_numba()
+    from tpusim.engine import register
+
     for layer, program in zip(workload.layers, programs, strict=True):
         ifmap, filter_ = reference.operands(layer, workload.batch, seed)
-        with failures_named(layer):
-            timing, ofmap = register.run(program, hardware, ifmap, filter_)
+        with failures_named(layer), memory_needed(layer):
+            timing, ofmap = register.run(program, hardware, ifmap, filter_, partial(watch, layer.name))
         yield timing, compare(layer, ofmap, reference.compute(layer, ifmap, filter_)) if check else UNCHECKED
 
 
-def _both(workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int) -> Iterator[Outcome]:
+def _both(
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
+) -> Iterator[Outcome]:
     """The register engine, and the event engine must agree with it on every figure."""
-    outcomes = _register(workload, hardware, programs, check, seed)
+    outcomes = _register(workload, hardware, programs, check, seed, watch)
     for layer, program, (timing, verdict) in zip(workload.layers, programs, outcomes, strict=True):
-        expected = event.run(program, hardware)
+        with failures_named(layer):
+            expected = event.run(program, hardware)
         if timing != expected:
             raise CheckFailed(f"layer {layer.name}: the engines disagree: {_difference(expected, timing)}")
         yield timing, verdict
@@ -75,17 +88,27 @@ def _figures(timing: Timing) -> dict[str, int]:
     return {"cycles": timing.cycles, **units, "reads": timing.reads, "writes": timing.writes}
 
 
+def need_numba() -> None:
+    """The register engine is an extra, and imported only when somebody asks for it.
+
+    Raises:
+        InputError: when Numba, or what it needs, cannot be imported; says how to install it for this Python.
+    """
+    try:
+        import numba  # noqa: F401
+    except (ImportError, OSError) as error:
+        install = f"{sys.executable} -m pip install numba"
+        raise InputError(f"the register engine needs Numba, which cannot be imported ({error}): {install}") from None
+
+
 @contextmanager
-def numba_needed() -> Iterator[None]:
-    """The register engine is an extra, and imported only when somebody asks for it."""
+def memory_needed(layer: Conv2d | Gemm) -> Iterator[None]:
+    """The register engine holds every word that a layer moves."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        if error.name != "numba":
-            raise
-        raise InputError(
-            "the register engine needs Numba, which is not installed: python -m pip install numba"
-        ) from None
+    except MemoryError:
+        problem = "too little memory for the register engine; take a smaller --batch, or --engine event"
+        raise InputError(Problem(problem, f"layer {layer.name}")) from None
 
 
 def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], seed: int) -> Iterator[Verdict]:

@@ -53,6 +53,10 @@ class Progress:
         self._finished.append(layer)
         self._meter.show(len(self._finished), layer.name)
 
+    def watch(self, layer: str, cycles: int) -> None:
+        """A layer under way has come this far."""
+        self._meter.show(len(self._finished), f"{layer}: {cycles:,} cycles")
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._meter.__exit__()
         if kind is KeyboardInterrupt:

@@ -8,14 +8,16 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from tpusim import reference
+from tpusim.check import failures_named
 from tpusim.engine import event
 from tpusim.engine.trace import Cycle
-from tpusim.errors import CapacityError, InputError, Problem, did_you_mean
+from tpusim.engine.trace import Watch as CycleWatch
+from tpusim.errors import CapacityError, CheckFailed, InputError, Problem, did_you_mean
 from tpusim.hardware import Hardware
 from tpusim.layer_result import layer_result
 from tpusim.lowering import channel_first
 from tpusim.lowering.plan import Plan
-from tpusim.outcome import ENGINES, Engine, numba_needed
+from tpusim.outcome import ENGINES, Engine, Watch, memory_needed, need_numba, unwatched
 from tpusim.program import Program
 from tpusim.result import LayerResult, Result, total_of
 from tpusim.version import __version__
@@ -35,6 +37,7 @@ def simulate(
     check: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
+    watch: Watch = unwatched,
 ) -> Result:
     """Run every layer of `workload` on `hardware`, one after another.
 
@@ -42,17 +45,21 @@ def simulate(
         check: compute every output through the Program and compare it with the reference.
         seed: of the random integer operands.
         progress: called after each layer, in network order.
+        watch: called now and then with the layer's name and its cycles until now; by the register engine only.
 
     Raises:
-        InputError: unknown lowering or engine, or a layer that cannot fit (CapacityError, names the layer).
-        CheckFailed: a Program addressed words that do not exist. Wrong values do not raise: see
-            `Result.correct`.
+        InputError: unknown lowering or engine, a layer that cannot fit (CapacityError, names the layer), or, with the
+            register engine, Numba is not installed or this computer has too little memory.
+        CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
+            Wrong values do not raise: see `Result.correct`.
+        DeadlockError: the steps of a Program wait for one another for ever; names the layer.
+        PortConflict: a port or a register of the register engine was asked for two things at once.
     """
     _known("lowering", lowering, LOWERINGS)
     _known("engine", engine, ENGINES)
     began = time.perf_counter()
     layers = []
-    for result in _layers(workload, hardware, LOWERINGS[lowering], ENGINES[engine], check, seed):
+    for result in _layers(workload, hardware, LOWERINGS[lowering], ENGINES[engine], check, seed, watch):
         layers.append(result)
         if progress is not None:
             progress(result)
@@ -71,11 +78,16 @@ def simulate(
 
 def trace(
     workload: Workload, hardware: Hardware, *, lowering: str = "channel_first", seed: int = 0
-) -> tuple[int, Iterator[Cycle]]:
-    """How many cycles a workload of one layer takes, and every one of them, from the register engine.
+) -> tuple[int, Callable[[int, CycleWatch], Iterator[Cycle]]]:
+    """How many cycles a workload of one layer takes, from the event engine, and a run of the register engine.
+
+    The run is called once, with the first cycle to show and what is told how many have passed. While it lasts it
+    raises CheckFailed when it does not take as many cycles as the event engine says, and what Machine.clock raises.
 
     Raises:
-        InputError: several layers, an unknown lowering, a layer that cannot fit, or Numba is not installed.
+        InputError: several layers, an unknown lowering, a layer that cannot fit, Numba is not installed, or this
+            computer has too little memory.
+        CheckFailed: the Program names lanes that do not exist.
         DeadlockError: the Program's steps wait for one another for ever.
     """
     _known("lowering", lowering, LOWERINGS)
@@ -83,11 +95,34 @@ def trace(
         names = ", ".join(layer.name for layer in workload.layers[:8])
         raise InputError(f"a trace shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}")
     layer = workload.layers[0]
-    with numba_needed():
-        from tpusim.engine import register
+    need_numba()
+    from tpusim.engine import register
+
     program = _lower(layer, workload.batch, hardware, LOWERINGS[lowering])[1]
-    running = register.Machine(program, hardware, *reference.operands(layer, workload.batch, seed))
-    return event.run(program, hardware).cycles, register.trace(running)
+    with failures_named(layer), memory_needed(layer):
+        total = event.run(program, hardware).cycles
+        running = register.Machine(program, hardware, *reference.operands(layer, workload.batch, seed))
+
+    def cycles(first: int, watch: CycleWatch) -> Iterator[Cycle]:
+        with failures_named(layer):
+            yield from _agreeing(register.trace(running, first, watch), total)
+
+    return total, cycles
+
+
+def _agreeing(cycles: Iterator[Cycle], total: int) -> Iterator[Cycle]:
+    """The event engine says how long a trace is; the register engine must end there."""
+    last = -1
+    for cycle in cycles:
+        last = cycle.number
+        if last >= total:
+            break
+        yield cycle
+    if last != total - 1:
+        raise CheckFailed(
+            f"the engines disagree: {total:,} cycles in the event engine, "
+            f"{'more' if last >= total else f'{last + 1:,}'} in the register engine"
+        )
 
 
 def select_layers(workload: Workload, glob: str) -> Workload:
@@ -107,7 +142,7 @@ def select_layers(workload: Workload, glob: str) -> Workload:
 
 
 def _layers(
-    workload: Workload, hardware: Hardware, lower: Lower, engine: Engine, check: bool, seed: int
+    workload: Workload, hardware: Hardware, lower: Lower, engine: Engine, check: bool, seed: int, watch: Watch
 ) -> Iterator[LayerResult]:
     """Layers of one shape share their Program."""
     lowered: dict[Layer, tuple[Plan, Program]] = {}
@@ -119,7 +154,7 @@ def _layers(
         return lowered[shape]
 
     prepared = [prepare(layer) for layer in workload.layers]
-    outcomes = engine(workload, hardware, [program for _, program in prepared], check, seed)
+    outcomes = engine(workload, hardware, [program for _, program in prepared], check, seed, watch)
     for layer, (plan, program), (timing, verdict) in zip(workload.layers, prepared, outcomes, strict=True):
         yield layer_result(layer, workload.batch, plan, program, timing, verdict)
 

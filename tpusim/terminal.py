@@ -66,13 +66,21 @@ def show(stream: TextIO, *items: RenderableType) -> None:
     say(stream, *(line.rstrip(" ") for line in text.getvalue().splitlines()))
 
 
-def say(stream: TextIO, *lines: str) -> None:
-    """Write lines as they are. A reader that left early (`| head`) does not change the outcome of a run."""
+def say(stream: TextIO, *lines: str) -> bool:
+    """Write lines as they are, and tell whether somebody may still read on.
+
+    A reader that left early (`| head`) does not change the outcome of a run.
+
+    Raises:
+        InputError: when standard output cannot be written for another reason.
+    """
     try:
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()
+        return True
     except OSError as error:
         # Python flushes once more at exit; let it reach something that takes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if stream is sys.stdout and not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output: cannot be written ({error.strerror})") from None
+        return False

@@ -24,6 +24,9 @@ STYLE: Any = {
 }
 
 
+DOTS_PER_INCH = 200
+
+
 def figure_of(width: float, height: float) -> Figure:
     """An empty figure, in inches, that lays itself out."""
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -35,5 +38,5 @@ def rendered(figure: Figure, kind: str) -> bytes:
     """The file's contents; the same figure gives the same bytes."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
     return buffer.getvalue()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tpusim.engine.trace import Cycle
+from tpusim.engine.trace import MEANINGS, MOVING, WORKING, Cycle
 
+_WORDS = [f"{letter} {meaning}" for letter, meaning in MEANINGS.items()]
 LEGEND = (
-    "lanes: R reads ifmap, P reads a partial sum, W writes a result, k reads weights, f is filled, s is spilled,",
-    "       - leaves its slot unused (padding, or no part in the step). PEs at work. Weights on their way.",
+    f"lanes: {', '.join(_WORDS[:-1])},",
+    f"       {_WORDS[-1]}.",
+    f"PEs: {WORKING}. weights: {MOVING}.",
 )
 
 

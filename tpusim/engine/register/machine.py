@@ -82,6 +82,16 @@ class Machine:
         return self.lanes.orders.registers
 
     @property
+    def working(self) -> int:
+        """PEs of all arrays that hold an activation."""
+        return sum(array.working for array in self.arrays)
+
+    @property
+    def moving(self) -> int:
+        """Weights on their way in all arrays."""
+        return sum(weights.moving for weights in self.weights)
+
+    @property
     def ofmap(self) -> Tensor:
         """What has reached HBM, [out_channel, row, col, image]."""
         return self.hbm.ofmap(self.program)

@@ -1,4 +1,7 @@
-"""Which steps are done: the only thing the control units know of one another's work."""
+"""Which steps are done: how one control unit learns of another's work.
+
+Besides this, Control passes on which stream is issued and whether one runs, and who has the port.
+"""
 
 from __future__ import annotations
 

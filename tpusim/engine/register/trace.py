@@ -7,18 +7,24 @@ from collections.abc import Iterator
 import numpy as np
 
 from tpusim.engine.register.machine import Machine
-from tpusim.engine.trace import PORT_LETTERS, UNUSED, Cycle
+from tpusim.engine.trace import LOOK_EVERY, PORT_LETTERS, UNUSED, Cycle, Watch, unwatched
 
 _LETTERS = np.array([*PORT_LETTERS])
 
 
-def trace(machine: Machine) -> Iterator[Cycle]:
-    """Run `machine` to its end and show every cycle."""
+def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterator[Cycle]:
+    """Run `machine` to its end and show every cycle from `first` on; `watch` is told how many have passed.
+
+    Raises:
+        CheckFailed, DeadlockError, PortConflict: see Machine.clock.
+    """
     while not machine.finished:
         number = machine.now
         machine.clock()
-        working = sum(each.working for each in machine.arrays)
-        yield Cycle(number, _ports(machine), working, sum(each.moving for each in machine.weights))
+        if machine.now % LOOK_EVERY == 0:
+            watch(machine.now)
+        if number >= first:
+            yield Cycle(number, _ports(machine), machine.working, machine.moving)
 
 
 def _ports(machine: Machine) -> str:
