@@ -77,7 +77,7 @@ def test_tiny_4x4_is_fig_10_of_the_paper():
 
 
 def test_shipped_names():
-    assert shipped_hardware() == ("tiny_4x4", "tpu_v2")
+    assert shipped_hardware() == ("tiny_4x4", "tpu_v2", "tpu_v2_core", "tpu_v3_core")
 
 
 @pytest.mark.parametrize("name", shipped_hardware())
@@ -143,6 +143,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("array.rows=256", lambda h: h.array.rows, 256),
         ("array.cols=256", lambda h: h.array.cols, 256),
         ("array.weight_buffers=1", lambda h: h.array.weight_buffers, 1),
+        ("array.count=2", lambda h: h.array.count, 2),
         ("array.size=64", lambda h: (h.array.rows, h.array.cols, h.lanes), (64, 64, 64)),
         ("vector_memory.capacity=1 MiB", lambda h: h.vector_memory.capacity_bytes, 2**20),
         ("vector_memory.word_elements=16", lambda h: h.vector_memory.word_elements, 16),

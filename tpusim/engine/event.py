@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterable
 
 import simpy
 
+from tpusim.engine.deadlock import who_waits
 from tpusim.engine.timing import PORT_CLIENTS, Timing, split
 from tpusim.errors import DeadlockError
 from tpusim.hardware import Hardware
@@ -102,15 +103,7 @@ class _Run:
     def _check_finished(self) -> None:
         stuck = [step for step, time in enumerate(self.done) if time is None]
         if stuck:
-            rows = (f"step {step} ({self._name(step)}) waits for {self._blockers(step)}" for step in stuck[:4])
-            raise DeadlockError(f"{len(stuck)} steps never finish: " + "; ".join(rows))
-
-    def _name(self, step: int) -> str:
-        return type(self.program.steps[step]).__name__
-
-    def _blockers(self, step: int) -> str:
-        open_steps = [other for other in self.program.steps[step].after if self.done[other] is None]
-        return ", ".join(f"step {other} ({self._name(other)})" for other in open_steps) or "its unit's turn"
+            raise DeadlockError(who_waits(self.program, stuck))
 
     # ---- the sequencer: preloads and streams
 

@@ -7,6 +7,7 @@ from itertools import chain
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from tpusim.report.figure import FORMATS, STYLE, figure_of, rendered
 from tpusim.validation.compare import Comparison
@@ -63,4 +64,5 @@ def _draw_errors(axes: Axes, comparisons: Sequence[Comparison]) -> None:
         held = [100 * max(bins[0] + width / 2, min(bins[-1] - width / 2, error)) for error in errors]
         axes.hist(held, [100 * edge for edge in bins], label=label, **style)
     axes.set(xlabel="error (%), the outermost bins hold all beyond", ylabel="cases", title="errors")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
