@@ -9,9 +9,10 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpusim"
 LAYERS = [
-    ["cli", "cli_validate", "__main__", "__init__"],
+    ["cli", "cli_sweep", "cli_validate", "__main__", "__init__"],
     ["screen"],
     ["report"],
+    ["sweep"],
     ["simulate", "validation"],
     ["outcome"],
     ["layer_result", "check"],

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from tpusim import cli_validate
+from tpusim import cli_sweep, cli_validate
 from tpusim.engine.trace import Cycle, Watch
 from tpusim.errors import CheckFailed, InputError
 from tpusim.files import probe, write
@@ -264,6 +264,7 @@ def plot(
             say(sys.stdout, str(folder / name))
 
 
+app.command(epilog=cli_sweep.EXAMPLE)(cli_sweep.sweep)
 app.command(epilog=cli_validate.EXAMPLE)(cli_validate.validate)
 
 

@@ -42,7 +42,7 @@ def _exists(path: Path) -> bool:
 
 
 def _unknown(name: str, folder: str, known: list[str]) -> Problem:
-    kind = {"configs": "hardware", "workloads": "workload"}[folder]
+    kind = {"configs": "hardware", "configs/sweeps": "sweep", "workloads": "workload"}[folder]
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     what = "no such file" if is_path else f"no shipped {kind} and no file of that name"
     hint = did_you_mean(Path(name).stem, known) or ";"
