@@ -54,7 +54,9 @@ class _Run:
         self.env = simpy.Environment()
         self.done: list[int | None] = [None] * len(program.steps)
         self.waiting: dict[int, simpy.Event] = {}
+        self.is_fill = [isinstance(step, IfmapFill | FilterFill) for step in program.steps]
         self.filled: dict[int, int] = {}
+        self.frames = 0
         self.array_use: Counter[str] = Counter()
         self.preload_use: Counter[str] = Counter()
         self.hbm_use: Counter[str] = Counter()
@@ -67,6 +69,7 @@ class _Run:
         self.env.run()
         self._check_finished()
         cycles = self.end + self.hardware.lanes - 1
+        self._book_frames()
         adding = sum(self.frame.frames(step.words) for step in self.program.streams if step.accumulate)
         units = {
             "systolic_array": self.array_use,
@@ -78,6 +81,13 @@ class _Run:
         accounts["port"] = split(self.port.owned, cycles, PORT_CLIENTS)
         reads, writes = accesses(self.program, self.hardware.vector_memory.word_elements)
         return Timing(cycles, accounts, reads, writes)
+
+    def _book_frames(self) -> None:
+        """What every pass takes of the array, and every preload of the weight path."""
+        frame, preloads = self.frame, sum(isinstance(step, Preload) for step in self.program.steps)
+        self.preload_use["busy"] += preloads * self.array.rows
+        for name, cycles in (("busy", frame.elements), ("port_stall", frame.port_stall), ("blocked", frame.blocked)):
+            self.array_use[name] += self.frames * cycles
 
     # ---- waiting and finishing
 
@@ -97,8 +107,16 @@ class _Run:
     def _latest(self, steps: Iterable[int]) -> int:
         return max((self.done[step] or 0 for step in steps), default=0)
 
-    def _fills(self, steps: Iterable[int]) -> list[int]:
-        return [step for step in steps if isinstance(self.program.steps[step], IfmapFill | FilterFill)]
+    def _known(self, steps: Iterable[int]) -> tuple[int, int]:
+        """When the last fill among `steps`, and when the last of the others is done."""
+        fills = others = 0
+        for step in steps:
+            time = self.done[step] or 0
+            if self.is_fill[step]:
+                fills = max(fills, time)
+            else:
+                others = max(others, time)
+        return fills, others
 
     def _check_finished(self) -> None:
         stuck = [step for step, time in enumerate(self.done) if time is None]
@@ -127,11 +145,11 @@ class _Run:
     def _preload(self, index: int, step: Preload, ready: int, free: int) -> int:
         """Read the weight words in whatever slots are free, at most one every W cycles."""
         rows, word = self.array.rows, self.hardware.vector_memory.word_elements
-        self.filled[index] = filled = self._latest(self._fills(step.after))
-        start = max(ready, self._latest(step.after))
+        filled, drained = self._known(step.after)
+        self.filled[index] = filled
+        start = max(ready, filled, drained)
         last = last_weight(self.port.claim(WEIGHT, start, preload_words(rows, word), word), rows, word)
         self._finish(index, last)
-        self.preload_use["busy"] += rows
         self.preload_use["starved"] += max(filled - ready, 0)
         self.preload_use["blocked"] += ready - free + start - max(ready, filled)
         self.preload_use["port_stall"] += last - start - rows
@@ -139,12 +157,12 @@ class _Run:
 
     def _issue(self, step: Stream, ended: int, written: int, cause: str) -> tuple[int, str]:
         """The cycle of the first ifmap read, on the frame grid; the wait is booked to its causes in turn."""
-        spills = [other for other in step.after if isinstance(self.program.steps[other], Spill)]
+        filled, spilled = self._known(step.after)
         summed = written - self.psum_delay if step.accumulate else 0
         bounds = (
-            ("starved", max(self._latest(self._fills(step.after)), self.filled[step.preload])),
-            ("waiting_weights", self._latest([step.preload])),
-            ("blocked", max(self._latest(spills), summed)),
+            ("starved", max(filled, self.filled[step.preload])),
+            ("waiting_weights", self.done[step.preload] or 0),
+            ("blocked", max(spilled, summed)),
         )
         at = ended
         for name, bound in bounds:
@@ -166,9 +184,7 @@ class _Run:
             self.port.reserve(RESULT, first + self.result_delay, words, frame.period)
         last_array = (step.words - 1) % frame.arrays
         self._finish(index, start + self.result_delay + (frames - 1) * frame.period + last_array + 1)
-        self.array_use["busy"] += frames * frame.elements
-        self.array_use["port_stall"] += frames * frame.port_stall
-        self.array_use["blocked"] += frames * frame.blocked
+        self.frames += frames
 
     # ---- the DMA: transfers in order, each in the slots nobody else owns
 
