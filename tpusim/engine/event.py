@@ -141,6 +141,8 @@ class _Run:
                 issued = start - 1
                 ended = issued + self.frame.frames(step.words) * self.frame.period
                 written = start + self.result_delay
+        # With many arrays, the last frame may outlast what its few words cause.
+        self.end = max(self.end, ended)
 
     def _preload(self, index: int, step: Preload, ready: int, free: int) -> int:
         """Read the weight words in whatever slots are free, at most one every W cycles."""

@@ -265,13 +265,13 @@ class Emitter:
         """HBM bytes of `box` in every strip, each displaced by `strip_rows`."""
         element, burst = self.plan.hardware.vector_memory.element_bytes, self.plan.hardware.hbm.burst_bytes
         rows = (inside(box.rows, strip * strip_rows, shape[1]) for strip in range(self.plan.shape.row.strips))
-        whole = sum(burst_bytes(replace(box, rows=part), shape, element, burst) for part in rows)
-        return whole * self._stored_channels(box.channels, shape[0]) // len(box.channels)
-
-    def _stored_channels(self, channels: range, total: int) -> int:
-        """What is moved for `channels`: padding comes after the last of all channels."""
-        stop = padded(total, self.plan.hardware.hbm.channel_multiple) if channels.stop == total else channels.stop
-        return stop - channels.start
+        stored = padded(shape[0], self.plan.hardware.hbm.channel_multiple)
+        # Padding comes after the last of all channels.
+        channels = range(box.channels.start, stored if box.channels.stop == shape[0] else box.channels.stop)
+        return sum(
+            burst_bytes(replace(box, channels=channels, rows=part), (stored, *shape[1:]), element, burst)
+            for part in rows
+        )
 
     def _whole_bursts(self, elements: int) -> int:
         burst = self.plan.hardware.hbm.burst_bytes

@@ -107,8 +107,10 @@ def choose(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
 
 
 def _best(search: _Search) -> Tiling[int] | None:
+    """Of filter plans whose estimates lie close to the best, the first: it moves the filter in the fewest pieces."""
     found = [each for plan in search.filter_plans() if (each := search.best_block(plan)) is not None]
-    return min(found, key=lambda each: each[0])[1] if found else None
+    close = min((cost for cost, _ in found), default=0) * (1 + TOLERANCE)
+    return next((tiling for cost, tiling in found if cost <= close), None)
 
 
 def _same_block(shape: ConvShape, hardware: Hardware) -> Tiling[int] | None:
@@ -260,7 +262,7 @@ class _Search:
         if not self.drains:
             return load / self.folds
         chunk = self._filter_cycles() / self.columns * plan.chunk_passes / len(self.passes)
-        return load / self._ifmap_pieces() + chunk / min(MOST_PIECES, plan.chunk_passes)
+        return load / min(MOST_PIECES, self.folds) + chunk / min(MOST_PIECES, plan.chunk_passes)
 
     def _moving(self, cycles: Cycles, pieces: int) -> Cycles:
         """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
@@ -290,7 +292,8 @@ class _Search:
         """Bytes moved over bytes wanted: short runs of images are rounded up to whole bursts."""
         _, _, groups = self._candidates
         channels = self.shape.channels if direction == "in" else self.shape.out_channels
-        run = np.where(groups == self.groups, channels * self.shape.images, groups * self.word_fill)
+        stored = self._stored_channels(channels, channels)
+        run = np.where(groups == self.groups, stored * self.shape.images, groups * self.word_fill)
         run_bytes = run * self.hardware.vector_memory.element_bytes
         burst = self.hardware.hbm.burst_bytes
         return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)

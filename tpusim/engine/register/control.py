@@ -35,16 +35,17 @@ class Control:
         self.scoreboard, self.stream, self.preload, self.dma = scoreboard, stream, preload, dma
         self.port: Counter[str] = Counter()
         self.patience, self.idle = patience, 0
+        self.next = 0
 
     @property
     def finished(self) -> bool:
-        """Whether every step is done and the bus is free."""
-        return not self.scoreboard.open and self.dma.bus is None
+        """Whether every step is done, the last frame over, and the bus free."""
+        return not self.scoreboard.open and self.dma.bus is None and not self.stream.running(self.next)
 
     @property
     def end(self) -> int:
         """When the last step is done and its last word in HBM."""
-        return max(self.dma.end, *self.scoreboard.done)
+        return max(self.dma.end, self.stream.over_at, *self.scoreboard.done)
 
     def cycle(self, now: int, complete: Sequence[int], completing: Sequence[int]) -> Order:
         """Lane 0's order; of each array `complete` words were collected before this cycle, `completing` after it.
@@ -53,6 +54,7 @@ class Control:
             PortConflict: when two clients own one slot.
             DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
+        self.next = now + 1
         self.preload.tick(now)
         self.dma.clock(now)
         self.stream.clock(now)
