@@ -214,6 +214,7 @@ class TestEnginesAgree:
         ifmap, filter_ = reference.operands(layer, batch, seed=2)
         timing, ofmap = register.run(program, hardware, ifmap, filter_)
         assert timing == expected
+        assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
         np.testing.assert_array_equal(ofmap, reference.compute(layer, ifmap, filter_))
 
     @pytest.mark.parametrize(("network", "name"), [("alexnet", "conv5"), ("resnet18", "layer4.0.conv1")])

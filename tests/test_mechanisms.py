@@ -66,6 +66,17 @@ def test_draining_blocks_do_not_overlap() -> None:
     assert slow.units["preload"]["blocked"] > fast.units["preload"]["blocked"]
 
 
+@pytest.mark.parametrize(("channels", "moved"), [(1, 8), (8, 8), (9, 16)])
+@pytest.mark.parametrize("rows", [4, 16])
+def test_padding_is_moved_in_whole_bursts(channels: int, moved: int, rows: int) -> None:
+    """Every fill a multiple of the burst; all fills together the padded map, however it is folded."""
+    hardware = machine(rows, 4, channel_multiple=8, burst_bytes=64)
+    program = lower(Conv2d("c", channels, 4, 4, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1), 16, hardware)[1]
+    fills = [step.hbm_bytes for step in program.steps if isinstance(step, IfmapFill)]
+    assert all(size % 64 == 0 for size in fills)
+    assert sum(fills) == moved * 4 * 4 * 16 * 4
+
+
 @pytest.mark.parametrize(("channels", "stored"), [(3, 8), (8, 8), (9, 16)])
 def test_channels_are_stored_in_multiples(channels: int, stored: int) -> None:
     plain, _ = timed(conv(channels, 6, 4, 3), 2, burst_bytes=4)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +25,16 @@ from tpusim.report.trace_size import MOST_CYCLES
 from tpusim.screen import Meter, Progress, report
 from tpusim.simulate import LOWERINGS, select_layers, simulate
 from tpusim.simulate import trace as simulated_trace
-from tpusim.terminal import INTERRUPTED, Nowhere, errors_reported, leave_now, prepare_streams, say, show
+from tpusim.terminal import (
+    INTERRUPTED,
+    Nowhere,
+    errors_reported,
+    interruption_told,
+    leave_now,
+    prepare_streams,
+    say,
+    show,
+)
 from tpusim.version import __version__
 from tpusim.workload import load_workload
 from tpusim.yaml_source import open_document, shipped
@@ -156,7 +164,7 @@ def trace(
     ] = None,
 ) -> None:
     """Show what every lane does in every cycle of one layer, from the register engine."""
-    with errors_reported(), _interruption_told():
+    with errors_reported(), interruption_told():
         if last is not None and last < first:
             raise InputError(f"--to {last} comes before --from {first}")
         work = select_layers(load_workload(workload, batch=batch), layers)
@@ -177,15 +185,6 @@ def trace(
                 shown = list(_until(end, cycles(first, lambda done: meter.show(done, "cycles"))))
                 write(out, _traced(shown, f"{work.name} {work.layers[0].name}", out))
             say(sys.stdout, str(out))
-
-
-@contextmanager
-def _interruption_told() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(sys.stderr, "Interrupted; no file was written.")
-        raise
 
 
 def _known_format(out: Path) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
+from rich.console import Console
 
 from tpusim.errors import InputError, did_you_mean
 from tpusim.files import probe, write
 from tpusim.report import validation_tables as tables
 from tpusim.screen import Meter
-from tpusim.terminal import errors_reported, say, show
+from tpusim.terminal import Nowhere, errors_reported, interruption_told, say, show
 from tpusim.validation.cases import SET_NAMES, NumberSet, number_sets
 from tpusim.validation.compare import Comparison, compare
 
@@ -38,11 +39,15 @@ def validate(
 
     A single set is shown row by row.
     """
-    with errors_reported():
+    with errors_reported(), interruption_told():
         chosen = _chosen(sets or [])
         file = None if json in (None, "-") else Path(str(json))
-        for path in (each for each in (file, out and out / "estimated.png") if each):
-            probe(path, make_folder=path != file)
+        if json == "-" and isinstance(sys.stdout, Nowhere):
+            raise InputError("--json -: standard output is closed; give a file")
+        if file:
+            probe(file)
+        for stem in dict.fromkeys(each.picture for each in chosen) if out else ():
+            probe(Path(str(out)) / f"{stem}.png", make_folder=True)
         comparisons = _compared(chosen, changes or [])
         if file:
             write(file, f"{tables.to_json(comparisons)}\n".encode())
@@ -50,7 +55,7 @@ def validate(
             say(sys.stdout, tables.to_json(comparisons))
         _report(comparisons, sys.stderr if json == "-" else sys.stdout)
         if out:
-            _draw(comparisons, out)
+            _draw(comparisons, out, sys.stderr if json == "-" else sys.stdout)
 
 
 def _chosen(names: Sequence[str]) -> list[NumberSet]:
@@ -71,13 +76,15 @@ def _compared(chosen: Sequence[NumberSet], changes: Sequence[str]) -> list[Compa
 def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     for comparison in comparisons if len(comparisons) == 1 else ():
         show(stream, tables.rows_table(comparison), "")
-    show(stream, tables.summary_table(comparisons), "", tables.LEGEND)
+    console = Console(file=stream)
+    width = console.width if console.is_terminal else None
+    show(stream, tables.summary_table(comparisons, width), "", tables.LEGEND)
 
 
-def _draw(comparisons: Sequence[Comparison], out: Path) -> None:
+def _draw(comparisons: Sequence[Comparison], out: Path, stream: TextIO) -> None:
     # Here, because matplotlib takes longer to import than a comparison of one set.
     from tpusim.report.validation_plots import plots
 
     for name, picture in plots(comparisons):
         write(out / name, picture)
-        say(sys.stdout, str(out / name))
+        say(stream, str(out / name))

@@ -84,3 +84,13 @@ def say(stream: TextIO, *lines: str) -> bool:
         if stream is sys.stdout and not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output: cannot be written ({error.strerror})") from None
         return False
+
+
+@contextmanager
+def interruption_told() -> Iterator[None]:
+    """Ctrl-C in here leaves no file, and says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(sys.stderr, "Interrupted; no file was written.")
+        raise

@@ -19,12 +19,10 @@ _WIDEST = 0.3
 
 def plots(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, bytes]]:
     """A picture for each status as (file name, contents)."""
-    for status in dict.fromkeys(each.numbers.status for each in comparisons):
-        chosen = [each for each in comparisons if each.numbers.status == status]
-        for unit in dict.fromkeys(each.numbers.unit for each in chosen):
-            name = status if unit == "cycles" else f"{status}_share"
-            for kind in FORMATS:
-                yield f"{name}.{kind}", picture([each for each in chosen if each.numbers.unit == unit], kind)
+    for stem in dict.fromkeys(each.numbers.picture for each in comparisons):
+        chosen = [each for each in comparisons if each.numbers.picture == stem]
+        for kind in FORMATS:
+            yield f"{stem}.{kind}", picture(chosen, kind)
 
 
 def picture(comparisons: Sequence[Comparison], kind: str) -> bytes:

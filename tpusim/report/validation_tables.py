@@ -13,6 +13,11 @@ from tpusim.report.tables import table
 from tpusim.validation.compare import Comparison
 from tpusim.version import __version__
 
+_COLUMNS = (
+    "set", "status", "cases", "mean", "median", "90th", "worst", "where", "total", "fit", "rest", "roofline",
+)  # fmt: skip
+_FIRST_TO_GO = ("where", "90th", "median", "fit", "rest", "cases")
+
 LEGEND = """\
 Absolute errors relative to the reference, in percent; worst: with its sign, and where. total: error of the sum.
 fit, rest: mean over the half of the cases that the fitted numbers of the machine were chosen on, and over the
@@ -20,11 +25,17 @@ other half. roofline: the mean error of max(MACs / PEs, bytes / bandwidth). esti
 its own schedule, no chip ran; measured: somebody ran the chip."""
 
 
-def summary_table(comparisons: Sequence[Comparison]) -> Table:
-    """One row a set of numbers."""
-    columns = ["set", "status", "cases", "mean", "median", "90th", "worst", "where", "total", "fit", "rest", "roofline"]
+def summary_table(comparisons: Sequence[Comparison], width: int | None = None) -> Table:
+    """One row a set of numbers, in as many columns as `width` characters hold (None: all of them)."""
+    columns = list(_COLUMNS)
+    rows = [dict(zip(_COLUMNS, _summary(each), strict=True)) for each in comparisons]
+    for name in _FIRST_TO_GO:
+        if width is None or sum(max(len(c), *(len(row[c]) for row in rows)) + 1 for c in columns) <= width:
+            break
+        columns.remove(name)
     left = {"set", "status", "where"}
-    return table([(name, "left" if name in left else "right") for name in columns], map(_summary, comparisons))
+    heads = [(name, "left" if name in left else "right") for name in columns]
+    return table(heads, [[row[name] for name in columns] for row in rows])
 
 
 def rows_table(comparison: Comparison) -> Table:
@@ -62,9 +73,11 @@ def _summary(comparison: Comparison) -> list[str]:
 def _to_dict(comparison: Comparison) -> dict[str, Any]:
     numbers = comparison.numbers
     about = {key: getattr(numbers, key) for key in ("name", "status", "about", "hardware", "changes", "unit")}
+    left_out = () if numbers.fitted else ("fitted",)
     rows = [{**asdict(row), "error": row.error, "roofline_error": row.roofline_error} for row in comparison.rows]
     figures = {"ours": asdict(comparison.ours), "roofline": asdict(comparison.roofline)}
     halves = {"fit": comparison.half(True), "rest": comparison.half(False)}
+    rows = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
     return {**about, **figures, "total_error": comparison.total_error, "halves": halves, "rows": rows}
 
 

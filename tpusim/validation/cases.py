@@ -32,7 +32,7 @@ class Case:
 
     @property
     def fitted(self) -> bool:
-        """Whether the case belongs to the half that the fitted numbers of the machine were chosen on."""
+        """Whether the case is in the half of its set that fitted numbers may be chosen on."""
         return crc32(self.name.encode()) % 2 == 0
 
 
@@ -48,9 +48,22 @@ class NumberSet:
     unit: str
     cases: tuple[Case, ...]
 
+    @property
+    def picture(self) -> str:
+        """The picture it is drawn into: one for each status and unit."""
+        return self.status if self.unit == "cycles" else f"{self.status}_share"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether half of the cases served to choose the fitted numbers of the machine."""
+        return self.name in FITTED
+
 
 SET_NAMES = ("gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "v3", "v3_odd", "training")
 """All sets, in the order of reports; `number_sets` reads them."""
+
+FITTED = ("gemm", "resnet50", "vgg16", "yolov2", "micro")
+"""Sets of which half served to choose the fitted numbers of tpu_v2_core."""
 
 ODD = "conv_64x56x56x64x64x3x1x1"
 """A measurement six times as long as its neighbour of equal work; see docs/validation.md."""

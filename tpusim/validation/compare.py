@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from os import cpu_count
 from statistics import fmean, median
+
+from joblib import Parallel, delayed
 
 from tpusim.engine import event
 from tpusim.hardware import Hardware, load_hardware
@@ -80,8 +81,8 @@ class Comparison:
         return sum(row.ours for row in self.rows) / sum(row.theirs for row in self.rows) - 1
 
     def half(self, fitted: bool) -> float | None:
-        """Mean absolute error over the half used for fitting, or over the other; None if there is no such row."""
-        errors = [abs(row.error) for row in self.rows if row.fitted is fitted]
+        """Mean absolute error over the half used for fitting, or over the other; None where nothing was fitted."""
+        errors = [abs(row.error) for row in self.rows if row.fitted is fitted and self.numbers.fitted]
         return fmean(errors) if errors else None
 
 
@@ -94,10 +95,10 @@ def compare(sets: Iterable[NumberSet], changes: Sequence[str], progress: Progres
         for case in each.cases
     ]
     rows: list[Compared] = []
-    with ProcessPoolExecutor(cpu_count()) as pool:
-        for row in pool.map(_compared, jobs, chunksize=4):
-            rows.append(row)
-            progress(len(rows), row.name)
+    # joblib's workers end by themselves when this process does.
+    for row in Parallel(n_jobs=cpu_count() or 1, return_as="generator")(delayed(_compared)(job) for job in jobs):
+        rows.append(row)
+        progress(len(rows), row.name)
     found = iter(rows)
     return [Comparison(each, tuple(next(found) for _ in each.cases)) for each in sets]
 
