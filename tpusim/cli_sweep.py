@@ -46,13 +46,15 @@ def sweep(
 
 def _run(wanted: Sweep, folder: Path, workers: int, fresh: bool) -> tuple[list[Mapping[str, Any]], int]:
     # Here, because joblib takes longer to import than a run does.
-    from tpusim.sweep.run import missing, run_sweep
+    from tpusim.sweep.executor import Local
+    from tpusim.sweep.run import keyed, missing, run_sweep
 
     folder.mkdir(parents=True, exist_ok=True)
     store = Store(folder / FILE)
     try:
-        with Meter(missing(wanted, store, fresh)) as meter:
-            outcome = run_sweep(wanted, store, workers, fresh, meter.show)
+        points = keyed(wanted)
+        with Meter(len(missing(points, store, fresh))) as meter:
+            outcome = run_sweep(points, store, Local(workers), fresh, meter.show)
         rows: list[Mapping[str, Any]] = [{**store.point(key), **dict(point.settings)} for point, key in outcome.points]
     finally:
         store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -12,7 +13,7 @@ from tpusim.checks import show, unknown_key, whole_number
 from tpusim.errors import InputError, Problem, did_you_mean
 from tpusim.hardware import Hardware, hardware_paths, load_hardware
 from tpusim.sweep.constraint import Constraint
-from tpusim.workload import load_workload
+from tpusim.workload import Workload, load_workload
 from tpusim.yaml_document import Document
 from tpusim.yaml_source import open_document
 
@@ -31,8 +32,7 @@ Settings = tuple[tuple[str, Value], ...]
 class Point:
     """One machine and one workload; `settings` are (axis, value) in the order of the axes."""
 
-    workload: str
-    batch: int
+    workload: Workload
     settings: Settings
     hardware: Hardware
 
@@ -67,8 +67,13 @@ class Sweep:
             batch = int(dict(settings).get("batch", self.batch))
             hardware = load_hardware(self.hardware, {path: value for path, value in settings if path != "batch"})
             if all(each.holds(hardware, batch) for each in self.where):
-                for workload in self.workloads:
-                    yield Point(workload, batch, settings, hardware)
+                for name in self.workloads:
+                    yield Point(_loaded(name, batch), settings, hardware)
+
+
+@lru_cache(maxsize=256)
+def _loaded(name: str, batch: int) -> Workload:
+    return load_workload(name, batch=batch)
 
 
 def load_sweep(name_or_path: str | Path) -> Sweep:
