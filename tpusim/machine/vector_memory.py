@@ -143,6 +143,17 @@ class Port:
         slots[inside] = free[rank[inside]]
         return slots
 
+    def ahead(self, start: int) -> bytes:
+        """Who owns each cycle from `start` on, one byte a cycle."""
+        return bytes(self._cells[max(start - self.settled, 0) :])
+
+    def repeat(self, start: int, end: int, times: int) -> None:
+        """What is owned in [start, end) once more, `times` times; what is owned from `end` on moves back as far."""
+        period = bytes(self._cells[start - self.settled : end - self.settled])
+        for client in range(IFMAP, DMA):
+            self.owned[CLIENTS[client]] += times * period.count(client)
+        self._cells[end - self.settled : end - self.settled] = times * period
+
     def take(self, client: int, cycles: Cycles) -> None:
         """Own exactly these cycles of the past; all up to the last of them is settled."""
         self.owned[CLIENTS[client]] += len(cycles)

@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS layers (
 """
 _WAIT_SECONDS = 60.0
 _MODEL = (
-    "program.py", "layer_result.py", "result.py", "lowering/*.py", "machine/*.py", "engine/event.py",
+    "program.py", "layer_result.py", "result.py", "lowering/*.py", "machine/*.py", "engine/event/*.py",
     "engine/timing.py",
 )  # fmt: skip
 

@@ -1,0 +1,77 @@
+"""What the log adds up to: every unit's cycles by cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tpusim.engine.event.log import Loads, Move, Passes
+from tpusim.engine.timing import PORT_CLIENTS, Timing, split
+from tpusim.hardware import Hardware
+from tpusim.machine.address_generator import accesses
+from tpusim.machine.vector_memory import Frame, Port
+from tpusim.program import Program, Stream
+
+
+@dataclass(frozen=True)
+class Log:
+    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order."""
+
+    cycles: int
+    frame: Frame
+    loads: tuple[Loads, ...]
+    passes: tuple[Passes, ...]
+    moves: tuple[Move, ...]
+
+
+def timing_of(log: Log, port: Port, program: Program, hardware: Hardware) -> Timing:
+    """Close the accounts."""
+    adding = sum(log.frame.frames(step.words) for step in program.streams if step.accumulate)
+    units = {
+        "systolic_array": _array_use(log, program),
+        "preload": _preload_use(log.loads, hardware.array.rows),
+        "vector_unit": Counter(busy=adding * log.frame.add_cycles),
+        "hbm": _hbm_use(log.moves),
+    }
+    accounts = {name: split(use, log.cycles) for name, use in units.items()}
+    accounts["port"] = split(port.owned, log.cycles, PORT_CLIENTS)
+    reads, writes = accesses(program, hardware.vector_memory.word_elements)
+    return Timing(log.cycles, accounts, reads, writes)
+
+
+def _array_use(log: Log, program: Program) -> Counter[str]:
+    use: Counter[str] = Counter()
+    frames = 0
+    for each in log.passes:
+        times, step = len(each.steps), program.steps[each.steps[0]]
+        assert isinstance(step, Stream)
+        frames += times * log.frame.frames(step.words)
+        use["starved"] += times * (each.filled - each.ended)
+        use["waiting_weights"] += times * (each.loaded - each.filled)
+        use["blocked"] += times * (each.cleared - each.loaded)
+        use[each.cause] += times * (each.start - 1 - each.cleared)
+    use["busy"] += frames * log.frame.elements
+    use["port_stall"] += frames * log.frame.port_stall
+    use["blocked"] += frames * log.frame.blocked
+    return use
+
+
+def _preload_use(loads: Iterable[Loads], rows: int) -> Counter[str]:
+    use: Counter[str] = Counter()
+    for each in loads:
+        times = len(each.steps)
+        use["busy"] += times * rows
+        use["starved"] += times * max(each.filled - each.ready, 0)
+        use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))
+        use["port_stall"] += times * (each.last - each.start - rows)
+    return use
+
+
+def _hbm_use(moves: Iterable[Move]) -> Counter[str]:
+    use: Counter[str] = Counter()
+    for each in moves:
+        use["busy"] += each.busy
+        use["blocked"] += each.ready - each.free
+        use["port_stall"] += each.start - each.ready + each.ended - each.start - each.busy
+    return use

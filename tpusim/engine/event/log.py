@@ -1,0 +1,64 @@
+"""What the event engine writes down: for every step, the cycles in which it went on to its next state.
+
+All cycles are lane 0's. Steps that repeat `every` so many cycles with nothing else changed share a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Loads(NamedTuple):
+    """Preloads `every` cycles apart. The weight path, `free` since the one before, may take on the first when it is
+    `ready`, its weights are in the vector memory when it is `filled`; the port is asked from `start` on, and the
+    last weight is in the array at `last`.
+    """
+
+    steps: Sequence[int]
+    every: int
+    free: int
+    ready: int
+    filled: int
+    start: int
+    last: int
+
+    def again(self, steps: Sequence[int], every: int) -> Loads:
+        """The preloads that follow one, each `every` cycles after the one before."""
+        free, ready, filled, start, last = (cycle + every for cycle in self[2:])
+        return Loads(steps, every, free, ready, filled, start, last)
+
+
+class Passes(NamedTuple):
+    """Streams `every` cycles apart. The array, with nothing to do since it `ended` the one before, is starved until
+    `filled`, waits for weights until `loaded`, is blocked until `cleared`, and for the last of these causes, `cause`,
+    until the cycle before `start`, that of the first ifmap read.
+    """
+
+    steps: Sequence[int]
+    every: int
+    ended: int
+    filled: int
+    loaded: int
+    cleared: int
+    start: int
+    cause: str
+
+    def again(self, steps: Sequence[int], every: int) -> Passes:
+        """The streams that follow one, each `every` cycles after the one before."""
+        ended, filled, loaded, cleared, start = (cycle + every for cycle in self[2:7])
+        return Passes(steps, every, ended, filled, loaded, cleared, start, self.cause)
+
+
+class Move(NamedTuple):
+    """A transfer. The bus, `free` since the one before, is blocked until it is `ready`, and held up by the port until
+    `start`; it moves for `busy` cycles and is free again at `ended`. The last word is in place at `done`.
+    """
+
+    step: int
+    free: int
+    ready: int
+    start: int
+    busy: int
+    ended: int
+    done: int
