@@ -185,7 +185,7 @@ class Emitter:
         each, columns = plan.passes[number], plan.col_folds[fold]
         at = group * plan.shape.out_channels
         return FilterTile(
-            base=base + sum(plan.pass_words[chunk.start : number]),
+            base=base + plan.weight_offsets[number] - plan.weight_offsets[chunk.start],
             taps=each.taps,
             channels=each.channels,
             out_channels=range(at + columns.start, at + columns.stop),

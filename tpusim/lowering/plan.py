@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from tpusim.hardware import Hardware
 from tpusim.lowering.geometry import Axis, ConvShape
@@ -60,6 +61,11 @@ class Plan:
     def pass_words(self) -> list[int]:
         """Words a lane needs for the weights of each pass."""
         return weight_words(self.passes, self.hardware)
+
+    @cached_property
+    def weight_offsets(self) -> list[int]:
+        """Words of weights before those of each pass, in a buffer that held all of them."""
+        return list(accumulate(self.pass_words, initial=0))
 
     @cached_property
     def row_folds(self) -> tuple[range, ...]:

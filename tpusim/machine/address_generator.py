@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from tpusim.program import FilterFill, IfmapFill, LaneGroup, Preload, Program, Spill, Stream
+from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Stream
 
 
 def accesses(program: Program, word_elements: int) -> tuple[int, int]:
     """(reads, writes) in words over all lanes."""
     reads = writes = 0
-    ifmap: dict[tuple[LaneGroup, ...], int] = {}
+    # By identity: passes of a kind share their pattern, and hashing one costs more than the rest.
+    ifmap: dict[int, int] = {}
     for step in program.steps:
         match step:
             case Stream():
-                if step.reads not in ifmap:
-                    ifmap[step.reads] = sum(group.lanes * group.pattern.accesses for group in step.reads)
-                reads += ifmap[step.reads] + step.words * step.cols * step.accumulate
+                if id(step.reads) not in ifmap:
+                    ifmap[id(step.reads)] = sum(group.lanes * group.pattern.accesses for group in step.reads)
+                reads += ifmap[id(step.reads)] + step.words * step.cols * step.accumulate
                 writes += step.words * step.cols
             case Preload():
                 reads += -(-step.rows // word_elements) * step.cols

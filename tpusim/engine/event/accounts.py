@@ -27,11 +27,10 @@ class Log:
 
 def timing_of(log: Log, port: Port, program: Program, hardware: Hardware) -> Timing:
     """Close the accounts."""
-    adding = sum(log.frame.frames(step.words) for step in program.streams if step.accumulate)
     units = {
         "systolic_array": _array_use(log, program),
         "preload": _preload_use(log.loads, hardware.array.rows),
-        "vector_unit": Counter(busy=adding * log.frame.add_cycles),
+        "vector_unit": _vector_unit_use(log, program),
         "hbm": _hbm_use(log.moves),
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
@@ -44,9 +43,8 @@ def _array_use(log: Log, program: Program) -> Counter[str]:
     use: Counter[str] = Counter()
     frames = 0
     for each in log.passes:
-        times, step = len(each.steps), program.steps[each.steps[0]]
-        assert isinstance(step, Stream)
-        frames += times * log.frame.frames(step.words)
+        times = len(each.steps)
+        frames += times * log.frame.frames(_stream(each, program).words)
         use["starved"] += times * (each.filled - each.ended)
         use["waiting_weights"] += times * (each.loaded - each.filled)
         use["blocked"] += times * (each.cleared - each.loaded)
@@ -55,6 +53,19 @@ def _array_use(log: Log, program: Program) -> Counter[str]:
     use["port_stall"] += frames * log.frame.port_stall
     use["blocked"] += frames * log.frame.blocked
     return use
+
+
+def _vector_unit_use(log: Log, program: Program) -> Counter[str]:
+    streams = ((len(each.steps), _stream(each, program)) for each in log.passes)
+    adding = sum(times * log.frame.frames(stream.words) for times, stream in streams if stream.accumulate)
+    return Counter(busy=adding * log.frame.add_cycles)
+
+
+def _stream(each: Passes, program: Program) -> Stream:
+    """The first of them; the others are like it."""
+    step = program.steps[each.steps[0]]
+    assert isinstance(step, Stream)
+    return step
 
 
 def _preload_use(loads: Iterable[Loads], rows: int) -> Counter[str]:

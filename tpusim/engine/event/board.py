@@ -22,7 +22,7 @@ class Board:
         self.done: list[int | None] = [None] * len(program.steps)
         self._program = program
         self._waiting: dict[int, simpy.Event] = {}
-        self._is_fill = [isinstance(step, IfmapFill | FilterFill) for step in program.steps]
+        self._is_fill = [type(step) in (IfmapFill, FilterFill) for step in program.steps]
 
     def finish(self, step: int, time: int) -> None:
         """`step` is done from cycle `time` on, which may lie ahead."""

@@ -42,7 +42,7 @@ class Sequencer:
         self._psum_delay = self.frame.psum_delay(latency)
         self._result_delay = self.frame.result_delay(latency)
         self._steps = program.steps
-        self._order = [i for i, step in enumerate(program.steps) if isinstance(step, Preload | Stream)]
+        self._order = [i for i, step in enumerate(program.steps) if type(step) in (Preload, Stream)]
         self._filled: dict[int, int] = {}
         self._issued = self._ended = self._free = 0
         self._written = -1
