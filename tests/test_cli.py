@@ -112,6 +112,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["trace", "small.yaml", "--layers", "fc", "--lowering", "row_first"], "unknown lowering"),
     (["trace", "alexnet", "--layers", "conv5", "--out", "trace.png"], "a picture holds 2,000 cycles"),
     (["plot"], "missing argument"),
+    (["plot", "nothing", "--format", "pgn"], "did you mean png"),
     (["plot", "nothing"], "no such file"),
     (["plot", "folder"], "no such file"),
     (["plot", "small.yaml"], "not a tpusim result"),
@@ -377,13 +378,29 @@ def test_list_names_everything_shipped() -> None:
 
 def test_plot_writes_pictures_beside_the_result_or_elsewhere() -> None:
     assert run_small("--out", "results", "--no-check").exit_code == 0
-    pictures = ["cycle_breakdown.png", "cycle_breakdown.svg", "pe_utilization.png", "pe_utilization.svg"]
+    pictures = [
+        "captions.txt",
+        *(f"{name}.{kind}" for name in ("cycle_breakdown", "pe_utilization") for kind in ("png", "svg")),
+    ]
     beside = tpusim("plot", "results")
     assert (beside.exit_code, beside.stderr) == (0, "")
     assert sorted(path.name for path in Path("results").iterdir()) == sorted([*pictures, "run.json"])
     elsewhere = tpusim("plot", "results/run.json", "--out", "deep/figures")
     assert sorted(elsewhere.stdout.split()) == [f"deep/figures/{name}" for name in pictures]
-    assert all(Path(name).stat().st_size > 1000 for name in elsewhere.stdout.split())
+    assert all(Path(name).stat().st_size > 1000 for name in elsewhere.stdout.split() if "captions" not in name)
+    assert "cycle_breakdown: What the systolic array did" in Path("deep/figures/captions.txt").read_text()
+
+
+def test_plot_in_the_formats_asked_for() -> None:
+    run_small("--out", "results", "--no-check")
+    shown = tpusim("plot", "results", "--out", "papers", "--format", "pdf", "--format", "pdf")
+    assert shown.stdout.split() == [
+        f"papers/{name}" for name in ("pe_utilization.pdf", "cycle_breakdown.pdf", "captions.txt")
+    ]
+    first = Path("papers/pe_utilization.pdf").read_bytes()
+    assert first.startswith(b"%PDF")
+    tpusim("plot", "results", "--out", "papers", "--format", "pdf")
+    assert Path("papers/pe_utilization.pdf").read_bytes() == first
 
 
 def test_plot_into_an_unwritable_place() -> None:

@@ -48,7 +48,7 @@ def test_commands(desk: Path) -> None:
         if command.startswith("tpusim run") and "--no-check" not in command:
             assert "0 wrong" in done.stdout, command
     suffixes = sorted(path.suffix for path in (desk / "results" / "resnet50").iterdir())
-    assert suffixes == [".json", ".png", ".png", ".svg", ".svg"]
+    assert suffixes == [".json", ".png", ".png", ".svg", ".svg", ".txt"]
     assert (desk / "conv5.png").stat().st_size > 1000
 
 

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpusim"
 LAYERS = [
-    ["cli", "cli_sweep", "cli_validate", "__main__", "__init__"],
+    ["cli", "cli_plot", "cli_sweep", "cli_validate", "__main__", "__init__"],
     ["screen"],
     ["report"],
     ["sweep"],

@@ -13,14 +13,14 @@ from typing import Annotated
 
 import typer
 
-from tpusim import cli_sweep, cli_validate
+from tpusim import cli_plot, cli_sweep, cli_validate
 from tpusim.engine.trace import Cycle, Watch
 from tpusim.errors import CheckFailed, InputError
 from tpusim.files import probe, write
 from tpusim.hardware import load_hardware
 from tpusim.outcome import ENGINES
 from tpusim.report import tables, trace_text
-from tpusim.report.load import RESULT_FILE, read_result
+from tpusim.report.load import RESULT_FILE
 from tpusim.report.trace_size import MOST_CYCLES
 from tpusim.screen import Meter, Progress, report
 from tpusim.simulate import LOWERINGS, select_layers, simulate
@@ -240,29 +240,7 @@ def list_shipped() -> None:
         )
 
 
-@app.command(epilog="Example: tpusim plot results/resnet50 --out figures")
-def plot(
-    source: Annotated[
-        Path,
-        typer.Argument(metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{RESULT_FILE})."),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where pictures go; default: beside the result.")
-    ] = None,
-) -> None:
-    """Draw PE utilisation and the cycle breakdown of every layer, as PNG and SVG."""
-    with errors_reported():
-        result = read_result(source)
-        folder = out or (source if source.is_dir() else source.parent)
-        probe(folder / RESULT_FILE, make_folder=True)
-        # Here, because matplotlib takes longer to import than a run does.
-        from tpusim.report.plots import plots
-
-        for name, picture in list(plots(result)):
-            write(folder / name, picture)
-            say(sys.stdout, str(folder / name))
-
-
+app.command(epilog=cli_plot.EXAMPLE)(cli_plot.plot)
 app.command(epilog=cli_sweep.EXAMPLE)(cli_sweep.sweep)
 app.command(epilog=cli_validate.EXAMPLE)(cli_validate.validate)
 

@@ -10,6 +10,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
+from tpusim.cli_plot import write_pictures
 from tpusim.errors import InputError, did_you_mean
 from tpusim.files import probe, write
 from tpusim.report import validation_tables as tables
@@ -85,6 +86,5 @@ def _draw(comparisons: Sequence[Comparison], out: Path, stream: TextIO) -> None:
     # Here, because matplotlib takes longer to import than a comparison of one set.
     from tpusim.report.validation_plots import plots
 
-    for name, picture in plots(comparisons):
-        write(out / name, picture)
-        say(stream, str(out / name))
+    for path in write_pictures(out, plots(comparisons)):
+        say(stream, str(path))

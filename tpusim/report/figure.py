@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg")
+from tpusim.report.formats import FORMATS as FORMATS
 
 STYLE: Any = {
     "font.size": 8,
@@ -19,6 +22,7 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "hatch.linewidth": 0.4,
     "legend.frameon": False,
+    "pdf.fonttype": 42,  # TrueType: a journal's checks and a reader's search find text
     "svg.fonttype": "none",  # text stays text: searchable, and in the reader's font
     "svg.hashsalt": "tpusim",  # the same result gives the same file
 }
@@ -34,9 +38,33 @@ def figure_of(width: float, height: float) -> Figure:
     return figure
 
 
-def rendered(figure: Figure, kind: str) -> bytes:
+@dataclass(frozen=True)
+class Picture:
+    """A picture with what stands under it in a paper; `draw` is called for each file."""
+
+    name: str
+    caption: str
+    draw: Callable[[], Figure]
+
+    def files(self, kinds: Sequence[str] = FORMATS) -> Iterator[tuple[str, bytes]]:
+        """File name and contents in each format; the caption is in the file as well."""
+        with rc_context(rc=STYLE):
+            for kind in kinds:
+                yield f"{self.name}.{kind}", rendered(self.draw(), kind, self.caption)
+
+
+def rendered(figure: Figure, kind: str, caption: str = "") -> bytes:
     """The file's contents; the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+    figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=_metadata(kind, caption))
     return buffer.getvalue()
+
+
+def _metadata(kind: str, caption: str) -> dict[str, str | None]:
+    match kind:
+        case "pdf":
+            return {"CreationDate": None, "Subject": caption}
+        case "svg":
+            return {"Date": None, "Description": caption}
+        case _:
+            return {"Software": None, "Description": caption}

@@ -5,14 +5,14 @@ Everything is readable in grey: utilisation is one grey, the breakdown has order
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.figure import FORMATS, STYLE, figure_of, rendered
+from tpusim.report.figure import Picture, figure_of
 from tpusim.report.tables import scale, shortened
 from tpusim.result import LayerResult, Result
 
@@ -31,13 +31,21 @@ _MOST_NAMES = 64
 _NAME_WIDTH = 26
 
 
-def plots(result: Result) -> Iterator[tuple[str, bytes]]:
-    """Every picture as (file name, contents)."""
-    with mpl.rc_context(rc=STYLE):
-        for name, draw in (("pe_utilization", utilization_figure), ("cycle_breakdown", breakdown_figure)):
-            figure = draw(result)
-            for kind in FORMATS:
-                yield f"{name}.{kind}", rendered(figure, kind)
+def plots(result: Result) -> tuple[Picture, ...]:
+    """Every picture of a run."""
+    run = f"{result.workload} at batch {result.batch} on {result.hardware.get('name', 'a machine')}"
+    utilization = (
+        f"PE utilisation (MACs over PEs and cycles) of each layer of {run}. Black: mapping efficiency, the share of PEs"
+        f" that hold a weight. Dashed: the whole network, {100 * result.total.pe_utilization:.1f} %."
+    )
+    breakdown = (
+        f"What the systolic array did in each layer of {run}: cycles (above) and their shares (below), by cause."
+        f" The network takes {result.total.cycles:,} cycles."
+    )
+    return (
+        Picture("pe_utilization", utilization, partial(utilization_figure, result)),
+        Picture("cycle_breakdown", breakdown, partial(breakdown_figure, result)),
+    )
 
 
 def utilization_figure(result: Result) -> Figure:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tpusim.report.figure import FORMATS, STYLE, figure_of, rendered
+from tpusim.report.figure import Picture, figure_of
 from tpusim.validation.compare import Comparison
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -17,23 +18,25 @@ _TONES = ("#0b3c5d", "#d55e00", "#56b4e9", "#7a7a7a", "#c49a6c", "#000000", "#b3
 _WIDEST = 0.3
 
 
-def plots(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, bytes]]:
-    """A picture for each status as (file name, contents)."""
+def plots(comparisons: Sequence[Comparison]) -> Iterator[Picture]:
+    """A picture for each status."""
     for stem in dict.fromkeys(each.numbers.picture for each in comparisons):
         chosen = [each for each in comparisons if each.numbers.picture == stem]
-        for kind in FORMATS:
-            yield f"{stem}.{kind}", picture(chosen, kind)
+        status = chosen[0].numbers.status
+        caption = (
+            f"Simulated against {status} figures: each case (left), and how the errors of each set are spread (right)."
+        )
+        yield Picture(stem, caption, partial(draw, chosen))
 
 
-def picture(comparisons: Sequence[Comparison], kind: str) -> bytes:
+def draw(comparisons: Sequence[Comparison]) -> Figure:
     """Sets of one status and unit: ours over theirs, and beside it how errors are spread."""
-    with rc_context(rc=STYLE):
-        figure = figure_of(7.4, 3.6)
-        parity, errors = figure.subplots(1, 2)
-        _draw_parity(parity, comparisons)
-        _draw_errors(errors, comparisons)
-        figure.legend(handles=parity.get_legend_handles_labels()[0], loc="outside lower center", ncols=4)
-        return rendered(figure, kind)
+    figure = figure_of(7.4, 3.6)
+    parity, errors = figure.subplots(1, 2)
+    _draw_parity(parity, comparisons)
+    _draw_errors(errors, comparisons)
+    figure.legend(handles=parity.get_legend_handles_labels()[0], loc="outside lower center", ncols=4)
+    return figure
 
 
 def _draw_parity(axes: Axes, comparisons: Sequence[Comparison]) -> None:

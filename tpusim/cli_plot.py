@@ -1,0 +1,61 @@
+"""The command `tpusim plot`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpusim.files import probe, write
+from tpusim.report.formats import FORMATS, KNOWN, chosen
+from tpusim.report.load import RESULT_FILE, read_result
+from tpusim.terminal import errors_reported, say
+
+if TYPE_CHECKING:
+    from tpusim.report.figure import Picture
+
+CAPTIONS = "captions.txt"
+EXAMPLE = "Example: tpusim plot results/resnet50 --out figures --format pdf"
+
+FormatOption = Annotated[
+    list[str] | None,
+    typer.Option("--format", metavar="NAME", help=f"{', '.join(KNOWN)}. Repeatable; default: {' and '.join(FORMATS)}."),
+]
+
+
+def plot(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{RESULT_FILE})."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where pictures go; default: beside the result.")
+    ] = None,
+    formats: FormatOption = None,
+) -> None:
+    """Draw PE utilisation and the cycle breakdown of every layer, each with a caption."""
+    with errors_reported():
+        kinds = chosen(formats)
+        result = read_result(source)
+        folder = out or (source if source.is_dir() else source.parent)
+        probe(folder / RESULT_FILE, make_folder=True)
+        # Here, because matplotlib takes longer to import than a run does.
+        from tpusim.report.plots import plots
+
+        for path in write_pictures(folder, plots(result), kinds):
+            say(sys.stdout, str(path))
+
+
+def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str] = FORMATS) -> Iterator[Path]:
+    """Write each in every format, and CAPTIONS with what to put under them; gives the paths as they are written."""
+    captions = []
+    for picture in pictures:
+        captions.append(f"{picture.name}: {picture.caption}\n")
+        for name, contents in picture.files(kinds):
+            write(folder / name, contents)
+            yield folder / name
+    write(folder / CAPTIONS, "\n".join(captions).encode())
+    yield folder / CAPTIONS
