@@ -9,10 +9,12 @@ import pytest
 from tests.machines import conv, machine
 from tpusim.engine import event
 from tpusim.engine.timing import Timing
+from tpusim.errors import InputError
 from tpusim.lowering.channel_first import lower
 from tpusim.machine.vector_memory import Frame
 from tpusim.program import IfmapFill, Preload, Program, Spill, Stream
-from tpusim.workload import Conv2d, Gemm
+from tpusim.simulate import simulate
+from tpusim.workload import Conv2d, Gemm, Workload
 
 GEMM = Gemm("gemm", 4, 4, 4)
 
@@ -124,3 +126,44 @@ def test_two_arrays_take_half_the_time_of_a_long_stream() -> None:
     )
     assert one.units["systolic_array"]["busy"] == 2 * two.units["systolic_array"]["busy"] == 512
     assert one.units["port"]["ifmap"] == two.units["port"]["ifmap"]
+
+
+def test_separate_ports_are_in_nobodys_way() -> None:
+    """Words of one element need three slots a frame of one; with a port for each client, one."""
+    layer, shared = conv(8, 8, 4, 3), machine(4, 4, word_elements=1)
+    separate = shared.with_overrides(["vector_memory.ports=separate"])
+    before, after = (event.run(lower(layer, 2, each)[1], each) for each in (shared, separate))
+    stalls = {unit: after.units[unit]["port_stall"] for unit in ("systolic_array", "preload")}
+    assert stalls == {"systolic_array": 0, "preload": 0}
+    assert before.units["systolic_array"]["port_stall"] == 2 * before.units["systolic_array"]["busy"]
+    assert after.units["systolic_array"]["busy"] == before.units["systolic_array"]["busy"]
+    assert {sum(split.values()) for split in after.units.values()} == {after.cycles}
+
+
+def test_the_pass_worked_by_hand_with_separate_ports() -> None:
+    """Section 7 again: the ifmap comes in 8 and 9, no longer behind the preload in 9 and 11; its weights are later."""
+    hardware = machine(4, 4).with_overrides(["vector_memory.ports=separate"])
+    timing = event.run(lower(GEMM, 1, hardware)[1], hardware)
+    array = timing.units["systolic_array"]
+    assert (timing.cycles, array["starved"], array["waiting_weights"]) == (35, 10, 12 - 10 + 1)
+    assert timing.units["port_dma"] == {"dma": 6, "idle": 29}
+
+
+@pytest.mark.parametrize("rate", [1, 2, 3, 8, 100])
+def test_weights_enter_faster(rate: int) -> None:
+    """A column of 12 weights in words of 8: the second word holds four."""
+    hardware = machine(12, 12, word_elements=8).with_overrides([f"array.weights_per_cycle={rate}"])
+    assert hardware.preload_cycles == {1: 12, 2: 6, 3: 3 + 2, 8: 2, 100: 2}[rate]
+    program = lower(Gemm(name="gemm", m=1, n=12, k=120), 1, hardware)[1]
+    preload = event.run(program, hardware).units["preload"]
+    assert preload["busy"] == 10 * hardware.preload_cycles
+
+
+@pytest.mark.parametrize("change", ["vector_memory.ports=separate", "array.weights_per_cycle=2"])
+def test_the_register_engine_says_what_it_does_not_know(change: str) -> None:
+    pytest.importorskip("numba")
+    path = change.split("=")[0]
+    work = Workload("one", 1, (conv(3, 4, 4, 3),))
+    for engine in ("register", "both"):
+        with pytest.raises(InputError, match=rf"{path}: the register engine knows only .*--engine event"):
+            simulate(work, machine(4, 4).with_overrides([change]), engine=engine)

@@ -33,21 +33,28 @@ class Array(_Section):
     """The systolic array: `rows` x `cols` PEs, each with `weight_buffers` weight registers (1 or 2).
 
     Of `count` arrays, each holds the same weights and takes every `count`-th word of a stream, a cycle behind
-    the one before; they share lanes and ports.
+    the one before; they share lanes and ports. `weights_per_cycle` enter each column while weights are loaded, at
+    most a word; the register engine knows one.
     """
 
     rows: Annotated[int, Count(_MOST_PES_A_SIDE), written(128)]
     cols: Annotated[int, Count(_MOST_PES_A_SIDE), written(128)]
     weight_buffers: Annotated[int, Count(2), written(2)] = 2
+    weights_per_cycle: Annotated[int, Count(4096), written(1)] = 1
     count: Annotated[int, Count(16), written(1)] = 1
 
 
 class VectorMemory(_Section):
-    """One single-port SRAM a lane: words of `word_elements` elements of `element_bytes` bytes each."""
+    """One SRAM a lane: words of `word_elements` elements of `element_bytes` bytes each.
+
+    Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain, and is known to
+    the event engine only.
+    """
 
     word_elements: Annotated[int, Count(4096), written(8)]
     element_bytes: Annotated[int, Count(64), written(4)]
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
+    ports: Annotated[Literal["shared", "separate"], Choice(("shared", "separate")), written("shared")] = "shared"
 
     @field_validator("capacity_bytes")
     @classmethod
@@ -147,6 +154,17 @@ class Hardware(_Section):
     def capacity_words(self) -> int:
         """Whole words one lane's vector memory holds."""
         return self.vector_memory.capacity_bytes // self.word_bytes
+
+    @property
+    def weight_word_cycles(self) -> int:
+        """Cycles in which one word of weights enters a column of the array."""
+        return -(-self.vector_memory.word_elements // self.array.weights_per_cycle)
+
+    @property
+    def preload_cycles(self) -> int:
+        """Cycles to load the weights of one pass, if the port is free: all rows, the last word perhaps short."""
+        words, rest = divmod(self.array.rows, self.vector_memory.word_elements)
+        return words * self.weight_word_cycles - (-rest // self.array.weights_per_cycle)
 
     @property
     def latency_cycles(self) -> int:

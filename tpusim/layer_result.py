@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpusim.check import Verdict
-from tpusim.engine.timing import Timing
+from tpusim.engine.timing import PORT_CLIENTS, Timing
 from tpusim.hardware import Hardware
 from tpusim.lowering.plan import Plan
 from tpusim.program import FilterFill, IfmapFill, Program, Spill
@@ -49,7 +49,8 @@ def layer_result(
 
 
 def _memory_use(program: Program, timing: Timing, hardware: Hardware) -> VectorMemoryUse:
-    lane_cycles = hardware.lanes * timing.cycles
+    ports = 1 if hardware.vector_memory.ports == "shared" else len(PORT_CLIENTS)
+    lane_cycles = hardware.lanes * timing.cycles * ports
     ifmap_bytes = program.ifmap_words * max(stream.rows for stream in program.streams) * hardware.word_bytes
     other_words = program.peak_words - program.ifmap_words
     other_bytes = other_words * max(stream.cols for stream in program.streams) * hardware.word_bytes

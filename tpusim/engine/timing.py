@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tpusim.hardware import Hardware
 from tpusim.machine.vector_memory import CLIENTS
 from tpusim.result import STALL_CAUSES
 
@@ -18,6 +19,13 @@ PORT_CLIENTS = CLIENTS[1:]
 def split(use: Mapping[str, int], cycles: int, names: tuple[str, ...] = CAUSES) -> dict[str, int]:
     """An account of `cycles`: every name in a fixed order, then what is left as idle."""
     return {**{name: use.get(name, 0) for name in names}, "idle": cycles - sum(use.values())}
+
+
+def port_accounts(owned: Mapping[str, int], cycles: int, hardware: Hardware) -> dict[str, dict[str, int]]:
+    """Lane 0's port by its owners; or, where each client has a port of its own, an account a client."""
+    if hardware.vector_memory.ports == "shared":
+        return {"port": split(owned, cycles, PORT_CLIENTS)}
+    return {f"port_{client}": split({client: owned.get(client, 0)}, cycles, (client,)) for client in PORT_CLIENTS}
 
 
 @dataclass(frozen=True)

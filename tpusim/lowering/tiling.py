@@ -222,17 +222,17 @@ class _Search:
     def _pass_cycles(self, tilings: Tiling[Counts]) -> Counts:
         """One pass over a block: its stream or the next preload, whichever takes longer."""
         hardware, arrays = self.hardware, self.hardware.array.count
-        slots = (3 if len(self.passes) > 1 else 2) * arrays
+        shared = hardware.vector_memory.ports == "shared"
+        slots = (1 if not shared else 3 if len(self.passes) > 1 else 2) * arrays
         adds = -(-self.word_fill * arrays * hardware.lanes // hardware.vector_unit.alus) if len(self.passes) > 1 else 0
         frame = max(self.word_fill, slots, adds)
         # A full frame leaves the preload no slot before the stream is over.
-        serial = hardware.array.rows if frame == slots else 0
-        return np.asarray(np.maximum(-(-tilings.psum_words // arrays) * frame, hardware.array.rows) + serial)
+        serial = hardware.preload_cycles if frame == slots and shared else 0
+        return np.asarray(np.maximum(-(-tilings.psum_words // arrays) * frame, hardware.preload_cycles) + serial)
 
     def _drain_cycles(self) -> int:
         """A block's first preload and last results, where they are not hidden behind other blocks."""
-        rows = self.hardware.array.rows
-        return 2 * rows + self.word_fill if self.drains else 0
+        return self.hardware.preload_cycles + self.hardware.array.rows + self.word_fill if self.drains else 0
 
     def _load_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The ifmap of one block, from HBM or through the unpacking."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,14 +43,18 @@ class Frame:
     @classmethod
     def of(cls, elements: int, add_cycles: int, accumulates: bool, arrays: int = 1) -> Frame:
         """The shortest frame for words of `elements` elements; `add_cycles` for the words of all arrays."""
-        slots = (3 if accumulates else 2) * arrays
         adds = add_cycles if accumulates else 0
-        return cls(max(elements, slots, adds), elements, adds, accumulates, arrays)
+        return cls(max(elements, cls.owned(accumulates, arrays), adds), elements, adds, accumulates, arrays)
+
+    @staticmethod
+    def owned(accumulates: bool, arrays: int) -> int:
+        """Slots of the busiest port that a frame's clients own: here all of them, as they share it."""
+        return (3 if accumulates else 2) * arrays
 
     @property
     def slots(self) -> int:
         """Port slots a frame's clients own."""
-        return (3 if self.accumulates else 2) * self.arrays
+        return self.owned(self.accumulates, self.arrays)
 
     @property
     def psum_slot(self) -> int:
@@ -87,6 +92,23 @@ class Frame:
         if not self.accumulates:
             return _next_slot(latency, self.result_slot, self.period)
         return _next_slot(self.psum_delay(latency) + self.add_cycles, self.result_slot, self.period)
+
+
+class SeparateFrame(Frame):
+    """The frame where each client has a port of its own: nothing is late for want of a slot."""
+
+    @staticmethod
+    def owned(accumulates: bool, arrays: int) -> int:
+        """A slot an array."""
+        return arrays
+
+    def psum_delay(self, latency: int) -> int:
+        """As soon as the sums are there."""
+        return latency - 1
+
+    def result_delay(self, latency: int) -> int:
+        """As soon as the sums are there, or added."""
+        return self.psum_delay(latency) + self.add_cycles if self.accumulates else latency
 
 
 class Port:
@@ -149,6 +171,7 @@ class Port:
 
     def repeat(self, start: int, end: int, times: int) -> None:
         """What is owned in [start, end) once more, `times` times; what is owned from `end` on moves back as far."""
+        self._reach(end)
         period = bytes(self._cells[start - self.settled : end - self.settled])
         for client in range(IFMAP, DMA):
             self.owned[CLIENTS[client]] += times * period.count(client)
@@ -157,28 +180,86 @@ class Port:
     def take(self, client: int, cycles: Cycles) -> None:
         """Own exactly these cycles of the past; all up to the last of them is settled."""
         self.owned[CLIENTS[client]] += len(cycles)
-        past = int(cycles[-1]) + 1 - self.settled
-        del self._cells[:past]
-        self.settled += past
+        self.settle(int(cycles[-1]) + 1)
+
+    def settle(self, until: int) -> None:
+        """Forget the cycles before `until`."""
+        del self._cells[: until - self.settled]
+        self.settled = until
 
     def _paint(self, client: int, cycles: range) -> None:
         self.owned[CLIENTS[client]] += len(cycles)
-        missing = cycles.stop - self.settled - len(self._cells)
-        if missing > 0:
-            self._cells += bytes(missing)
+        self._reach(cycles.stop)
         at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
         np.frombuffer(self._cells, np.uint8)[at] = client
 
     def _mark(self, client: int, cycle: int) -> None:
         self.owned[CLIENTS[client]] += 1
-        missing = cycle + 1 - self.settled - len(self._cells)
+        self._reach(cycle + 1)
+        self._cells[cycle - self.settled] = client
+
+    def _reach(self, end: int) -> None:
+        missing = end - self.settled - len(self._cells)
         if missing > 0:
             self._cells += bytes(missing)
-        self._cells[cycle - self.settled] = client
 
     def _next_free(self, start: int) -> int:
         at = self._cells.find(FREE, start - self.settled)
         return self.settled + (at if at >= 0 else max(start - self.settled, len(self._cells)))
+
+
+class SeparatePorts:
+    """The ports of a lane in which each client has its own: a calendar for each, so that nobody is in another's way."""
+
+    def __init__(self) -> None:
+        self._ports = {client: Port() for client in range(IFMAP, DMA + 1)}
+
+    @property
+    def owned(self) -> Counter[str]:
+        """Cycles owned, by client."""
+        return sum((port.owned for port in self._ports.values()), Counter())
+
+    @property
+    def settled(self) -> int:
+        """As of Port."""
+        return self._ports[DMA].settled
+
+    @property
+    def changed_from(self) -> int:
+        """As of Port; only the DMA itself could change its calendar."""
+        return self._ports[DMA].changed_from
+
+    def reserve(self, client: int, start: int, words: int, period: int) -> None:
+        """As of Port."""
+        self._ports[client].reserve(client, start, words, period)
+
+    def claim(self, client: int, start: int, words: int, spacing: int) -> int:
+        """As of Port."""
+        return self._ports[client].claim(client, start, words, spacing)
+
+    def slots_for(self, wanted: Cycles, start: int) -> Cycles:
+        """As of Port, for the DMA."""
+        return self._ports[DMA].slots_for(wanted, start)
+
+    def ahead(self, start: int) -> bytes:
+        """As of Port, one calendar after the other."""
+        calendars = [port.ahead(start).rstrip(bytes([FREE])) for port in self._ports.values()]
+        return b"".join(len(calendar).to_bytes(8) + calendar for calendar in calendars)
+
+    def repeat(self, start: int, end: int, times: int) -> None:
+        """As of Port."""
+        for port in self._ports.values():
+            port.repeat(start, end, times)
+
+    def take(self, client: int, cycles: Cycles) -> None:
+        """As of Port."""
+        self._ports[client].take(client, cycles)
+        for port in self._ports.values():
+            port.settle(self.settled)
+
+
+Ports: TypeAlias = Port | SeparatePorts
+"""What a lane has: one port that all clients share, or one for each."""
 
 
 def _next_slot(earliest: int, slot: int, period: int) -> int:

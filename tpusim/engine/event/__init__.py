@@ -20,7 +20,7 @@ from tpusim.engine.event.dma import Dma
 from tpusim.engine.event.sequencer import Sequencer
 from tpusim.engine.timing import Timing
 from tpusim.hardware import Hardware
-from tpusim.machine.vector_memory import Port
+from tpusim.machine.vector_memory import Port, Ports, SeparatePorts
 from tpusim.program import Program
 
 
@@ -30,11 +30,11 @@ def run(program: Program, hardware: Hardware) -> Timing:
     Raises:
         DeadlockError: when steps wait for one another for ever; names who waits for whom.
     """
-    port = Port()
+    port = SeparatePorts() if hardware.vector_memory.ports == "separate" else Port()
     return timing_of(logged(program, hardware, port), port, program, hardware)
 
 
-def logged(program: Program, hardware: Hardware, port: Port) -> Log:
+def logged(program: Program, hardware: Hardware, port: Ports) -> Log:
     """What every step of a Program takes; `port` is left with what was owned. Raises DeadlockError."""
     env = simpy.Environment()
     board = Board(program, env)

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpusim.engine.event.log import Loads, Move, Passes
-from tpusim.engine.timing import PORT_CLIENTS, Timing, split
+from tpusim.engine.timing import Timing, port_accounts, split
 from tpusim.hardware import Hardware
 from tpusim.machine.address_generator import accesses
-from tpusim.machine.vector_memory import Frame, Port
+from tpusim.machine.vector_memory import Frame, Ports
 from tpusim.program import Program, Stream
 
 
@@ -25,16 +25,16 @@ class Log:
     moves: tuple[Move, ...]
 
 
-def timing_of(log: Log, port: Port, program: Program, hardware: Hardware) -> Timing:
+def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
     """Close the accounts."""
     units = {
         "systolic_array": _array_use(log, program),
-        "preload": _preload_use(log.loads, hardware.array.rows),
+        "preload": _preload_use(log.loads, hardware.preload_cycles),
         "vector_unit": _vector_unit_use(log, program),
         "hbm": _hbm_use(log.moves),
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
-    accounts["port"] = split(port.owned, log.cycles, PORT_CLIENTS)
+    accounts |= port_accounts(port.owned, log.cycles, hardware)
     reads, writes = accesses(program, hardware.vector_memory.word_elements)
     return Timing(log.cycles, accounts, reads, writes)
 
@@ -68,14 +68,14 @@ def _stream(each: Passes, program: Program) -> Stream:
     return step
 
 
-def _preload_use(loads: Iterable[Loads], rows: int) -> Counter[str]:
+def _preload_use(loads: Iterable[Loads], cycles: int) -> Counter[str]:
     use: Counter[str] = Counter()
     for each in loads:
         times = len(each.steps)
-        use["busy"] += times * rows
+        use["busy"] += times * cycles
         use["starved"] += times * max(each.filled - each.ready, 0)
         use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))
-        use["port_stall"] += times * (each.last - each.start - rows)
+        use["port_stall"] += times * (each.last - each.start - cycles)
     return use
 
 

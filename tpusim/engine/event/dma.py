@@ -10,7 +10,7 @@ from tpusim.engine.event.board import Board, Process
 from tpusim.engine.event.log import Move
 from tpusim.hardware import Hardware
 from tpusim.machine.hbm import Hbm
-from tpusim.machine.vector_memory import DMA, Port
+from tpusim.machine.vector_memory import DMA, Ports
 from tpusim.machine.vector_unit import conversion_cycles
 from tpusim.program import FilterFill, IfmapFill, Program, Spill, Transfer
 
@@ -18,7 +18,7 @@ from tpusim.program import FilterFill, IfmapFill, Program, Spill, Transfer
 class Dma:
     """Owns the HBM bus, and the slots of the port that are left."""
 
-    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Port) -> None:
+    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
         self.moves: list[Move] = []
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
         self._hbm = Hbm(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)

@@ -10,7 +10,7 @@ from tpusim.engine.event.log import Loads, Passes
 from tpusim.hardware import Hardware
 from tpusim.machine.serializer import last_weight, preload_words
 from tpusim.machine.systolic_array import SystolicArray
-from tpusim.machine.vector_memory import IFMAP, PSUM, RESULT, WEIGHT, Frame, Port
+from tpusim.machine.vector_memory import IFMAP, PSUM, RESULT, WEIGHT, Frame, Ports, SeparateFrame
 from tpusim.machine.vector_unit import add_cycles
 from tpusim.program import Preload, Program, Stream
 
@@ -31,13 +31,15 @@ class _State(NamedTuple):
 class Sequencer:
     """Owns the array, the weight path and the frame of the port."""
 
-    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Port) -> None:
+    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
         self.loads: list[Loads] = []
         self.passes: list[Passes] = []
+        self._hardware = hardware
         self._board, self._port, self._word = board, port, hardware.vector_memory.word_elements
         self._array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
         adds = add_cycles(program.word_fill * hardware.array.count, hardware.lanes, hardware.vector_unit.alus)
-        self.frame = Frame.of(program.word_fill, adds, program.accumulates, hardware.array.count)
+        frames = SeparateFrame if hardware.vector_memory.ports == "separate" else Frame
+        self.frame = frames.of(program.word_fill, adds, program.accumulates, hardware.array.count)
         latency = self._array.word_latency(program.word_fill)
         self._psum_delay = self.frame.psum_delay(latency)
         self._result_delay = self.frame.result_delay(latency)
@@ -68,13 +70,13 @@ class Sequencer:
 
     def _preload(self, index: int, step: Preload) -> None:
         """Read the weight words in whatever slots are free, at most one every W cycles."""
-        rows = self._array.rows
+        words = preload_words(self._array.rows, self._word)
         ready = max(self._issued if self._array.weight_buffers > 1 else self._ended, self._free)
         filled, drained = self._board.known(step.after)
         self._filled[index] = filled
         start = max(ready, filled, drained)
-        last_read = self._port.claim(WEIGHT, start, preload_words(rows, self._word), self._word)
-        last = last_weight(last_read, rows, self._word)
+        last_read = self._port.claim(WEIGHT, start, words, self._hardware.weight_word_cycles)
+        last = last_weight(last_read, self._hardware)
         self.loads.append(Loads((index,), 0, self._free, ready, filled, start, last))
         self._board.finish(index, last)
         self._free = last

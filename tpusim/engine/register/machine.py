@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.engine.register.array import Array
-from tpusim.engine.register.bounds import check_lanes
+from tpusim.engine.register.bounds import check_lanes, check_machine
 from tpusim.engine.register.control import Control
 from tpusim.engine.register.deserializers import Deserializers
 from tpusim.engine.register.dma_unit import DmaUnit
@@ -57,6 +57,7 @@ class Machine:
     """
 
     def __init__(self, program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> None:
+        check_machine(hardware)
         check_lanes(program, hardware)
         self.program, self.hardware = program, hardware
         word, array = hardware.vector_memory.word_elements, hardware.array
