@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import integers
 
 from tests.machines import convs, machine, machines
 from tpusim import load_hardware, load_workload
@@ -43,6 +44,17 @@ def counted() -> Iterator[list[int]]:
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=convs(channels=60, size=9), hardware=machines(6))
 def test_repeating_changes_no_figure(layer: Conv2d, hardware: Hardware) -> None:
+    try:
+        program = lower(layer, 3, hardware)[1]
+    except CapacityError:
+        return
+    assert event.run(program, hardware) == one_by_one(program, hardware)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=convs(channels=60, size=9), hardware=machines(6), rate=integers(1, 4))
+def test_nor_where_each_client_has_a_port(layer: Conv2d, hardware: Hardware, rate: int) -> None:
+    hardware = hardware.with_overrides(["vector_memory.ports=separate", f"array.weights_per_cycle={rate}"])
     try:
         program = lower(layer, 3, hardware)[1]
     except CapacityError:

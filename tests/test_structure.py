@@ -9,10 +9,11 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpusim"
 LAYERS = [
-    ["cli", "cli_plot", "cli_sweep", "cli_validate", "__main__", "__init__"],
+    ["cli", "cli_compare", "cli_explain", "cli_plot", "cli_sweep", "cli_validate", "__main__", "__init__"],
     ["screen"],
     ["report"],
     ["sweep"],
+    ["explain"],
     ["simulate", "validation"],
     ["outcome"],
     ["layer_result", "check"],

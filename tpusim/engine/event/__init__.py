@@ -30,8 +30,13 @@ def run(program: Program, hardware: Hardware) -> Timing:
     Raises:
         DeadlockError: when steps wait for one another for ever; names who waits for whom.
     """
-    port = SeparatePorts() if hardware.vector_memory.ports == "separate" else Port()
+    port = ports_of(hardware)
     return timing_of(logged(program, hardware, port), port, program, hardware)
+
+
+def ports_of(hardware: Hardware) -> Ports:
+    """The calendar of a lane's ports, all free."""
+    return SeparatePorts() if hardware.vector_memory.ports == "separate" else Port()
 
 
 def logged(program: Program, hardware: Hardware, port: Ports) -> Log:

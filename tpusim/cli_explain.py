@@ -1,0 +1,114 @@
+"""The command `tpusim explain`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+from rich.console import Console
+
+from tpusim.errors import InputError
+from tpusim.explain.bottleneck import Bottleneck, find_bottleneck
+from tpusim.explain.relaxation import Case, Layer, relaxations
+from tpusim.files import probe, write
+from tpusim.hardware import load_hardware
+from tpusim.report import explain_text as text
+from tpusim.report.explain_json import to_json
+from tpusim.report.explain_lowering import WIDTH, lowering_text
+from tpusim.report.formats import KNOWN
+from tpusim.screen import Meter
+from tpusim.simulate import LOWERINGS, select_layers
+from tpusim.terminal import Nowhere, errors_reported, interruption_told, say, show
+from tpusim.workload import Workload, load_workload
+
+EXAMPLE = "Example: tpusim explain resnet50 --layer conv1"
+
+
+def explain(
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="Shipped name, .yaml path, or - for stdin.")],
+    layer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which layer; a workload of one layer needs no name.")
+    ] = None,
+    hardware: Annotated[str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")] = "tpu_v2",
+    batch: Annotated[int, typer.Option(metavar="N", help="Images at a time.")] = 8,
+    lowering: Annotated[
+        str, typer.Option(metavar="NAME", help=f"How convolutions become passes: {', '.join(LOWERINGS)}.")
+    ] = "channel_first",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."),
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write everything as JSON; - is stdout, words go to stderr.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Draw it: {', '.join(f'.{kind}' for kind in KNOWN)}.")
+    ] = None,
+) -> None:
+    """Say why a layer takes as long as it does, and what would help most.
+
+    The layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
+    bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.
+    """
+    with errors_reported(), interruption_told():
+        work = load_workload(workload, batch=batch)
+        case = Case(_chosen(work, layer), batch, load_hardware(hardware, changes or []))
+        file = _json_file(json)
+        for each in filter(None, (file, _picture_file(out))):
+            probe(each)
+        with Meter(len(relaxations(case))) as meter:
+            found = find_bottleneck(case, lowering, meter.show)
+        if file:
+            write(file, f"{to_json(found, work.name)}\n".encode())
+        if json == "-":
+            say(sys.stdout, to_json(found, work.name))
+        report_to = sys.stderr if json == "-" else sys.stdout
+        _report(found, work.name, report_to)
+        if out:
+            _draw(found, work.name, out)
+            say(report_to, "", str(out))
+
+
+def _chosen(work: Workload, name: str | None) -> Layer:
+    """The layer of that name, or the only one that matches."""
+    if name is None and len(work.layers) == 1:
+        return work.layers[0]
+    found = [layer for layer in work.layers if layer.name == name] or select_layers(work, name or "*").layers
+    if len(found) > 1:
+        which = f"--layer {name} matches {len(found)} of them" if name else "name one with --layer"
+        names = ", ".join(layer.name for layer in found[:8]) + (", ..." if len(found) > 8 else "")
+        raise InputError(f"one layer at a time is explained; {work.name} has {len(work.layers)}, {which}: {names}")
+    return found[0]
+
+
+def _json_file(json: str | None) -> Path | None:
+    if json == "-" and isinstance(sys.stdout, Nowhere):
+        raise InputError("--json -: standard output is closed; give a file")
+    return Path(json) if json not in (None, "-") else None
+
+
+def _picture_file(out: Path | None) -> Path | None:
+    if out is not None and out.suffix[1:] not in KNOWN:
+        allowed = ", ".join(f".{kind}" for kind in KNOWN)
+        raise InputError(f"{out}: a picture is written as {allowed}, not as {out.suffix or 'no suffix'}")
+    return out
+
+
+def _report(found: Bottleneck, workload: str, stream: TextIO) -> None:
+    console = Console(file=stream)
+    width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    show(stream, text.heading(found, workload), "", text.verdict(found, width), "")
+    show(stream, text.gains_table(found, console.width if console.is_terminal else None))
+    show(stream, "", text.no_gain(found, width), "")
+    show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width), "")
+    show(stream, "How it is lowered", lowering_text(found, width))
+
+
+def _draw(found: Bottleneck, workload: str, out: Path) -> None:
+    # Here, because matplotlib takes longer to import than the simulations.
+    from tpusim.report.explain_picture import picture
+
+    ((_, contents),) = picture(found, workload).files([out.suffix[1:]])
+    write(out, contents)

@@ -1,0 +1,133 @@
+"""What bounds a layer: simulate it again and again, each time with one thing relaxed, and see what gains the most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tpusim.engine import event
+from tpusim.errors import InputError
+from tpusim.explain.phases import Phases, phases_of
+from tpusim.explain.relaxation import LARGER, Case, Relaxation, relaxations
+from tpusim.lowering.plan import Plan
+from tpusim.result import LayerResult
+from tpusim.simulate import LOWERINGS, simulate
+from tpusim.workload import Workload
+
+LEAST_GAIN = 1.05
+"""What gains less than this is not called a bottleneck."""
+
+MOSTLY = 0.8
+"""The array is said to be busy when it is in this share of the cycles; else its most frequent stall counts."""
+
+Watch = Callable[[int, str], None]
+"""Told how many relaxations have been tried, and which comes next."""
+
+POINTS_TO: dict[str, tuple[str, ...]] = {
+    "busy": ("array", "mapping"),
+    "starved": ("hbm", "latency", "memory", "vector_unit", "weights", "sequencer"),
+    "blocked": ("hbm", "latency", "memory", "vector_unit", "ports", "sequencer"),
+    "waiting_weights": ("weights", "ports", "mapping", "sequencer"),
+    "port_stall": ("ports",),
+    "idle": ("hbm", "latency", "vector_unit", "sequencer"),
+}
+"""What the main state of the array lets one suspect."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after."""
+
+    relaxation: Relaxation
+    how: str
+    cycles: int
+    macs: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class Untried:
+    """A relaxation that cannot be simulated, and why."""
+
+    relaxation: Relaxation
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """A layer as it is, and what every relaxation gains, the largest gain first."""
+
+    case: Case
+    lowering: str
+    plan: Plan
+    layer: LayerResult
+    phases: Phases
+    gains: tuple[Gain, ...]
+    untried: tuple[Untried, ...]
+
+    @property
+    def most(self) -> Gain | None:
+        """What gains the most; None when nothing gains LEAST_GAIN."""
+        return self.gains[0] if self.gains and self.gains[0].gain >= LEAST_GAIN else None
+
+    @property
+    def best_setting(self) -> Gain | None:
+        """The largest gain that a change of the machine, the mapping or the batch brings, the layer left as it is."""
+        return next((gain for gain in self.gains if gain.relaxation.per != "MAC" and gain.gain >= LEAST_GAIN), None)
+
+    @property
+    def limit(self) -> str | None:
+        """What bounds the layer: what `most` relieves."""
+        return self.most.relaxation.limit if self.most else None
+
+    @property
+    def main_state(self) -> str:
+        """Busy, if the array mostly is; else what it does in most of its other cycles."""
+        states = dict(self.layer.units["systolic_array"])
+        busy = states.pop("busy")
+        return "busy" if busy >= MOSTLY * self.layer.cycles else max(states, key=lambda state: states[state])
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the split of the array's cycles points to the same thing as the gains."""
+        return self.limit is None or self.limit in POINTS_TO[self.main_state]
+
+
+def find_bottleneck(case: Case, lowering: str, watch: Watch) -> Bottleneck:
+    """Time the layer as it is, and relaxed in every way that applies.
+
+    Raises:
+        InputError: unknown lowering, or the layer as it is cannot be simulated. That a relaxed one cannot is recorded.
+    """
+    before = _timed(case, lowering)
+    wanted = relaxations(case)
+    outcomes: list[Gain | Untried | None] = []
+    for number, relaxation in enumerate(wanted):
+        watch(number, relaxation.name)
+        outcomes.append(_tried(relaxation, case, before, lowering))
+    if not any(isinstance(outcome, Gain) and outcome.gain >= LEAST_GAIN for outcome in outcomes):
+        outcomes.append(_tried(LARGER, case, before, lowering))
+    gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
+    untried = tuple(each for each in outcomes if isinstance(each, Untried))
+    plan, program = LOWERINGS[lowering](case.layer, case.batch, case.hardware)
+    log = event.logged(program, case.hardware, event.ports_of(case.hardware))
+    phases = phases_of(log, before.units["systolic_array"], case.hardware.lanes)
+    return Bottleneck(case, lowering, plan, before, phases, tuple(gains), untried)
+
+
+def _tried(relaxation: Relaxation, case: Case, before: LayerResult, lowering: str) -> Gain | Untried | None:
+    """What it gains, or why that cannot be found out; None where there is nothing to relax."""
+    try:
+        relaxed = relaxation.change(case)
+        if relaxed is None:
+            return None
+        after = _timed(relaxed.case, lowering)
+    except InputError as error:
+        return Untried(relaxation, error.problems[0].message)
+    gain = (before.cycles * after.macs) / (after.cycles * before.macs)
+    return Gain(relaxation, relaxed.how, after.cycles, after.macs, gain)
+
+
+def _timed(case: Case, lowering: str) -> LayerResult:
+    work = Workload("explained", case.batch, (case.layer,))
+    return simulate(work, case.hardware, lowering=lowering, check=False).layers[0]
