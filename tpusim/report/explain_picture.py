@@ -57,8 +57,11 @@ def _draw_cycles(axes: Axes, found: Bottleneck) -> None:
 def _draw_gains(axes: Axes, found: Bottleneck, shown: Sequence[Gain]) -> None:
     """The largest gains, the bottleneck's darkest."""
     tones = ["#0b3c5d" if gain is found.most else "#9a9a9a" for gain in shown]
-    bars = axes.barh([gain_name(gain) for gain in shown], [gain.gain for gain in shown], 0.7, color=tones)
-    axes.bar_label(bars, [f"{gain.gain:.2f}" for gain in shown], padding=3)
+    axes.barh([gain_name(gain) for gain in shown], [gain.gain for gain in shown], 0.7, color=tones)
+    for row, gain in enumerate(shown):
+        # Beyond the line at one, which would cross the number of a shorter bar.
+        at = (max(gain.gain, 1), row)
+        axes.annotate(f"{gain.gain:.2f}", at, (3, 0), textcoords="offset points", va="center")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.invert_yaxis()
     axes.margins(x=0.12)
