@@ -16,7 +16,7 @@ from tpusim.report.compare_results import ORDERS, Compared
 from tpusim.report.load import RESULT_FILE, read_result
 from tpusim.terminal import Nowhere, errors_reported, say, show
 
-EXAMPLE = "Example: tpusim compare results/before results/after"
+EXAMPLE = "Example: tpusim compare results/resnet50 run.json"
 
 _WIDEST = 79
 

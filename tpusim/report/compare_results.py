@@ -123,8 +123,8 @@ def _named(layers: Iterable[LayerResult]) -> Iterator[tuple[tuple[str, int], Lay
 
 def _inputs(result: Result) -> dict[str, Any]:
     asked = {name: getattr(result, name) for name in _ASKED}
-    machine = {**result.hardware, "hardware": result.hardware.get("name")}
-    return {**asked, **dict(_flat({key: value for key, value in machine.items() if key != "name"}, ""))}
+    fields = {key: value for key, value in result.hardware.items() if key != "name"}
+    return {**asked, "hardware": result.hardware.get("name"), **dict(_flat(fields, ""))}
 
 
 def _flat(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:

@@ -62,11 +62,12 @@ def heading(found: Bottleneck, workload: str) -> str:
     """Which layer, on what, and how long it takes."""
     layer, case = found.layer, found.case
     unit, size = scale([layer.time_us], _TIMES)
+    s = "" if layer.ideal_cycles == 1 else "s"
     return "\n".join(
         (
             f"{workload} {layer.name}, batch {case.batch}, on {case.hardware.name}: {shape_text(case.layer)}",
             f"{layer.cycles:,} cycles = {three_digits(layer.time_us / size)} {unit}; PE utilisation "
-            f"{percent(layer.pe_utilization)} % (100 % is {layer.ideal_cycles:,} cycles)",
+            f"{percent(layer.pe_utilization)} % (100 % is {layer.ideal_cycles:,} cycle{s})",
         )
     )
 
