@@ -129,6 +129,7 @@ def test_an_array_too_full_for_its_ports_is_still_the_array() -> None:
     found = explained(of_resnet50("layer4.1.conv2"), 8, "vector_memory.word_elements=4")
     assert found.most is not None
     assert found.most.relaxation is LARGER
+    assert found.most.how == "array.rows=256 array.cols=256 vector_unit.alus=512"
     assert found.limit == "array"
     assert all(gain.gain < LEAST_GAIN for gain in found.gains if gain.relaxation is not LARGER)
 

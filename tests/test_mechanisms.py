@@ -11,7 +11,7 @@ from tpusim.engine import event
 from tpusim.engine.timing import Timing
 from tpusim.errors import InputError
 from tpusim.lowering.channel_first import lower
-from tpusim.machine.vector_memory import Frame
+from tpusim.machine.vector_memory import Frame, SeparateFrame
 from tpusim.program import IfmapFill, Preload, Program, Spill, Stream
 from tpusim.simulate import simulate
 from tpusim.workload import Conv2d, Gemm, Workload
@@ -138,6 +138,17 @@ def test_separate_ports_are_in_nobodys_way() -> None:
     assert before.units["systolic_array"]["port_stall"] == 2 * before.units["systolic_array"]["busy"]
     assert after.units["systolic_array"]["busy"] == before.units["systolic_array"]["busy"]
     assert {sum(split.values()) for split in after.units.values()} == {after.cycles}
+
+
+@pytest.mark.parametrize(
+    ("elements", "adds", "arrays", "period"), [(1, 1, 1, 1), (8, 8, 1, 8), (2, 5, 1, 5), (1, 1, 3, 3)]
+)
+def test_a_frame_of_separate_ports(elements: int, adds: int, arrays: int, period: int) -> None:
+    """docs/timing.md, section 2: F = max(E, n, adds), D_p = L - 1, D_w = D_p + adds; without sums, L."""
+    frame, plain = (SeparateFrame.of(elements, adds, accumulates, arrays) for accumulates in (True, False))
+    assert frame.period == period
+    assert (frame.psum_delay(30), frame.result_delay(30)) == (29, 29 + adds)
+    assert (plain.period, plain.result_delay(30)) == (max(elements, arrays), 30)
 
 
 def test_the_pass_worked_by_hand_with_separate_ports() -> None:
