@@ -9,7 +9,17 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpusim"
 LAYERS = [
-    ["cli", "cli_compare", "cli_explain", "cli_plot", "cli_sweep", "cli_validate", "__main__", "__init__"],
+    [
+        "cli",
+        "cli_compare",
+        "cli_explain",
+        "cli_plot",
+        "cli_report",
+        "cli_sweep",
+        "cli_validate",
+        "__main__",
+        "__init__",
+    ],
     ["screen"],
     ["report"],
     ["sweep"],

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tpusim import cli_compare, cli_explain, cli_plot, cli_sweep, cli_validate
+from tpusim import cli_compare, cli_explain, cli_plot, cli_report, cli_sweep, cli_validate
 from tpusim.engine.trace import Cycle, Watch
 from tpusim.errors import CheckFailed, InputError
 from tpusim.files import probe, write
@@ -241,6 +241,7 @@ def list_shipped() -> None:
 
 
 app.command(epilog=cli_plot.EXAMPLE)(cli_plot.plot)
+app.command(epilog=cli_report.EXAMPLE)(cli_report.report)
 app.command(epilog=cli_sweep.EXAMPLE)(cli_sweep.sweep)
 app.command(epilog=cli_validate.EXAMPLE)(cli_validate.validate)
 app.command(epilog=cli_explain.EXAMPLE)(cli_explain.explain)

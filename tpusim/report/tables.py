@@ -24,10 +24,10 @@ pass: passes through the array. T: taps stacked in a pass (multi-tile). PE: MACs
 that hold a weight, mean over passes. starv, block, wait, port: stalls of the array, for HBM data late, output
 side not ready, weights not loaded, SRAM port full. read, write: HBM. idle: ports without an access."""
 
-_TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
-_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
-_MEMORY = (("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
-_COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
+BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+MEMORY = (("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 # One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
 _RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
@@ -60,8 +60,8 @@ def layer_columns(
     layers: Sequence[LayerResult], shapes: Mapping[str, str], name_width: int | None = None
 ) -> list[Column]:
     """Every column of the layer table. One unit per column, so that the eye can compare."""
-    time, time_in = scale((layer.time_us for layer in layers), _TIMES)
-    data, data_in = scale((max(layer.hbm_read_bytes, layer.hbm_write_bytes) for layer in layers), _BYTES)
+    time, time_in = scale((layer.time_us for layer in layers), TIMES)
+    data, data_in = scale((max(layer.hbm_read_bytes, layer.hbm_write_bytes) for layer in layers), BYTES)
 
     def stall(header: str, cause: str) -> Column:
         return Column(header, lambda layer: percent(layer.stall_cycles[cause] / layer.cycles), 2)
@@ -103,14 +103,14 @@ def totals(total: Total) -> str:
     stalls = ", ".join(f"{name} {share} %" for name, share in shares.items())
     return "\n".join(
         (
-            f"Total: {cycles:,} cycles = {quantity(total.time_us, _TIMES)} at "
-            f"{cycles / total.time_us:g} MHz; {quantity(total.macs, _COUNTS)}MAC in {total.passes:,} passes; "
-            f"{quantity(total.tflops * 1e12, _COUNTS)}FLOPS",
+            f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at "
+            f"{cycles / total.time_us:g} MHz; {quantity(total.macs, COUNTS)}MAC in {total.passes:,} passes; "
+            f"{quantity(total.tflops * 1e12, COUNTS)}FLOPS",
             f"  PE utilisation {percent(total.pe_utilization)} %, mapping efficiency "
             f"{percent(total.mapping_efficiency)} %; stalled: {stalls}",
-            f"  HBM read {quantity(total.hbm_read_bytes, _BYTES)}, written "
-            f"{quantity(total.hbm_write_bytes, _BYTES)}; vector memory: peak "
-            f"{quantity(memory.peak_bytes, _MEMORY)}, ports idle {percent(memory.port_idle_ratio)} %",
+            f"  HBM read {quantity(total.hbm_read_bytes, BYTES)}, written "
+            f"{quantity(total.hbm_write_bytes, BYTES)}; vector memory: peak "
+            f"{quantity(memory.peak_bytes, MEMORY)}, ports idle {percent(memory.port_idle_ratio)} %",
             f"  simulated in {total.wall_seconds:.2f} s",
         )
     )
@@ -155,7 +155,7 @@ def word_notice(result: Result) -> str:
 def workload_table(workloads: Iterable[tuple[str, Workload, str]]) -> Table:
     """The shipped workloads, as (name, workload at batch 1, source)."""
     rows = [
-        [name, f"{len(work.layers)}", quantity(sum(layer.macs(1) for layer in work.layers), _COUNTS), source]
+        [name, f"{len(work.layers)}", quantity(sum(layer.macs(1) for layer in work.layers), COUNTS), source]
         for name, work, source in workloads
     ]
     return table([("workload", "left"), ("layers", "right"), ("MACs/image", "right"), ("source", "fold")], rows)

@@ -1,0 +1,128 @@
+"""The machine of a result: its fields with units, its peaks, and the blocks of its diagram."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tpusim.errors import InputError
+from tpusim.fields import FROM_YAML
+from tpusim.hardware import Hardware
+from tpusim.report import tables
+from tpusim.report.page.states import STATES, states_of
+from tpusim.result import Result
+from tpusim.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+
+_UNIT_OF = {
+    "array.rows": "PEs",
+    "array.cols": "PEs",
+    "array.weight_buffers": "registers a PE",
+    "array.count": "arrays",
+    "vector_memory.word_elements": "elements",
+    "vector_memory.element_bytes": "B",
+    "vector_memory.capacity": "a lane",
+    "vector_unit.alus": "ALUs",
+    "vector_unit.unpack_cycles": "cycles a word",
+    "vector_unit.pack_cycles": "cycles a word",
+    "hbm.channel_multiple": "channels",
+    "sequencer.launch_cycles": "cycles",
+}
+"""Of the fields whose value does not carry one."""
+
+PORT_CLIENTS = (
+    ("ifmap", "ifmap reads"),
+    ("psum", "partial-sum reads"),
+    ("result", "result writes"),
+    ("weight", "weight reads"),
+    ("dma", "DMA"),
+    ("idle", "free"),
+)
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The bounds of the machine."""
+
+    tflops: float
+    hbm_bytes_per_s: int
+    memory_bytes: int
+    pes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+def hardware_of(result: Result) -> Hardware:
+    """Raises InputError when the result's machine is none."""
+    try:
+        return Hardware.model_validate(dict(result.hardware), context=FROM_YAML)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InputError(f"hardware.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def peaks(hardware: Hardware) -> Peaks:
+    """Two operations a PE and cycle; all lanes' memory."""
+    return Peaks(
+        tflops=2 * hardware.pes * hardware.clock_hz / 1e12,
+        hbm_bytes_per_s=hardware.hbm.bandwidth_bytes_per_s,
+        memory_bytes=hardware.lanes * hardware.vector_memory.capacity_bytes,
+        pes=hardware.pes,
+    )
+
+
+def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every field as (path, value with its unit)."""
+    return [(path, _with_unit(value, _UNIT_OF.get(path, ""))) for path, value in _flat(hardware)]
+
+
+def _with_unit(value: Any, unit: str) -> str:
+    first, *rest = unit.split(" ")
+    return " ".join([str(value), first.removesuffix("s") if value == 1 else first, *rest]).strip()
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
+    """A block for every unit: its name, its own parameters, and the parts of its cycles."""
+    array, memory, hbm = hardware.array, hardware.vector_memory, hardware.hbm
+    lanes, word = hardware.lanes, f"{memory.word_elements} x {memory.element_bytes} B"
+    units, cycles = result.total.units, result.total.cycles
+    port = units["port"]
+    total_memory = tables.quantity(lanes * memory.capacity_bytes, tables.MEMORY)
+
+    def busy(unit: str) -> list[tuple[str, str, float]]:
+        return [("busy", "busy", units[unit]["busy"] / cycles)]
+
+    blocks = {
+        "hbm": ("HBM", [BANDWIDTH.format(hbm.bandwidth_bytes_per_s), f"latency {TIME.format(hbm.latency_ps)}",
+                        f"bursts of {SIZE.format(hbm.burst_bytes)}"], busy("hbm")),
+        "dma": ("DMA", ["one queue, in order", f"on {port['dma'] / cycles:.1%} of port cycles".replace("%", " %")], []),
+        "memory": ("Vector memories", [f"{lanes} x {SIZE.format(memory.capacity_bytes)}", f"= {total_memory}",
+                                       f"one port, words of {word}"],
+                   [(key, label, port.get(key, 0) / cycles) for key, label in PORT_CLIENTS]),
+        "preload": ("Weight path", [f"{array.rows} cycles a preload", f"{array.weight_buffers} weights a PE"],
+                    busy("preload")),
+        "serializer": ("Serializers", [f"{lanes} x one word", f"of {word}"], []),
+        "array": ("Systolic array", [_array_text(hardware), f"at {FREQUENCY.format(hardware.clock_hz)}"],
+                  [(state.key, state.label, part / cycles)
+                   for state, part in zip(STATES, states_of(result.total, hardware.pes), strict=True)]),
+        "deserializer": ("De-serializers", [f"{lanes} x one word", f"of {word}"], []),
+        "vector_unit": ("Vector unit", [f"{hardware.vector_unit.alus} ALUs", "adds partial sums"], busy("vector_unit")),
+    }  # fmt: skip
+    return {key: {"name": name, "lines": lines, "parts": parts} for key, (name, lines, parts) in blocks.items()}
+
+
+def _array_text(hardware: Hardware) -> str:
+    sides = f"{hardware.array.rows} x {hardware.array.cols} PEs"
+    return sides if hardware.array.count == 1 else f"{hardware.array.count} x {sides}"

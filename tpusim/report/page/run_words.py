@@ -1,0 +1,157 @@
+"""The page of a run in words: its title, its verdict, and what the figures say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpusim.hardware import Hardware
+from tpusim.report.page.machine import Peaks
+from tpusim.report.page.states import STATES, states_of
+from tpusim.report.tables import (
+    BYTES,
+    COUNTS,
+    MEMORY,
+    TIMES,
+    first_wrong,
+    percent,
+    quantity,
+    three_digits,
+    word_notice,
+)
+from tpusim.report.tables import verdict as verdict_text
+from tpusim.result import LayerResult, Result
+
+Part = str | dict[str, int]
+Sentence = list[Part]
+"""Text, and layers by their place in the network, which the page shows by name."""
+
+
+def title(result: Result) -> str:
+    """What was run on what."""
+    return f"{result.workload} on {result.hardware.get('name', 'unnamed hardware')}, batch {result.batch}"
+
+
+def verdict(result: Result) -> dict[str, str]:
+    """Whether the values are right: a word for the colour, the sentence, the first wrong element."""
+    total = result.total
+    state = "wrong" if total.outputs_mismatched else "unchecked" if not total.outputs_checked else "right"
+    if state == "right" and total.outputs_checked < total.outputs:
+        state = "partly"
+    return {"state": state, "text": verdict_text(total), "first": first_wrong(result)}
+
+
+def tiles(result: Result, peaks: Peaks) -> list[dict[str, str]]:
+    """The totals, each with what it is a part of."""
+    total = result.total
+    traffic = total.hbm_read_bytes + total.hbm_write_bytes
+    seconds = total.time_us / 1e6
+    rows = (
+        ("time", quantity(total.time_us, TIMES), f"{total.cycles:,} cycles at {total.cycles / total.time_us:g} MHz"),
+        ("speed", f"{three_digits(total.tflops)} TFLOPS", f"of {three_digits(peaks.tflops)} TFLOPS at most"),
+        ("PE utilisation", f"{percent(total.pe_utilization)} %",
+         f"{quantity(total.macs, COUNTS)}MAC; {percent(total.mapping_efficiency)} % of PEs mapped"),
+        ("HBM traffic", quantity(traffic, BYTES),
+         f"{quantity(total.hbm_read_bytes, BYTES)} read, {quantity(total.hbm_write_bytes, BYTES)} written; "
+         f"{percent(traffic / seconds / peaks.hbm_bytes_per_s)} % of the bandwidth"),
+        ("vector memory", quantity(total.vector_memory.peak_bytes, MEMORY),
+         f"most allocated, of {quantity(peaks.memory_bytes, MEMORY)}; "
+         f"ports idle {percent(total.vector_memory.port_idle_ratio)} %"),
+    )  # fmt: skip
+    return [{"label": label, "value": value, "note": note} for label, value, note in rows]
+
+
+def sentences(result: Result, hardware: Hardware, peaks: Peaks) -> list[Sentence]:
+    """What a reader should know first, each sentence from the figures alone."""
+    notice = word_notice(result)
+    found: list[Sentence] = [
+        _costliest(result.layers),
+        _largest_loss(result, hardware.pes),
+        _bound_by_memory(result, peaks),
+        [notice] if notice else [],
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def plain(sentence: Sequence[Part], result: Result) -> str:
+    """A sentence without links."""
+    return "".join(part if isinstance(part, str) else result.layers[part["layer"]].name for part in sentence)
+
+
+def inputs(result: Result) -> list[tuple[str, str]]:
+    """What else it takes to repeat the run."""
+    return [
+        ("workload", result.workload),
+        ("batch", f"{result.batch} images"),
+        ("lowering", result.lowering),
+        ("engine", "both, in agreement" if result.engine == "both" else result.engine),
+        ("seed", f"{result.seed}"),
+        ("tpusim", result.tpusim),
+        ("simulated in", f"{result.total.wall_seconds:.2f} s"),
+    ]
+
+
+def _costliest(layers: Sequence[LayerResult]) -> Sentence:
+    if len(layers) == 1:
+        return []
+    cycles = [layer.cycles for layer in layers]
+    order = _descending(cycles)
+    run, half = sum(cycles), 0
+    while 2 * sum(cycles[i] for i in order[:half]) < run:
+        half += 1
+    of_layers = f"{half} of {len(layers)} layers take" if half > 1 else f"1 of {len(layers)} layers takes"
+    return [f"{of_layers} half of the time; the costliest: ", *_named(order[:3], cycles, run), "."]
+
+
+def _largest_loss(result: Result, pes: int) -> Sentence:
+    splits = [states_of(layer, pes) for layer in result.layers]
+    total, run = states_of(result.total, pes), result.total.cycles
+    losses = total[1:]
+    busy = f"The array is busy in {percent((total[0] + total[1]) / run)} % of the cycles, "
+    busy += f"and does the work of {percent(total[0] / run)} %. "
+    if not any(losses):
+        return [busy]
+    state = 1 + losses.index(max(losses))
+    of_state = [split[state] for split in splits]
+    opening = f"{busy}The largest loss is {STATES[state].loss}: {percent(total[state] / run)} % of the cycles"
+    if len(splits) == 1:
+        return [opening, _why(result.layers[0], state), "."]
+    order = [index for index in _descending(of_state) if of_state[index]][:3]
+    why = _why(result.layers[order[0]], state, "in the first, ")
+    return [f"{opening}, the largest parts of it in ", *_named(order, of_state, total[state]), why, "."]
+
+
+def _why(layer: LayerResult, state: int, where: str = "") -> str:
+    if STATES[state].key != "unused":
+        return ""
+    return f"; {where}passes map {percent(layer.mapping_efficiency)} % of the PEs"
+
+
+def _bound_by_memory(result: Result, peaks: Peaks) -> Sentence:
+    """Layers whose roof is the HBM's."""
+    bound = [layer for layer in result.layers if _memory_roof(layer, peaks) < peaks.tflops]
+    if not bound:
+        return ["HBM bounds no layer: each does enough operations a byte for the array's peak."]
+    share = percent(sum(layer.cycles for layer in bound) / result.total.cycles)
+    return [
+        f"{len(bound)} of {len(result.layers)} layers, with {share} % of the time, do too few operations a byte of HBM "
+        "traffic to reach the array's peak."
+    ]
+
+
+def _memory_roof(layer: LayerResult, peaks: Peaks) -> float:
+    """TFLOPS that the HBM's bandwidth allows."""
+    traffic = layer.hbm_read_bytes + layer.hbm_write_bytes
+    return 2 * layer.macs / traffic * peaks.hbm_bytes_per_s / 1e12 if traffic else peaks.tflops
+
+
+def _descending(values: Sequence[float]) -> list[int]:
+    return sorted(range(len(values)), key=lambda i: -values[i])
+
+
+def _named(order: Sequence[int], values: Sequence[float], of: float) -> list[Part]:
+    """Layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
+    parts: list[Part] = []
+    for place, index in enumerate(order):
+        parts += [", "] if place else []
+        parts += [{"layer": index}, f" ({percent(values[index] / of)} %)"]
+    return parts

@@ -1,0 +1,128 @@
+"""Read the points of a sweep back from its points.csv: the axes, then the columns of a point."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from tpusim.errors import InputError
+from tpusim.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+
+POINTS_FILE = "points.csv"
+MOST_POINTS = 20_000
+"""More make a page that browsers take long to draw."""
+
+Cell = float | int | str | None
+_FIRST_COLUMN = "workload"
+_TEXTS = (_FIRST_COLUMN, "error")
+_NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
+_UNITS = (BANDWIDTH, FREQUENCY, SIZE, TIME)
+
+
+@dataclass(frozen=True)
+class SweepPoints:
+    """A sweep's points, column by column.
+
+    `axes` are columns too, as they were written; `figures` are those of `columns` that hold numbers.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    columns: Mapping[str, tuple[Cell, ...]]
+    figures: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Points, failed ones included."""
+        return len(self.columns[_FIRST_COLUMN])
+
+
+def read_points(file: Path) -> SweepPoints:
+    """The points in a points.csv.
+
+    Raises:
+        InputError: when there are none; says what is wrong in which line.
+    """
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            return _parsed(_name(file), lines)
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file; run `tpusim sweep` to its end, it writes one") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: not the points of a sweep: not UTF-8 text") from None
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+    except (InputError, csv.Error) as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def magnitude(value: str) -> float | None:
+    """What an axis' value measures: "100 GB/s" in bytes a second; None for a word."""
+    number = _number(value)
+    if number is not None:
+        return number
+    for unit in _UNITS:
+        try:
+            return float(unit.parse(value))
+        except InputError:
+            continue
+    return None
+
+
+def _name(file: Path) -> str:
+    return file.resolve().parent.name if file.name == POINTS_FILE else file.stem
+
+
+def _parsed(name: str, lines: Iterable[str]) -> SweepPoints:
+    reader = csv.reader(lines)
+    header = next(reader, [])
+    missing = [column for column in _NEEDED if column not in header]
+    if missing or len(set(header)) != len(header):
+        raise InputError(f"not the points of a sweep: no column {', '.join(missing) or 'may come twice'}")
+    rows = list(_rows(reader, len(header)))
+    if not rows:
+        raise InputError("no points; run `tpusim sweep` to its end")
+    axes = tuple(header[: header.index(_FIRST_COLUMN)])
+    texts = dict(zip(header, zip(*rows, strict=True), strict=True))
+    figures = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
+    numbers = {key: values for key, values in figures.items() if values is not None}
+    _check_finished(texts["error"], numbers)
+    return SweepPoints(name, axes, {**texts, **numbers}, tuple(numbers))
+
+
+def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
+    for count, row in enumerate(reader, 1):
+        if len(row) != width:
+            raise InputError(f"line {count + 1}: {len(row)} cells, not {width}")
+        if count > MOST_POINTS:
+            raise InputError(f"more than {MOST_POINTS:,} points; a page shows at most so many, make the sweep smaller")
+        yield row
+
+
+def _figures(values: Sequence[str]) -> tuple[Cell, ...] | None:
+    """Numbers, None where a point failed; None when a word is among them, or nothing at all."""
+    numbers = [None if value == "" else _number(value) for value in values]
+    given = any(value != "" for value in values)
+    words = any(number is None and value for number, value in zip(numbers, values, strict=True))
+    return None if words or not given else tuple(numbers)
+
+
+def _check_finished(errors: Sequence[str], numbers: Mapping[str, Sequence[Cell]]) -> None:
+    for line, error in enumerate(errors, 2):
+        for key in ("cycles", "time_us"):
+            value = numbers[key][line - 2] if key in numbers else None
+            if not error and not (isinstance(value, float | int) and value > 0):
+                raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
+
+
+def _number(text: str) -> float | int | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if not isfinite(number):
+        return None
+    return int(number) if number.is_integer() else number
