@@ -290,6 +290,21 @@ def test_a_point_of_a_sweep_is_linked_to_its_row(browser: Any, sweep_page: Path)
         assert shown.count(f"#points tr.picked[data-item='{item}']") == 1
 
 
+def test_many_points_are_shown_by_and_by(browser: Any, tmp_path: Path) -> None:
+    rows = [point(float(n), a=n) for n in range(1, 1301)]
+    assert report(str(points_file(tmp_path, rows, ("a",)))).exit_code == 0
+    with opened(browser, tmp_path / "report.html") as shown:
+        assert numbers(first_cells(shown, 0)) == [*range(1, 501)]
+        assert shown.texts(".count") == ["1,300 of 1,300 points"]
+        shown.page.get_by_role("button", name="The first 500 of 1,300 are shown. Show more").click()
+        assert numbers(first_cells(shown, 0)) == [*range(1, 1001)]
+        shown.page.locator("input[type=search]").fill("1300")
+        assert numbers(first_cells(shown, 0)) == [1300]
+        shown.page.locator("path.point[data-item='1250']").first.dispatch_event("click")
+        assert shown.run("document.activeElement.dataset.item") == "1250"
+        assert shown.count("#points tr[aria-current]") == 1
+
+
 @pytest.mark.parametrize(
     ("rows", "axes"),
     [

@@ -62,7 +62,8 @@ def hardware_of(result: Result) -> Hardware:
         return Hardware.model_validate(dict(result.hardware), context=FROM_YAML)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise InputError(f"hardware.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        path = ".".join(map(str, ("hardware", *first["loc"])))
+        raise InputError(f"{path}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def peaks(hardware: Hardware) -> Peaks:

@@ -20,12 +20,14 @@ function linesOf() {
 
 // Values side by side, or to scale when there are many.
 function placesOf(axis, left, right) {
+  const ends = [axis.values[0], axis.values.at(-1)].map((value) => textWidth(shortened(value, 16), FONT) / 2);
+  const pad = Math.min(60, Math.max(14, ...ends));
   if (axis.values.length <= MOST_PLACES || !axis.measures) {
-    const scale = linear(0, Math.max(1, axis.values.length - 1), left + 14, right - 14);
-    return [(value) => scale(axis.values.indexOf(value)), axis.values];
+    const scale = linear(0, Math.max(1, axis.values.length - 1), left + pad, right - pad);
+    return [(value) => scale(axis.places.get(value)), axis.values];
   }
-  const scale = linear(axis.measures[0], axis.measures.at(-1), left + 14, right - 14);
-  return [(value) => scale(axis.measures[axis.values.indexOf(value)]), axis.values];
+  const scale = linear(axis.measures[0], axis.measures.at(-1), left + pad, right - pad);
+  return [(value) => scale(axis.measures[axis.places.get(value)]), axis.values];
 }
 
 function valueAxis(values, bottom, top) {

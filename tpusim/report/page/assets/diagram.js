@@ -44,7 +44,7 @@ function tallLayout(width) {
 }
 
 const blockHeight = ({ lines, parts }) =>
-  2 * PAD + LINE * (1 + lines.length) + (parts.length ? 26 : 0) + (parts.length > 1 ? LINE * parts.length : parts.length ? LINE : 0);
+  2 * PAD + LINE * (1 + lines.length + parts.length) + (parts.length ? 26 : 0);
 
 function diagram(width) {
   const layout = width < NARROW ? tallLayout(width) : wideLayout(width);

@@ -17,16 +17,19 @@ function heatMap(width) {
   const high = Math.max(22, Math.min(48, 420 / down.values.length));
   const wide = (right - left) / across.values.length;
   const bottom = top + high * down.values.length;
-  const at = (value, axis) => axis.values.indexOf(value);
+  const at = (value, axis) => axis.places.get(value);
   const cells = cellCandidates();
   return {
     height: bottom + 46,
     items: cells.map((cell) => cell.item).filter((item) => item !== null),
     marks: [
       text(0, 12, heat.y, { class: "axis-title" }),
-      down.values.map((value, k) => text(left - 8, bottom - high * (k + 0.5) + 4, shortened(value, 14), { "text-anchor": "end" })),
-      xAxis(bottom, (value) => left + wide * (at(value, across) + 0.5), across.values, (value) => shortened(value, 14), heat.x, right),
-      cells.map((cell) => heatCell(cell, left + wide * at(cell.across, across), bottom - high * (at(cell.down, down) + 1), wide, high)),
+      down.values.map((value, k) =>
+        text(left - 8, bottom - high * (k + 0.5) + 4, shortened(value, 14), { "text-anchor": "end" })),
+      xAxis(bottom, (value) => left + wide * (at(value, across) + 0.5), across.values,
+        (value) => shortened(value, 14), heat.x, right),
+      cells.map((cell) =>
+        heatCell(cell, left + wide * at(cell.across, across), bottom - high * (at(cell.down, down) + 1), wide, high)),
     ],
   };
 }

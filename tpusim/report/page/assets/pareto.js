@@ -3,8 +3,11 @@
 const pareto = { x: "", y: "", front: new Set() };
 
 // Every column of numbers, wanted low or high: ["time_us", -1].
-const wishes = () => [...data.figures.map(({ key }) => key), ...varying.filter((axis) => axis.measures).map(({ key }) => key)]
-  .flatMap((key) => [-1, 1].map((better) => [`${better} ${key}`, `${better < 0 ? "less" : "more"} ${nameWithUnit(asColumn(key))}`]));
+function wishes() {
+  const keys = [...data.figures, ...varying.filter((axis) => axis.measures)].map(({ key }) => key);
+  const wish = (key, better) => [`${better} ${key}`, `${better < 0 ? "less" : "more"} ${nameWithUnit(asColumn(key))}`];
+  return keys.flatMap((key) => [wish(key, -1), wish(key, 1)]);
+}
 
 const wishOf = (code) => ({ better: Number(code.split(" ")[0]), key: code.slice(code.indexOf(" ") + 1) });
 

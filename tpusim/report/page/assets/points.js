@@ -4,6 +4,7 @@ const points = data.points;
 const failed = new Set(data.failed);
 const finished = points.workload.map((_, i) => i).filter((i) => !failed.has(i));
 const workloads = [...new Set(finished.map((i) => points.workload[i]))];
+data.axes.forEach((axis) => { axis.places = new Map(axis.values.map((value, place) => [value, place])); });
 const varying = data.axes.filter((axis) => axis.values.length > 1);
 const axisOf = (key) => data.axes.find((axis) => axis.key === key);
 const figureOf = (key) => data.figures.find((figure) => figure.key === key);
@@ -17,7 +18,7 @@ const settings = (i) => data.axes.map(({ key }) => `${key} = ${points[key][i]}`)
 // The number behind a point's axis or figure; null when there is none.
 function measured(key, i) {
   const axis = axisOf(key);
-  return axis ? axis.measures?.[axis.values.indexOf(points[key][i])] ?? null : points[key][i];
+  return axis ? axis.measures?.[axis.places.get(points[key][i])] ?? null : points[key][i];
 }
 
 // An axis as a column: its numbers are shown as they were written.

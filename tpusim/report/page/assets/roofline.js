@@ -35,7 +35,8 @@ function roofline(width) {
       })),
       labelled(costly, left, right, bottom, [
         ...places.map((place) => [place.x - place.r, place.y - place.r, 2 * place.r, 2 * place.r]),
-        [right - textWidth(roofs[0], FONT), bend[1] - 20, textWidth(roofs[0], FONT), 18], [bend[0], bend[1] - 2, right - bend[0], 4],
+        [right - textWidth(roofs[0], FONT), bend[1] - 20, textWidth(roofs[0], FONT), 18],
+        [bend[0], bend[1] - 2, right - bend[0], 4],
       ]),
     ],
   };

@@ -2,15 +2,17 @@
 
 const anyWrong = data.layers.some((layer) => layer.wrong);
 const rows = data.layers.map((layer, item) => ({ item, wrong: layer.wrong, values: { ...layer, number: item + 1 } }));
-const numbered = [{ key: "number", label: "#", style: "count", divide: 1, unit: "", ascending: true, title: "place in the network" }];
+const place = { key: "number", label: "#", style: "count", divide: 1, unit: "", ascending: true, title: "place in the network" };
 const [nameColumn, ...otherColumns] = data.columns;
 const layersTable = new DataTable({
   caption: `The ${data.layers.length === 1 ? "layer" : `${data.layers.length} layers`} of the run, sortable by every column.`,
-  what: data.layers.length === 1 ? "layer" : "layers", columns: [nameColumn, ...numbered, ...otherColumns], rows,
+  what: data.layers.length === 1 ? "layer" : "layers", columns: [nameColumn, place, ...otherColumns], rows,
   choices: anyWrong ? [{ label: "only wrong layers", keep: (i) => data.layers[i].wrong }] : [],
 });
 const details = html("div", { class: "details", "aria-live": "polite" });
 const columnOf = (key) => data.columns.find((column) => column.key === key);
+
+const timeAndShare = (layer) => `${withUnit(columnOf("time_us"), layer.time_us)}, ${percent(layer.share)} %`;
 
 const sentence = (parts) => html("li", {}, parts.map((part) => (typeof part === "string" ? part : layerLink(part.layer))));
 
@@ -25,32 +27,41 @@ selection.describe = (item) => {
   const parts = data.states.map((state, k) => [state.label, layer.states[k] / layer.cycles]);
   const largest = parts.slice(1).sort((a, b) => b[1] - a[1])[0];
   return [layer.name,
-    `${withUnit(columnOf("time_us"), layer.time_us)}, ${percent(layer.share)} % of the run`,
+    `${timeAndShare(layer)} of the run`,
     `${whole(layer.cycles)} cycles; ${three(layer.tflops)} TFLOPS`,
     `PE utilisation ${percent(layer.pe_utilization)} %, mapped ${percent(layer.mapping_efficiency)} %`,
     largest[1] > 0 ? `largest loss: ${largest[0]}, ${percent(largest[1])} %` : "no loss"];
 };
 
+const UNIT_NAMES = {
+  systolic_array: "systolic array", preload: "weight path", vector_unit: "vector unit", hbm: "HBM", port: "ports",
+};
+
 function showDetails(item) {
   const layer = data.layers[item];
-  const units = { systolic_array: "systolic array", preload: "weight path", vector_unit: "vector unit", hbm: "HBM", port: "ports" };
-  const busy = Object.entries(layer.units).map(([unit, share]) => `${units[unit]} ${percent(share)} %`).join(", ");
+  const busy = Object.entries(layer.units).map(([unit, share]) => `${UNIT_NAMES[unit]} ${percent(share)} %`).join(", ");
   details.replaceChildren(
     html("h3", {}, layer.name),
     stateBar(layer.states, layer.cycles, `Where the cycles of ${layer.name} went`),
     html("dl", {}, [
-      ["time", `${whole(layer.cycles)} cycles, ${withUnit(columnOf("time_us"), layer.time_us)}, ${percent(layer.share)} % of the run`],
+      ["time", `${whole(layer.cycles)} cycles, ${timeAndShare(layer)} of the run`],
       ["array", data.states.map((state, k) => `${state.label} ${percent(layer.states[k] / layer.cycles)} %`).join(", ")],
       ["busy", busy],
       ["mapping", layer.mapping],
-      ["check", layer.mismatch ? `${layer.check}; the first: ${layer.mismatch}` : layer.check === "-" ? "not checked" : layer.check],
+      ["check", checkOf(layer)],
     ].map(([term, words]) => [html("dt", {}, term), html("dd", {}, words)])));
+}
+
+function checkOf({ check, mismatch }) {
+  if (check === "-") return "not checked";
+  return mismatch ? `${check}; the first: ${mismatch}` : check;
 }
 
 function stateBar(states, cycles, label) {
   const width = 1000;
-  return svg("svg", { viewBox: `0 0 ${width} 24`, preserveAspectRatio: "none", class: "state-bar", role: "img", "aria-label": label },
-    stack(data.states.map((state, k) => [state.key, states[k]]), 0, width, cycles,
+  return svg("svg", {
+    viewBox: `0 0 ${width} 24`, preserveAspectRatio: "none", class: "state-bar", role: "img", "aria-label": label,
+  }, stack(data.states.map((state, k) => [state.key, states[k]]), 0, width, cycles,
       (left, size, filled) => rectangle(left, 0, size, 24, filled)));
 }
 
@@ -78,7 +89,7 @@ function costliest(width) {
     height: items.length * 24 + 2,
     items,
     marks: items.map((i, row) => {
-      const { states, cycles, share, time_us: us } = data.layers[i];
+      const { states, cycles } = data.layers[i];
       const top = row * 24 + 2;
       const fits = textWidth(names[row], FONT) <= left - 10;
       return svg("g", { "data-item": i, class: "mark" },
@@ -88,7 +99,7 @@ function costliest(width) {
         }),
         stack(data.states.map((state, k) => [state.key, states[k]]), left, (cycles / longest) * room, cycles,
           (x, size, filled) => rectangle(x, top, size, 19, filled)),
-        text(left + (cycles / longest) * room + 6, top + 14, `${withUnit(columnOf("time_us"), us)}, ${percent(share)} %`));
+        text(left + (cycles / longest) * room + 6, top + 14, timeAndShare(data.layers[i])));
     }),
   };
 }
@@ -111,7 +122,8 @@ function byLayer() {
     figure("Where each layer's cycles went", "The parts are those of the table above.", breakdown(),
       { below: legend(data.states.map((state) => [state.key, state.label])) }),
     figure("Vector memory over the run", "Allocated for each layer, for as long as it runs; not what is in use at a moment.",
-      memory(), { below: legend([["memory-all", "everything: ifmap, filters, results, double buffers"], ["psum", "ifmap alone"]]) }),
+      memory(),
+      { below: legend([["memory-all", "everything: ifmap, filters, results, double buffers"], ["psum", "ifmap alone"]]) }),
     html("p", { class: "note" }, "Every figure of these charts is in the table of layers below."));
 }
 
@@ -135,7 +147,8 @@ page.append(
   tiles(),
   section("In short", html("ul", { class: "sentences" }, data.sentences.map(sentence))),
   section("Where the array's cycles went",
-    stateBar(data.total.states, data.total.cycles, "Cycles of the systolic array over the run, as in the table below"), statesTable()),
+    stateBar(data.total.states, data.total.cycles, "Cycles of the systolic array over the run, as in the table below"),
+    statesTable()),
   data.layers.length > 1 ? section("The costliest layers",
     figure(`Time of the ${Math.min(10, data.layers.length)} costliest layers`,
       "Length is time, split as above; at the end the layer's time and its share of the run.", costliest)) : "",
@@ -143,7 +156,8 @@ page.append(
   rooflineSection(),
   html("div", { id: "units" }, units()),
   html("div", { id: "layers" }, section("Layers",
-    html("p", { class: "note" }, "Pick a row for its details. Arrow keys walk, Enter picks; heads sort."), details, layersTable.element)),
+    html("p", { class: "note" }, "Pick a row for its details. Arrow keys walk, Enter picks; heads sort."),
+    details, layersTable.element)),
   section("Machine and mapping", html("div", { class: "columns" },
     pairs("The machine, every field", data.machine), pairs("The run", data.inputs))));
 

@@ -11,7 +11,8 @@ function paint() {
     page.querySelectorAll(`.${state}`).forEach((mark) => mark.classList.remove(state));
     if (item !== null) marksOf(item).forEach((mark) => mark.classList.add(state));
   }
-  page.classList.toggle("looking", selection.hot !== null);
+  page.querySelectorAll("[aria-current]").forEach((row) => row.removeAttribute("aria-current"));
+  page.querySelectorAll("tr.picked").forEach((row) => row.setAttribute("aria-current", "true"));
 }
 
 function look(item) {

@@ -6,7 +6,6 @@ const TOP = 26;
 const NAMES = 118;
 const NAME_LETTERS = 20;
 const strip = { byTime: true };
-const timeColumn = data.columns.find((column) => column.key === "time_us");
 
 // Where each layer lies: [x, width] in pixels.
 function spans(width) {
@@ -43,7 +42,9 @@ function namesHeight() {
 }
 
 function timeAxis(width, bottom) {
-  if (!strip.byTime) return text(width - RIGHT, bottom + 18, "layers in network order", { class: "axis-title", "text-anchor": "end" });
+  if (!strip.byTime) {
+    return text(width - RIGHT, bottom + 18, "layers in network order", { class: "axis-title", "text-anchor": "end" });
+  }
   const all = data.total.time_us;
   const column = unitFor(all);
   const { step, values } = ticks(0, all / column.divide, width / 110);
@@ -51,7 +52,8 @@ function timeAxis(width, bottom) {
   return xAxis(bottom, scale, values, (value) => tickText(value, step), `time (${column.unit})`, width - RIGHT);
 }
 
-const unitFor = (us) => (us >= 1e6 ? { divide: 1e6, unit: "s" } : us >= 1e3 ? { divide: 1e3, unit: "ms" } : { divide: 1, unit: "us" });
+const TIMES = [{ divide: 1e6, unit: "s" }, { divide: 1e3, unit: "ms" }, { divide: 1, unit: "us" }];
+const unitFor = (us) => TIMES.find(({ divide }) => us >= divide) ?? TIMES.at(-1);
 
 // A chart of `inner` pixels of height; bars(i, x, width, y) draws a layer, y(value) gives pixels.
 function stripChart({ inner, high, label, title, bars, over = () => [], named = true }) {

@@ -77,12 +77,14 @@ function refreshCharts() {
   if (heat.x === heat.y) heat.y = mapped.find((axis) => axis.key !== heat.x)?.key;
   drawAll(true);
   if (varying.length) keys.replaceChildren(curveLegend());
-  frontNote.textContent = `${whole(pareto.front.size)} of ${whole(ofWorkload().length)} finished points of ${state.workload} are on the front.`;
+  const of = `${whole(ofWorkload().length)} finished points of ${state.workload}`;
+  frontNote.textContent = `${whole(pareto.front.size)} of ${of} are on the front.`;
   table.refresh();
   controls.forEach((show) => show());
 }
 
-page.append(hatches(), banner(data), section("In short", html("ul", { class: "sentences" }, data.sentences.map((words) => html("li", {}, words)))));
+const sentences = html("ul", { class: "sentences" }, data.sentences.map((words) => html("li", {}, words)));
+page.append(hatches(), banner(data), section("In short", sentences));
 if (finished.length) {
   state.log = spread(chosen().map((i) => points[state.metric][i]));
   firstWishes();

@@ -1,33 +1,46 @@
 // A table that sorts by a click on its head, filters as one types, and is walked with the arrow keys.
 
+const MOST_LINES_AT_ONCE = 500;
+
 class DataTable {
   // rows: [{item, values: {column key: value}, wrong}]; choices: checkboxes beside the filter, {label, keep(item)}.
   constructor({ caption, what, columns, rows, choices = [] }) {
-    Object.assign(this, { what, columns, rows, sorted: null, down: false });
+    Object.assign(this, { what, columns, rows, sorted: null, down: false, most: MOST_LINES_AT_ONCE });
     this.full = fullBars(columns, rows);
-    this.lines = rows.map((row) => this.line(row));
     this.texts = rows.map((row) => textOf(columns, row));
-    this.body = html("tbody", { onkeydown: (event) => this.pressed(event) }, this.lines);
+    this.order = rows.map((_, i) => i);
+    this.lines = new Map();
+    this.body = html("tbody", { onkeydown: (event) => this.pressed(event) });
     this.heads = columns.map((column) => sortHead(column, () => this.sort(column)));
     this.filter = html("input", { type: "search", autocomplete: "off", spellcheck: "false", oninput: () => this.refresh() });
     this.choices = choices.map((choice) => ({ ...choice, box: checkbox(() => this.refresh()) }));
     this.count = html("span", { class: "count", role: "status" });
+    this.more = html("button", { type: "button", class: "more", onclick: () => this.extend(this.most * 2) });
     this.element = this.assembled(caption);
     this.refresh();
   }
 
   assembled(caption) {
+    const id = freshId("filter");
+    this.filter.id = id;
     const boxes = this.choices.map(({ label, box }) => html("label", { class: "check" }, box, label));
+    const table = html("table", {}, html("caption", {}, html("span", {}, caption)),
+      html("thead", {}, html("tr", {}, this.heads)), this.body);
     return html("div", { class: "table" },
       html("div", { class: "controls" },
-        html("label", { class: "choice" }, html("span", {}, "Filter"), this.filter), boxes, this.count),
-      html("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": `${caption} Scrolls sideways.` },
-        html("table", {}, html("caption", {}, html("span", {}, caption)), html("thead", {}, html("tr", {}, this.heads)), this.body)));
+        html("div", { class: "choice" }, html("label", { for: id }, "Filter"), this.filter), boxes, this.count),
+      html("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": `${caption} Scrolls sideways.` }, table),
+      this.more);
   }
 
-  line(row) {
-    const cells = this.columns.map((column, i) => this.cell(column, row.values[column.key], i === 0));
-    return html("tr", { "data-item": row.item, class: row.wrong ? "wrong" : null }, cells);
+  // The line of a row, made when it is first shown.
+  line(i) {
+    if (!this.lines.has(i)) {
+      const { item, wrong, values } = this.rows[i];
+      const cells = this.columns.map((column, k) => this.cell(column, values[column.key], k === 0));
+      this.lines.set(i, html("tr", { "data-item": item, class: wrong ? "wrong" : null, tabindex: "-1" }, cells));
+    }
+    return this.lines.get(i);
   }
 
   cell(column, value, isFirst) {
@@ -41,34 +54,40 @@ class DataTable {
   sort(column) {
     this.down = this.sorted === column ? !this.down : column.style !== "text" && !column.ascending;
     this.sorted = column;
-    const order = this.rows.map((_, i) => i);
-    order.sort((a, b) => compared(this.rows[a].values[column.key], this.rows[b].values[column.key], this.down) || a - b);
-    this.body.append(...order.map((i) => this.lines[i]));
+    const value = (i) => this.rows[i].values[column.key];
+    this.order = this.rows.map((_, i) => i).sort((a, b) => compared(value(a), value(b), this.down) || a - b);
     this.heads.forEach((head, i) => markSorted(head, this.columns[i] === column, this.down));
-    this.stop(this.visible()[0]);
+    this.refresh();
   }
 
-  // Shows what the filter and the choices keep.
-  refresh() {
+  // The rows that the filter and the choices keep, in order.
+  kept() {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const chosen = this.choices.filter(({ box }) => box.checked);
-    this.rows.forEach((row, i) => {
-      const kept = words.every((word) => this.texts[i].includes(word)) && chosen.every(({ keep }) => keep(row.item));
-      this.lines[i].hidden = !kept;
-    });
-    const seen = this.visible();
-    this.count.textContent = `${whole(seen.length)} of ${whole(this.rows.length)} ${this.what}`;
-    this.stop(seen[0]);
+    return this.order.filter((i) => words.every((word) => this.texts[i].includes(word))
+      && chosen.every(({ keep }) => keep(this.rows[i].item)));
   }
 
-  visible() {
-    return [...this.body.children].filter((line) => !line.hidden);
+  refresh() {
+    const kept = this.kept();
+    this.body.replaceChildren(...kept.slice(0, this.most).map((i) => this.line(i)));
+    this.count.textContent = `${whole(kept.length)} of ${whole(this.rows.length)} ${this.what}`;
+    this.more.hidden = kept.length <= this.most;
+    this.more.textContent = `The first ${whole(this.most)} of ${whole(kept.length)} are shown. Show more`;
+    this.stop(this.body.firstElementChild);
+    paint();
+  }
+
+  extend(most) {
+    this.most = most;
+    this.refresh();
   }
 
   // The tab key stops at one row; arrows lead to the others.
-  stop(at) {
-    this.lines.forEach((line) => { line.tabIndex = -1; });
-    if (at) at.tabIndex = 0;
+  stop(line) {
+    if (this.stopped) this.stopped.tabIndex = -1;
+    if (line) line.tabIndex = 0;
+    this.stopped = line;
   }
 
   pressed(event) {
@@ -80,25 +99,27 @@ class DataTable {
   }
 
   walk(line, key) {
-    const seen = this.visible();
-    const at = seen.indexOf(line);
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: seen.length - 1 }[key];
-    const next = seen[Math.max(0, Math.min(seen.length - 1, to))];
+    const { firstElementChild: first, lastElementChild: last } = this.body;
+    const next = {
+      ArrowDown: line.nextElementSibling, ArrowUp: line.previousElementSibling, Home: first, End: last,
+    }[key] ?? line;
     this.stop(next);
     next.focus();
   }
 
   // Brings the row of an item into sight, whatever the filter hides.
   reveal(item) {
-    const line = this.lines[this.rows.findIndex((row) => row.item === item)];
-    if (!line) return;
-    if (line.hidden) this.showAll();
-    this.stop(line);
-    line.focus({ preventScroll: true });
-    line.scrollIntoView({ block: "center", behavior: calm.matches ? "auto" : "smooth" });
+    const i = this.rows.findIndex((row) => row.item === item);
+    if (i < 0) return;
+    if (!this.kept().includes(i)) this.dropFilter();
+    const place = this.kept().indexOf(i);
+    if (place >= this.most) this.extend(place + MOST_LINES_AT_ONCE);
+    this.stop(this.line(i));
+    this.stopped.focus({ preventScroll: true });
+    this.stopped.scrollIntoView({ block: "center", behavior: calm.matches ? "auto" : "smooth" });
   }
 
-  showAll() {
+  dropFilter() {
     this.filter.value = "";
     this.choices.forEach(({ box }) => { box.checked = false; });
     this.refresh();
@@ -106,7 +127,10 @@ class DataTable {
 }
 
 function sortHead(column, sort) {
-  const label = [html("span", { class: column.label.length > 18 ? "long" : null }, breakable(column.label)), column.unit ? html("small", {}, column.unit) : null];
+  const label = [
+    html("span", { class: column.label.length > 18 ? "long" : null }, breakable(column.label)),
+    column.unit ? html("small", {}, column.unit) : null,
+  ];
   return html("th", { scope: "col", class: column.style === "text" ? "words" : "number" },
     html("button", { type: "button", title: column.title || null, onclick: sort }, label,
       html("span", { class: "arrow", "aria-hidden": "true" })));
