@@ -258,6 +258,15 @@ def test_the_pareto_front_is_what_no_point_dominates(browser: Any, sweep_page: P
         assert {int(n) - 1 for n in numbers(first_cells(shown, 0))} == front
 
 
+def test_equals_are_on_the_front_together(browser: Any, tmp_path: Path) -> None:
+    """The same in both columns: both; the same in one and worse in the other: no."""
+    rows = [point(time, a=a, b=b) for a, time, b in ((1, 10.0, 1), (2, 5.0, 1), (3, 5.0, 1), (2, 5.0, 2), (4, 6.0, 1))]
+    assert report(str(points_file(tmp_path, rows, ("a", "b")))).exit_code == 0
+    with opened(browser, tmp_path / "report.html") as shown:
+        marks = shown.page.locator("path.on-front[data-item]").all()
+        assert sorted(int(mark.get_attribute("data-item")) for mark in marks) == [0, 1, 3]
+
+
 def test_charts_of_a_sweep_show_the_figure_that_is_chosen(browser: Any, sweep_page: Path) -> None:
     rows = grid(range(32, 320, 32))
     with opened(browser, sweep_page) as shown:
