@@ -92,6 +92,19 @@ def test_shares_of_the_diagram_are_the_units(resnet50: Result) -> None:
         assert sum(share for _, _, share in data["diagram"][key]["parts"]) == pytest.approx(1)
 
 
+def test_a_machine_with_a_port_for_each_client() -> None:
+    """Their shares stand one by one: they are not parts of a whole."""
+    hardware = load_hardware("tiny_4x4", ["vector_memory.ports=separate"])
+    made = simulate(load_workload("tiny", batch=2), hardware, check=False)
+    data, total = run_data(made), made.total
+    assert data["diagram"]["memory"]["parts"] == []
+    share = 100 * total.units["port_ifmap"]["ifmap"] / total.cycles
+    assert f"ifmap reads {share:.1f} %" in data["diagram"]["memory"]["lines"]
+    assert ("port of DMA", 1 - made.layers[0].units["port_dma"]["idle"] / made.layers[0].cycles) in data["layers"][0][
+        "units"
+    ]
+
+
 @pytest.mark.parametrize(
     ("edit", "state", "says"),
     [

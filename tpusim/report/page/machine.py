@@ -20,6 +20,7 @@ _UNIT_OF = {
     "array.rows": "PEs",
     "array.cols": "PEs",
     "array.weight_buffers": "registers a PE",
+    "array.weights_per_cycle": "weights a column",
     "array.count": "arrays",
     "vector_memory.word_elements": "elements",
     "vector_memory.element_bytes": "B",
@@ -94,12 +95,23 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
+def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
+    """The accounts of lane 0's port, or of its ports where each client has one, by their names on the page."""
+    if "port" in units:
+        return {"ports": units["port"]}
+    labels = dict(PORT_CLIENTS)
+    return {
+        f"port of {labels[unit.removeprefix('port_')]}": split
+        for unit, split in units.items()
+        if unit.removeprefix("port_") in labels and unit.startswith("port_")
+    }
+
+
 def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
     """A block for every unit: its name, its own parameters, and the parts of its cycles."""
     array, memory, hbm = hardware.array, hardware.vector_memory, hardware.hbm
     lanes, word = hardware.lanes, f"{memory.word_elements} x {memory.element_bytes} B"
     units, cycles = result.total.units, result.total.cycles
-    port = units["port"]
     total_memory = tables.quantity(lanes * memory.capacity_bytes, tables.MEMORY)
 
     def busy(unit: str) -> list[tuple[str, str, float]]:
@@ -108,12 +120,13 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
     blocks = {
         "hbm": ("HBM", [BANDWIDTH.format(hbm.bandwidth_bytes_per_s), f"latency {TIME.format(hbm.latency_ps)}",
                         f"bursts of {SIZE.format(hbm.burst_bytes)}"], busy("hbm")),
-        "dma": ("DMA", ["one queue, in order", f"on {port['dma'] / cycles:.1%} of port cycles".replace("%", " %")], []),
+        "dma": ("DMA", ["one queue, in order", f"on {tables.percent(_owned(units, 'dma') / cycles)} % of port cycles"],
+                []),
         "memory": ("Vector memories", [f"{lanes} x {SIZE.format(memory.capacity_bytes)}", f"= {total_memory}",
-                                       f"one port, words of {word}"],
-                   [(key, label, port.get(key, 0) / cycles) for key, label in PORT_CLIENTS]),
-        "preload": ("Weight path", [f"{array.rows} cycles a preload", f"{array.weight_buffers} weights a PE"],
-                    busy("preload")),
+                                       *_port_lines(units, word, cycles)],
+                   _port_parts(units, cycles)),
+        "preload": ("Weight path", [f"{hardware.preload_cycles} cycles a preload",
+                                    f"{array.weight_buffers} weights a PE"], busy("preload")),
         "serializer": ("Serializers", [f"{lanes} x one word", f"of {word}"], []),
         "array": ("Systolic array", [_array_text(hardware), f"at {FREQUENCY.format(hardware.clock_hz)}"],
                   [(state.key, state.label, part / cycles)
@@ -122,6 +135,25 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
         "vector_unit": ("Vector unit", [f"{hardware.vector_unit.alus} ALUs", "adds partial sums"], busy("vector_unit")),
     }  # fmt: skip
     return {key: {"name": name, "lines": lines, "parts": parts} for key, (name, lines, parts) in blocks.items()}
+
+
+def _owned(units: Mapping[str, Mapping[str, int]], client: str) -> int:
+    """Port cycles of a client, on whichever port."""
+    return sum(split.get(client, 0) for split in ports_of(units).values())
+
+
+def _port_parts(units: Mapping[str, Mapping[str, int]], cycles: int) -> list[tuple[str, str, float]]:
+    if "port" not in units:
+        return []
+    return [(key, label, units["port"].get(key, 0) / cycles) for key, label in PORT_CLIENTS]
+
+
+def _port_lines(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> list[str]:
+    """The one port, whose shares are drawn; of several, each with its own share, as they add up to nothing."""
+    if "port" in units:
+        return [f"one port, words of {word}"]
+    clients = [(label, _owned(units, key)) for key, label in PORT_CLIENTS if key != "idle"]
+    return [f"a port a client, words of {word}", *(f"{label} {tables.percent(n / cycles)} %" for label, n in clients)]
 
 
 def _array_text(hardware: Hardware) -> str:

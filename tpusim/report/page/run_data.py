@@ -12,7 +12,8 @@ from tpusim.report.page.columns import Bar, Column
 from tpusim.report.page.states import STATES, states_of
 from tpusim.result import LayerResult, Result, Total
 
-_UNITS = ("systolic_array", "preload", "vector_unit", "hbm", "port")
+_UNITS = {"systolic_array": "systolic array", "preload": "weight path", "vector_unit": "vector unit", "hbm": "HBM"}
+"""What the page calls the units but the ports."""
 
 
 def run_data(result: Result) -> dict[str, Any]:
@@ -44,7 +45,8 @@ def run_data(result: Result) -> dict[str, Any]:
 
 
 def _check_units(record: LayerResult | Total, name: str) -> None:
-    missing = [unit for unit in _UNITS if unit not in record.units]
+    ports = machine.ports_of(record.units)
+    missing = [*(unit for unit in _UNITS if unit not in record.units), *([] if ports else ["port"])]
     if missing:
         raise InputError(f"{name}: units has no {', '.join(missing)}; write the result again with this version")
 
@@ -91,13 +93,11 @@ def _times(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def _unit_shares(units: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
-    """The busy share of every unit but the port, whose share is that of all its owners."""
-    return {
-        unit: 1 - split["idle"] / sum(split.values()) if unit == "port" else split["busy"] / sum(split.values())
-        for unit, split in units.items()
-        if unit in _UNITS
-    }
+def _unit_shares(units: Mapping[str, Mapping[str, int]]) -> list[tuple[str, float]]:
+    """The busy share of every unit; of a port, that of all its owners."""
+    busy = [(name, units[unit]["busy"] / sum(units[unit].values())) for unit, name in _UNITS.items()]
+    owned = [(name, 1 - split["idle"] / sum(split.values())) for name, split in machine.ports_of(units).items()]
+    return [*busy, *owned]
 
 
 def _columns(result: Result) -> list[Column]:

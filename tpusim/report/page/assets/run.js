@@ -33,13 +33,9 @@ selection.describe = (item) => {
     largest[1] > 0 ? `largest loss: ${largest[0]}, ${percent(largest[1])} %` : "no loss"];
 };
 
-const UNIT_NAMES = {
-  systolic_array: "systolic array", preload: "weight path", vector_unit: "vector unit", hbm: "HBM", port: "ports",
-};
-
 function showDetails(item) {
   const layer = data.layers[item];
-  const busy = Object.entries(layer.units).map(([unit, share]) => `${UNIT_NAMES[unit]} ${percent(share)} %`).join(", ");
+  const busy = layer.units.map(([unit, share]) => `${unit} ${percent(share)} %`).join(", ");
   details.replaceChildren(
     html("h3", {}, layer.name),
     stateBar(layer.states, layer.cycles, `Where the cycles of ${layer.name} went`),
@@ -130,7 +126,7 @@ function byLayer() {
 function rooflineSection() {
   const left = data.layers.filter((layer) => !layer.macs || !layer.flop_per_byte).length;
   return section("Roofline", figure("Speed against operations a byte",
-    "Circles are convolutions, squares matrix products; the area grows with the layer's time."
+    "Circles are convolutions, squares matrix products; the larger, the longer the layer takes."
       + (left ? ` ${left} without MACs or traffic left out.` : ""), roofline));
 }
 
