@@ -16,7 +16,7 @@ from tpusim.yaml_source import open_document, shipped
 Pair: TypeAlias = tuple[int, int]
 
 _FOLDER = "workloads"
-_MOST_IMAGES = 2**16
+MOST_IMAGES = 2**16
 _MOST_SIDE = 2**16
 _MOST_CHANNELS = 2**20
 _MOST_GEMM = 2**24
@@ -114,7 +114,7 @@ class Workload:
     source: str = ""
 
     def __post_init__(self) -> None:
-        problems = [*_name_problems(self.name), *_check("batch", self.batch, 1, _MOST_IMAGES)]
+        problems = [*_name_problems(self.name), *_check("batch", self.batch, 1, MOST_IMAGES)]
         if not self.layers:
             problems.append(Problem(_NO_LAYERS, "layers"))
         names = [layer.name for layer in self.layers]
@@ -127,9 +127,14 @@ def load_workload(name_or_path: str | Path, batch: int = _DEFAULT_BATCH) -> Work
 
     Raises InputError with every problem of the file.
     """
-    if wrong_batch := list(_check("batch", batch, 1, _MOST_IMAGES)):
+    if wrong_batch := list(_check("batch", batch, 1, MOST_IMAGES)):
         raise InputError(wrong_batch)
-    return _build(open_document(name_or_path, _FOLDER), batch)
+    return workload_of(open_workload(name_or_path), batch)
+
+
+def open_workload(name_or_path: str | Path) -> Document:
+    """The file behind a workload, as it stands there. Raises InputError when it is no YAML mapping."""
+    return open_document(name_or_path, _FOLDER)
 
 
 def shipped_workloads() -> tuple[str, ...]:
@@ -159,7 +164,8 @@ _KEYS = {
 _TOP = ("name", "layers", "source")
 
 
-def _build(document: Document, batch: int) -> Workload:
+def workload_of(document: Document, batch: int) -> Workload:
+    """What `document` describes, for `batch` images. Raises InputError with every problem of it."""
     data = document.data
     problems = list(_top_problems(document))
     given = data.get("layers")
@@ -167,7 +173,7 @@ def _build(document: Document, batch: int) -> Workload:
     layers: list[Layer] = []
     for index, entry in enumerate(entries):
         try:
-            layers.append(_read_layer(entry, batch))
+            layers.append(read_layer(entry, batch))
         except InputError as error:
             problems += _placed(document, f"layers[{index}]", entry, error)
     names = [entry.get("name") if isinstance(entry, Mapping) else None for entry in entries]
@@ -196,8 +202,11 @@ def _top_problems(document: Document) -> Iterator[Problem]:
         yield document.problem("layers", f"{show(data['layers'])} is not a list; start each layer with '- '")
 
 
-def _read_layer(entry: object, batch: int) -> Layer:
-    """Raises InputError whose problems' `where` is the key inside the layer, or None for the layer itself."""
+def read_layer(entry: object, batch: int) -> Layer:
+    """One layer of a file.
+
+    Raises InputError whose problems' `where` is the key inside the layer, or None for the layer itself.
+    """
     if not isinstance(entry, Mapping):
         raise InputError(f"{show(entry)} is not a layer; write e.g. {_EXAMPLE}")
     op = entry.get("op")

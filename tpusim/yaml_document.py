@@ -18,6 +18,8 @@ from tpusim.errors import InputError, Problem
 
 MAX_VALUES = 200_000
 MAX_DEPTH = 50
+# An axis of a sweep that names several fields is one key.
+_LONGEST_KEY = 200
 
 # The C scanner is some ten times as fast; wheels of PyYAML have it, a build from source may not.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -170,7 +172,7 @@ class _Reader:
 
 
 def _key(text: str) -> str:
-    return text if text.isprintable() and 0 < len(text) <= 60 else show(text)
+    return text if text.isprintable() and 0 < len(text) <= _LONGEST_KEY else show(text)
 
 
 def _place(label: str, line: int, path: str) -> str:

@@ -29,7 +29,7 @@ class Outcome:
 
 def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:
     """Every point with its key in the store."""
-    return tuple((point, key_of(point.workload, point.hardware, LOWERING)) for point in sweep.points())
+    return tuple((point, key_of(point.workload, point.hardware, LOWERING)) for point in sweep.points)
 
 
 def run_sweep(

@@ -1,79 +1,64 @@
-"""What a sweep is: axes over fields of the machine and the batch, combined, for one or more workloads."""
+"""What a sweep is: axes over fields of the machine, the batch and the layers, combined, for one or more workloads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
-from math import prod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, islice, product
 from pathlib import Path
+from random import Random
 
 from tpusim.checks import show, unknown_key, whole_number
 from tpusim.errors import InputError, Problem, did_you_mean
-from tpusim.hardware import Hardware, hardware_paths, load_hardware
+from tpusim.hardware import Hardware, load_hardware
+from tpusim.sweep.axis import LAYERS, Axis, Value
+from tpusim.sweep.column import Goal, goals_of
 from tpusim.sweep.constraint import Constraint
-from tpusim.workload import Workload, load_workload
+from tpusim.sweep.space import TOGETHER, Point, Space, Values, layers_of
+from tpusim.workload import MOST_IMAGES, open_workload, workload_of
 from tpusim.yaml_document import Document
 from tpusim.yaml_source import open_document
+
+__all__ = ["FOLDER", "MOST_POINTS", "Point", "Search", "Sweep", "load_sweep"]
 
 FOLDER = "configs/sweeps"
 MOST_POINTS = 100_000
 """More would take days and cannot be looked at; a sweep of that size is a search."""
 
-_KEYS = ("name", "workloads", "hardware", "batch", "axes", "combine", "where")
+_KEYS = ("name", "workloads", "hardware", "batch", "axes", "combine", "where", "mode", "search", "pareto")
 _COMBINE = ("grid", "zip")
-_MOST_BATCH = 2**20
-Value = int | float | str
-Settings = tuple[tuple[str, Value], ...]
+_MODES = ("grid", "search")
+_SEARCH = ("objectives", "budget", "seed", "at_once")
+_MOST_AT_ONCE = 1000
+_MOST_TOLD = 10
+_MOST_FAILED = 1000
+_DRAWN = 20_000
 
 
 @dataclass(frozen=True)
-class Point:
-    """One machine and one workload; `settings` are (axis, value) in the order of the axes."""
+class Search:
+    """What a search looks for: `budget` different points, `at_once` asked for together, from `seed`."""
 
-    workload: Workload
-    settings: Settings
-    hardware: Hardware
+    objectives: tuple[Goal, ...]
+    budget: int
+    seed: int
+    at_once: int
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, read and checked."""
+    """A sweep, read and checked. `points` are all of a grid or zip; of a search, whose `space` they come from, none."""
 
     name: str
-    workloads: tuple[str, ...]
-    hardware: str
-    batch: int
-    axes: Mapping[str, tuple[Value, ...]]
+    axes: tuple[str, ...]
     combine: str
-    where: tuple[Constraint, ...]
-
-    @property
-    def size(self) -> int:
-        """Points before constraints."""
-        lengths = [len(values) for values in self.axes.values()]
-        return len(self.workloads) * (prod(lengths) if self.combine == "grid" else max(lengths, default=1))
-
-    def points(self) -> Iterator[Point]:
-        """Every point that satisfies the constraints, workloads innermost.
-
-        Raises:
-            InputError: when values that are sound one by one make no machine together.
-        """
-        combined = product(*self.axes.values()) if self.combine == "grid" else zip(*self.axes.values(), strict=True)
-        for values in combined:
-            settings = tuple(zip(self.axes, values, strict=True))
-            batch = int(dict(settings).get("batch", self.batch))
-            hardware = load_hardware(self.hardware, {path: value for path, value in settings if path != "batch"})
-            if all(each.holds(hardware, batch) for each in self.where):
-                for name in self.workloads:
-                    yield Point(_loaded(name, batch), settings, hardware)
-
-
-@lru_cache(maxsize=256)
-def _loaded(name: str, batch: int) -> Workload:
-    return load_workload(name, batch=batch)
+    size: int
+    """Points before constraints, of all workloads."""
+    points: tuple[Point, ...]
+    space: Space
+    search: Search | None
+    goals: tuple[Goal, ...]
+    """Of the Pareto front; empty without one."""
 
 
 def load_sweep(name_or_path: str | Path) -> Sweep:
@@ -83,15 +68,110 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         InputError: with every problem of the file, before anything runs.
     """
     document = open_document(name_or_path, FOLDER)
-    reader = _Reader(document)
-    sweep = reader.sweep()
-    if found := document.in_order(reader.problems):
-        raise InputError(found)
-    if sweep.size > MOST_POINTS:
-        raise InputError(
-            document.problem("axes", f"{sweep.size:,} points; a sweep has at most {MOST_POINTS:,}, give fewer values")
-        )
-    return sweep
+    spec = _Reader(document).spec()
+    space = Space(spec.axes, spec.hardware, spec.workloads, spec.batch, spec.where)
+    combinations = space.size if spec.combine == "grid" else len(spec.axes[0].values)
+    size = combinations * len(spec.workloads)
+    if spec.search is None and size > MOST_POINTS:
+        message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
+        raise InputError(document.problem("axes", message))
+    points = _checked(document, spec, space, combinations)
+    return Sweep(
+        name=spec.name,
+        axes=tuple(axis.name for axis in spec.axes),
+        combine=spec.combine,
+        size=size,
+        points=() if spec.search else points,
+        space=space,
+        search=spec.search,
+        goals=spec.goals,
+    )
+
+
+def _checked(document: Document, spec: _Spec, space: Space, combinations: int) -> tuple[Point, ...]:
+    """Every point, or those of a large sample where there are too many."""
+    whole = combinations <= MOST_POINTS
+    tried = _tried(space, _combinations(spec) if whole else islice(_drawn(space.axes), _DRAWN))
+    problems = tried.hopeless(space.axes) if spec.search and tried.points else [*tried.problems.values()]
+    if problems:
+        told = [_placed(document, problem) for _, problem in problems]
+        more = [Problem(f"{document.label}: and more like these")] if len(told) > _MOST_TOLD else []
+        raise InputError([*document.in_order(told[:_MOST_TOLD]), *more])
+    if not tried.points:
+        of = f"{combinations:,}" if whole else f"{_DRAWN:,} drawn of {combinations:,}"
+        left_out = f"none of the {of} combinations of the axes' values satisfies {_all_of(spec.where)}"
+        raise InputError(document.problem("where", left_out))
+    if spec.search and whole and spec.search.budget >= len(tried.points):
+        enough = f"{spec.search.budget:,} is enough for all {len(tried.points):,} points; leave mode and search out"
+        raise InputError(document.problem("search.budget", enough))
+    return tuple(tried.points)
+
+
+def _all_of(where: Sequence[Constraint]) -> str:
+    return " and ".join(each.text for each in where)
+
+
+@dataclass
+class _Tried:
+    """What came of building combinations: points, and each problem once, with the first values that had it."""
+
+    points: list[Point] = field(default_factory=list)
+    sound: set[tuple[int, Value]] = field(default_factory=set)
+    problems: dict[tuple[str | None, str], tuple[Values, Problem]] = field(default_factory=dict)
+
+    def hopeless(self, axes: Sequence[Axis]) -> list[tuple[Values, Problem]]:
+        """The problems of values that no combination made sound."""
+        places = {axis.name: index for index, axis in enumerate(axes)}
+        found = ((values, problem, places.get(str(problem.where))) for values, problem in self.problems.values())
+        return [(v, problem) for v, problem, i in found if i is not None and (i, v[i]) not in self.sound]
+
+
+def _tried(space: Space, combinations: Iterator[Values]) -> _Tried:
+    tried, failed = _Tried(), 0
+    for values in combinations:
+        try:
+            tried.points += space.points(values)
+            tried.sound.update(enumerate(values))
+        except InputError as error:
+            failed += 1
+            for problem in error.problems:
+                said = problem.message.partition(TOGETHER)[0]
+                tried.problems.setdefault((problem.where, said), (values, problem))
+        if failed > _MOST_FAILED:
+            break
+    return tried
+
+
+def _placed(document: Document, problem: Problem) -> Problem:
+    return document.problem(f"axes.{problem.where}" if problem.where else "axes", problem.message)
+
+
+def _combinations(spec: _Spec) -> Iterator[Values]:
+    values = [axis.values for axis in spec.axes]
+    return product(*values) if spec.combine == "grid" else zip(*values, strict=True)
+
+
+def _drawn(axes: Sequence[Axis]) -> Iterator[Values]:
+    """Random combinations; half of them take the axes' values in turn, so that few values are never seen."""
+    random = Random(0)
+    for index in count():
+        yield tuple(axis.values[index % len(axis.values)] for axis in axes)
+        yield tuple(random.choice(axis.values) for axis in axes)
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """A file as it was read, each part sound by itself."""
+
+    name: str
+    workloads: tuple[Document, ...]
+    hardware: Hardware
+    batch: int
+    axes: tuple[Axis, ...]
+    combine: str
+    where: tuple[Constraint, ...]
+    search: Search | None
+    goals: tuple[Goal, ...]
 
 
 class _Reader:
@@ -99,138 +179,156 @@ class _Reader:
 
     def __init__(self, document: Document) -> None:
         self.document, self.data = document, document.data
-        self.problems: list[Problem] = [
-            document.problem(key, unknown_key(key, _KEYS, did_you_mean(key, _KEYS)))
-            for key in self.data
-            if key not in _KEYS
-        ]
+        self.problems: list[Problem] = []
 
-    def sweep(self) -> Sweep:
-        """All that could be read; `problems` says what could not."""
-        hardware = self._hardware()
-        return Sweep(
+    def spec(self) -> _Spec:
+        """Raises InputError with all that is wrong."""
+        self._unknown_keys("", self.data, _KEYS)
+        hardware, workloads = self._hardware(), self._workloads()
+        axes = self._axes(workloads)
+        search, goals = self._search(axes), self._goals(axes)
+        spec = _Spec(
             name=str(self.data.get("name", Path(self.document.label.strip("<>")).stem)),
-            workloads=self._workloads(),
+            workloads=workloads,
             hardware=hardware,
-            batch=self._batch(),
-            axes=self._axes(hardware),
-            combine=self._combine(),
+            batch=self._number("batch", self.data.get("batch", 8), 1, MOST_IMAGES),
+            axes=axes,
+            combine=self._combine(axes),
             where=self._where(),
+            search=search,
+            goals=goals or _front_of(search),
         )
+        if found := self.document.in_order(self.problems):
+            raise InputError(found)
+        return spec
 
     def _fail(self, path: str, message: str) -> None:
         self.problems.append(self.document.problem(path, message))
 
-    def _hardware(self) -> str:
-        name = str(self.data.get("hardware", "tpu_v2"))
+    def _unknown_keys(self, path: str, data: Mapping[str, object], known: Sequence[str]) -> None:
+        for key in data:
+            if key not in known:
+                self._fail(f"{path}{key}", unknown_key(key, known, did_you_mean(key, known)))
+
+    def _number(self, path: str, value: object, least: int, most: int) -> int:
         try:
-            load_hardware(name)
+            return whole_number(value, least, most)
+        except InputError as error:
+            self._fail(path, str(error))
+            return least
+
+    def _hardware(self) -> Hardware:
+        try:
+            return load_hardware(str(self.data.get("hardware", "tpu_v2")))
         except InputError as error:
             self._fail("hardware", str(error))
-            return "tpu_v2"
-        return name
+            return load_hardware("tpu_v2")
 
-    def _workloads(self) -> tuple[str, ...]:
+    def _workloads(self) -> tuple[Document, ...]:
         given = self.data.get("workloads")
         names = [given] if isinstance(given, str) else given
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             self._fail("workloads", "write one workload or a list of them, e.g. [vgg16, resnet50]")
             return ()
-        for index, name in enumerate(names):
+        documents = []
+        for index, name in enumerate(dict.fromkeys(names)):
             try:
-                load_workload(name, batch=1)
+                documents.append(open_workload(name))
+                workload_of(documents[-1], 1)
             except InputError as error:
                 self._fail(f"workloads[{index}]", str(error))
-        return tuple(dict.fromkeys(names))
+        return tuple(documents)
 
-    def _batch(self) -> int:
-        try:
-            return whole_number(self.data.get("batch", 8), 1, _MOST_BATCH)
-        except InputError as error:
-            self._fail("batch", str(error))
-            return 1
+    def _axes(self, workloads: Sequence[Document]) -> tuple[Axis, ...]:
+        given = self.data.get("axes")
+        if not isinstance(given, Mapping) or not given:
+            self._fail("axes", "write at least one axis, e.g. array.size: [64, 128, 256]")
+            return ()
+        axes: list[Axis] = []
+        for name, values in given.items():
+            try:
+                axes.append(Axis.parse(name, values))
+                self._layers_of(axes[-1], workloads)
+            except InputError as error:
+                self._fail(f"axes.{name}", str(error))
+        paths = [(path, axis.name) for axis in axes for path in axis.paths]
+        for path, name in paths:
+            if (other := next(each for at, each in paths if at == path)) != name:
+                self._fail(f"axes.{name}", f"the axis {show(other)} sets {path} already; name it in one of the two")
+        return tuple(axes)
 
-    def _combine(self) -> str:
+    def _layers_of(self, axis: Axis, workloads: Sequence[Document]) -> None:
+        """Only where all workloads are sound can their layers be looked for."""
+        if not self.problems:
+            for path in axis.paths:
+                if path.startswith(LAYERS):
+                    for document in workloads:
+                        layers_of(document, path)
+
+    def _combine(self, axes: Sequence[Axis]) -> str:
         combine = self.data.get("combine", "grid")
-        axes = self.data.get("axes")
         if combine not in _COMBINE:
             self._fail("combine", f"{show(combine)} is not allowed; write grid or zip")
-        elif combine == "zip" and isinstance(axes, Mapping):
-            lengths = {path: len(values) for path, values in self._values.items()}
+        elif combine == "zip":
+            lengths = {axis.name: len(axis.values) for axis in axes}
             if len(set(lengths.values())) > 1:
-                self._fail("combine", f"zip needs axes of one length; these have {lengths}")
+                counts = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+                self._fail("combine", f"zip needs as many different values on each axis; these have {counts}")
+            if self.data.get("mode") == "search":
+                self._fail("combine", "a search chooses the value of each axis by itself; leave combine out")
         return str(combine)
-
-    def _axes(self, hardware: str) -> dict[str, tuple[Value, ...]]:
-        axes = self.data.get("axes")
-        self._values: dict[str, tuple[Value, ...]] = {}
-        if not isinstance(axes, Mapping) or not axes:
-            self._fail("axes", "write at least one axis, e.g. array.size: [64, 128, 256]")
-            return {}
-        known = (*hardware_paths(), "batch")
-        for path, values in axes.items():
-            if path not in known:
-                hint = did_you_mean(path, known) or ";"
-                self._fail(f"axes.{path}", f"no field {path!r}{hint} fields: {', '.join(known)}")
-                continue
-            try:
-                self._values[path] = _expanded(values)
-                self._check(hardware, path)
-            except InputError as error:
-                self._fail(f"axes.{path}", str(error))
-        return self._values
-
-    def _check(self, hardware: str, path: str) -> None:
-        """Every value by itself; what goes together only shows in the points."""
-        for value in self._values[path]:
-            if path == "batch":
-                whole_number(value, 1, _MOST_BATCH)
-            else:
-                try:
-                    load_hardware(hardware, {path: value})
-                except InputError as error:
-                    raise InputError(error.problems[0].message) from None
 
     def _where(self) -> tuple[Constraint, ...]:
         given = self.data.get("where", [])
-        texts = given if isinstance(given, list) else [given]
         constraints = []
-        for index, text in enumerate(texts):
+        for index, text in enumerate(given if isinstance(given, list) else [given]):
             try:
                 constraints.append(Constraint.parse(text))
             except InputError as error:
                 self._fail(f"where[{index}]" if isinstance(given, list) else "where", str(error))
         return tuple(constraints)
 
+    def _search(self, axes: Sequence[Axis]) -> Search | None:
+        mode, given = self.data.get("mode", "grid"), self.data.get("search")
+        if mode not in _MODES:
+            self._fail("mode", f"{show(mode)} is not allowed; write {' or '.join(_MODES)}")
+        elif (mode == "search") != (given is not None):
+            missing = "mode: search" if mode != "search" else "search: {objectives: [time_us, pes], budget: 60}"
+            self._fail("search" if given is not None else "mode", f"a search needs both parts; add {missing}")
+        elif mode == "search":
+            return self._search_of(given, axes)
+        return None
 
-def _expanded(values: object) -> tuple[Value, ...]:
-    """[a, b, ...], {range: [first, last, step]} or {powers_of_two: [first, last]}."""
-    if isinstance(values, list) and values:
-        if not all(isinstance(value, int | float | str) and not isinstance(value, bool) for value in values):
-            raise InputError(f"{show(values)} is not a list of numbers and quantities")
-        return tuple(dict.fromkeys(values))
-    if isinstance(values, Mapping) and len(values) == 1:
-        ((kind, limits),) = values.items()
-        if kind in ("range", "powers_of_two") and isinstance(limits, list):
-            return _range(limits) if kind == "range" else _powers(limits)
-    raise InputError(
-        f"{show(values)} is no axis; write a list, {{range: [first, last, step]}} or {{powers_of_two: [first, last]}}"
-    )
+    def _search_of(self, given: object, axes: Sequence[Axis]) -> Search | None:
+        if not isinstance(given, Mapping):
+            self._fail("search", f"{show(given)} is no search; write {{objectives: [time_us, pes], budget: 60}}")
+            return None
+        self._unknown_keys("search.", given, _SEARCH)
+        if isinstance(self.data.get("workloads"), list) and len(self.data["workloads"]) > 1:
+            self._fail("workloads", "a search has one workload; put the layers of several into one file")
+        if "budget" not in given:
+            self._fail("search.budget", "required key is missing; add budget: 60, the points to simulate at most")
+        return Search(
+            objectives=self._columns("search.objectives", given.get("objectives"), axes, 1),
+            budget=self._number("search.budget", given.get("budget", 1), 1, MOST_POINTS),
+            seed=self._number("search.seed", given.get("seed", 0), 0, 2**32 - 1),
+            at_once=self._number("search.at_once", given.get("at_once", 8), 1, _MOST_AT_ONCE),
+        )
+
+    def _goals(self, axes: Sequence[Axis]) -> tuple[Goal, ...]:
+        return self._columns("pareto", self.data["pareto"], axes, 2) if "pareto" in self.data else ()
+
+    def _columns(self, path: str, given: object, axes: Sequence[Axis], least: int) -> tuple[Goal, ...]:
+        try:
+            return goals_of(given, [axis.name for axis in axes if _is_numeric(axis)], least, 3)
+        except InputError as error:
+            self._fail(path, str(error))
+            return ()
 
 
-def _range(limits: list[object]) -> tuple[Value, ...]:
-    numbers = [whole_number(limit, 1, 2**40) for limit in limits]
-    if len(numbers) not in (2, 3) or numbers[1] < numbers[0]:
-        raise InputError(f"range: {show(limits)}; write [first, last] or [first, last, step], the last included")
-    first, last, step = (*numbers, 1)[:3]
-    if (last - first) // step >= MOST_POINTS:
-        raise InputError(f"range: {show(limits)} has more than {MOST_POINTS:,} values")
-    return tuple(range(first, last + 1, step))
+def _is_numeric(axis: Axis) -> bool:
+    return isinstance(axis.values, range) or all(isinstance(value, int | float) for value in axis.values)
 
 
-def _powers(limits: list[object]) -> tuple[Value, ...]:
-    numbers = [whole_number(limit, 1, 2**40) for limit in limits]
-    if len(numbers) != 2 or numbers[1] < numbers[0] or any(number & (number - 1) for number in numbers):
-        raise InputError(f"powers_of_two: {show(limits)}; write [first, last], both powers of two")
-    first, last = numbers
-    return tuple(first << shift for shift in range((last // first).bit_length()))
+def _front_of(search: Search | None) -> tuple[Goal, ...]:
+    return search.objectives if search and len(search.objectives) > 1 else ()
