@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tpusim.errors import InputError, TpusimError
+from tpusim.errors import TpusimError
 from tpusim.files import probe, write
 from tpusim.report import sweep_tables as tables
 from tpusim.screen import Meter
@@ -44,22 +44,28 @@ def sweep(
             raise TpusimError(f"{failed} of {len(rows)} points failed; the others are in {folder}")
 
 
-def _run(wanted: Sweep, folder: Path, workers: int, fresh: bool) -> tuple[list[Mapping[str, Any]], int]:
+def _run(wanted: Sweep, folder: Path, workers: int, fresh: bool) -> tuple[Sequence[Mapping[str, Any]], int]:
     # Here, because joblib takes longer to import than a run does.
     from tpusim.sweep.executor import Local
+    from tpusim.sweep.rows import rows_of
     from tpusim.sweep.run import keyed, missing, run_sweep
+    from tpusim.sweep.search import need_optuna, run_search
 
+    if wanted.search:
+        need_optuna()
     folder.mkdir(parents=True, exist_ok=True)
     store = Store(folder / FILE)
     try:
-        points = keyed(wanted)
-        with Meter(len(missing(points, store, fresh))) as meter:
-            outcome = run_sweep(points, store, Local(workers), fresh, meter.show)
-        rows: list[Mapping[str, Any]] = [{**store.point(key), **dict(point.settings)} for point, key in outcome.points]
+        if wanted.search:
+            with Meter(wanted.search.budget) as meter:
+                outcome = run_search(wanted, store, Local(workers), fresh, meter.show)
+        else:
+            points = keyed(wanted)
+            with Meter(len(missing(points, store, fresh))) as meter:
+                outcome = run_sweep(points, store, Local(workers), fresh, meter.show)
+        rows = rows_of(wanted, store, outcome.points)
     finally:
         store.close()
-    if not rows:
-        raise InputError(f"no point of {wanted.name} satisfies where")
     _report(wanted, rows, folder)
     counts = f"{outcome.computed} computed, {outcome.reused} there already, {outcome.failed} failed"
     say(sys.stdout, f"{len(rows)} points: {counts}")
@@ -69,10 +75,10 @@ def _run(wanted: Sweep, folder: Path, workers: int, fresh: bool) -> tuple[list[M
 def _report(wanted: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     from tpusim.report.sweep_plots import plots
 
-    axes = list(wanted.axes)
-    show(sys.stdout, tables.best_table(rows, axes), "")
+    axes = wanted.axes
+    show(sys.stdout, *tables.best(rows, axes, wanted.goals), "")
     write(folder / "points.csv", tables.to_csv(rows, axes).encode())
-    for name, picture in plots(wanted.name, rows, axes):
+    for name, picture in plots(wanted, rows):
         write(folder / name, picture)
     say(sys.stdout, f"In {folder}: {FILE}, points.csv and pictures")
 

@@ -1,89 +1,210 @@
-"""Pictures of a sweep: curves over one axis, heat maps over two."""
+"""Pictures of a sweep: curves over one axis, heat maps over two, a panel an axis over more; and the Pareto front."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullLocator
 
 from tpusim.report.figure import FORMATS, STYLE, figure_of, rendered
+from tpusim.report.sweep_front_plot import front_figure
+from tpusim.report.sweep_labels import Scale, column_label, column_value, plain, rows_of, scale_of, zipped
+from tpusim.sweep.spec import Sweep
 
 Row = Mapping[str, Any]
 
 _TONES = ("#0b3c5d", "#d55e00", "#56b4e9", "#7a7a7a", "#c49a6c", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARK = "#d55e00"
+_MOST_NUMBERS = 12
+_MOST_PANELS = 12
+_PERCENT = ("pe_utilization", "port_idle_ratio")
 
 
-def plots(name: str, rows: Sequence[Row], axes: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Every picture as (file name, contents); none for more than two axes."""
-    finished = [row for row in rows if not row["error"]]
+def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]:
+    """Every picture as (file name, contents); none where every point failed.
+
+    A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
+    """
     with rc_context(rc=STYLE):
-        for stem, figure in _figures(name, finished, axes):
+        for stem, figure in _figures(sweep, rows):
             for kind in FORMATS:
                 yield f"{stem}.{kind}", rendered(figure, kind)
 
 
-def _figures(name: str, rows: Sequence[Row], axes: Sequence[str]) -> Iterator[tuple[str, Figure]]:
-    if rows and len(axes) == 1:
-        yield "throughput", _curves(name, rows, axes[0], throughput=True)
-        yield "port_idle", _curves(name, rows, axes[0], throughput=False)
-    if rows and len(axes) == 2:
-        for workload in dict.fromkeys(row["workload"] for row in rows):
-            chosen = [row for row in rows if row["workload"] == workload]
-            yield f"utilization_{workload}", _heat_map(f"{name}: {workload}", chosen, axes)
+def file_names(workloads: Sequence[str]) -> dict[str, str]:
+    """A part of a file name for each workload, safe on every file system, all different."""
+    names: dict[str, str] = {}
+    for workload in workloads:
+        plain_name = re.sub(r"[^A-Za-z0-9._-]+", "_", workload)[:60].strip("._") or "workload"
+        taken = {name.casefold() for name in names.values()}
+        numbered = (f"{plain_name}_{number}" for number in range(2, len(workloads) + 2))
+        names[workload] = next(name for name in (plain_name, *numbered) if name.casefold() not in taken)
+    return names
 
 
-def _curves(name: str, rows: Sequence[Row], axis: str, throughput: bool) -> Figure:
-    """TFLOPS and utilisation on twin axes (the paper's Fig. 16a), or the ports' idle ratio (Fig. 16b)."""
+def _figures(sweep: Sweep, rows: Sequence[Row]) -> Iterator[tuple[str, Figure]]:
+    finished = [row for row in rows if not row["error"]]
+    curves = len(sweep.axes) == 1 or sweep.combine == "zip"
+    if finished and curves:
+        yield "throughput", _throughput(sweep, finished)
+        yield "port_idle", _port_idle(sweep, finished)
+    for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
+        chosen = [row for row in rows if row["workload"] == workload]
+        title = _title(sweep, chosen)
+        if not curves and len(sweep.axes) == 2 and not sweep.search:
+            yield f"utilization_{stem}", _heat_map(title, chosen, sweep.axes, "pe_utilization")
+            yield f"tflops_{stem}", _heat_map(title, chosen, sweep.axes, "tflops")
+        elif not curves:
+            yield f"axes_{stem}", _panels(title, [row for row in chosen if not row["error"]], sweep.axes)
+        if sweep.goals:
+            yield f"pareto_{stem}", front_figure(title, chosen, sweep.goals, sweep.axes)
+
+
+def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
+    names, batches = ({row[key] for row in rows} for key in ("workload", "batch"))
+    what = f": {rows[0]['workload']}" if len(names) == 1 else ""
+    batch = f", batch {rows[0]['batch']}" if len(batches) == 1 else ""
+    return plain(f"{sweep.name}{what}{batch}")
+
+
+def _throughput(sweep: Sweep, rows: Sequence[Row]) -> Figure:
+    """TFLOPS and utilisation: on twin axes for one workload (the paper's Fig. 16a), one above the other for more."""
+    if len({row["workload"] for row in rows}) == 1:
+        return _twins(sweep, rows)
+    figure = figure_of(5.4, 5.2)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for plot, column in ((upper, "tflops"), (lower, "pe_utilization")):
+        _curves(plot, sweep, rows, column)
+    upper.set_title(_title(sweep, rows))
+    upper.set_xlabel("")
+    _legend_below(figure, upper)
+    return figure
+
+
+def _twins(sweep: Sweep, rows: Sequence[Row]) -> Figure:
     figure = figure_of(5.4, 3.4)
     left = figure.subplots()
-    values = list(dict.fromkeys(row[axis] for row in rows))
-    left.set_xticks(range(len(values)), [str(value) for value in values])
-    left.set(xlabel=axis, title=name.replace("$", r"\$"))
-    right = left.twinx() if throughput else None
-    for index, workload in enumerate(dict.fromkeys(row["workload"] for row in rows)):
-        chosen = [row for row in rows if row["workload"] == workload]
-        style: Any = {"color": _TONES[index % len(_TONES)], "marker": _MARKERS[index % len(_MARKERS)], "markersize": 4}
-        x = [values.index(row[axis]) for row in chosen]
-        if right is None:
-            left.plot(x, [100 * row["port_idle_ratio"] for row in chosen], label=workload, **style)
-            continue
-        left.plot(x, [row["tflops"] for row in chosen], label=f"{workload}, TFLOPS", **style)
-        right.plot(
-            x, [100 * row["pe_utilization"] for row in chosen], ls="--", label=f"{workload}, utilisation", **style
-        )
-    _label(left, right)
-    figure.legend(loc="outside lower center", ncols=4 if right is None else 2)
+    right = left.twinx()
+    left.set_title(_title(sweep, rows))
+    for plot, column, tone, look in ((left, "tflops", 0, "-"), (right, "pe_utilization", 1, "--")):
+        _curves(plot, sweep, rows, column, first=tone, look=look)
+        plot.yaxis.label.set_color(_TONES[tone])
+        plot.lines[0].set_label(column_label(column))
+    right.spines["right"].set_visible(True)
+    figure.legend(handles=[left.lines[0], right.lines[0]], loc="outside lower center", ncols=2)
     return figure
 
 
-def _label(left: Axes, right: Axes | None) -> None:
-    left.set_ylim(bottom=0)
-    left.set_ylabel("port cycles without an access (%)" if right is None else "TFLOPS")
-    if right is None:
-        left.set_ylim(0, 100)
-    else:
-        right.set_ylim(0, 100)
-        right.set_ylabel("PE utilisation (%)")
-        right.spines["right"].set_visible(True)
-
-
-def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
-    """PE utilisation, the number in every cell."""
-    figure = figure_of(5.4, 3.8)
+def _port_idle(sweep: Sweep, rows: Sequence[Row]) -> Figure:
+    """The idle share of the vector memories' ports (the paper's Fig. 16b)."""
+    figure = figure_of(5.4, 3.4)
     plot = figure.subplots()
-    across, down = (list(dict.fromkeys(row[axis] for row in rows)) for axis in axes)
-    cells = {(row[axes[0]], row[axes[1]]): 100 * row["pe_utilization"] for row in rows}
-    grid = [[cells.get((x, y), float("nan")) for x in across] for y in down]
-    image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=100, aspect="auto", origin="lower")
+    plot.set_title(_title(sweep, rows))
+    _curves(plot, sweep, rows, "port_idle_ratio")
+    if len({row["workload"] for row in rows}) > 1:
+        _legend_below(figure, plot)
+    return figure
+
+
+def _legend_below(figure: Figure, plot: Axes) -> None:
+    figure.legend(handles=plot.get_lines(), loc="outside lower center", ncols=min(4, len(plot.get_lines())))
+
+
+def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: int = 0, look: str = "-") -> None:
+    """A line a workload over the axis, or over the steps of axes that move together."""
+    together = len(sweep.axes) > 1
+    axis = sweep.axes[0]
+    values = [row[axis] for row in rows]
+    scale, values = zipped(sweep.axes, rows) if together else (scale_of(axis, values), values)
+    places = [scale.places[value] for value in values]
+    for index, workload in enumerate(dict.fromkeys(row["workload"] for row in rows), first):
+        chosen = [(x, row) for x, row in zip(places, rows, strict=True) if row["workload"] == workload]
+        chosen.sort(key=lambda each: each[0])
+        style: Any = {"color": _TONES[index % len(_TONES)], "marker": _MARKERS[index % len(_MARKERS)], "ls": look}
+        y = [column_value(column, row[column]) for _, row in chosen]
+        plot.plot([x for x, _ in chosen], y, label=plain(workload), markersize=4, **style)
+    _lay_out(plot, scale)
+    plot.set_ylabel(column_label(column))
+    plot.set_ylim(0, 100 if column in _PERCENT else None)
+
+
+def _lay_out(plot: Axes, scale: Scale) -> None:
+    """The scale along x."""
+    plot.set_xscale(scale.kind)
+    plot.xaxis.set_minor_locator(NullLocator())
+    places, texts = scale.ticks()
+    plot.set_xticks(places, texts)
+    plot.set_xlabel(scale.label)
+
+
+def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str) -> Figure:
+    """The number in every cell where there is room; a cross where a point failed, a frame around the best."""
+    across, down = (rows_of(axis, [row[axis] for row in rows]) for axis in axes)
+    figure = figure_of(min(9.0, 2.4 + 0.5 * len(across.places)), min(7.0, 1.5 + 0.35 * len(down.places)))
+    plot = figure.subplots()
+    grid = [[float("nan")] * len(across.places) for _ in down.places]
+    for row in rows:
+        x, y = int(across.places[row[axes[0]]]), int(down.places[row[axes[1]]])
+        if row["error"]:
+            plot.plot(x, y, marker="x", color="black", markersize=5)
+        else:
+            grid[y][x] = column_value(column, row[column])
+    top = 100.0 if column in _PERCENT else max(row[column] for row in rows if not row["error"])
+    image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
+    if max(len(across.places), len(down.places)) <= _MOST_NUMBERS:
+        _write_numbers(plot, grid, top)
+    _frame_best(plot, grid)
+    plot.set_xticks(*across.ticks())
+    plot.set_yticks(*down.ticks())
+    plot.set(xlabel=across.label, ylabel=down.label, title=title)
+    figure.colorbar(image, label=column_label(column))
+    return figure
+
+
+def _write_numbers(plot: Axes, grid: Sequence[Sequence[float]], top: float) -> None:
     for y, line in enumerate(grid):
         for x, value in enumerate(line):
-            plot.text(x, y, f"{value:.1f}", ha="center", va="center", color="white" if value > 60 else "black")
-    plot.set_xticks(range(len(across)), [str(value) for value in across])
-    plot.set_yticks(range(len(down)), [str(value) for value in down])
-    plot.set(xlabel=axes[0], ylabel=axes[1], title=title.replace("$", r"\$"))
-    figure.colorbar(image, label="PE utilisation (%)")
+            if value == value:
+                tone = "white" if value > 0.55 * top else "black"
+                plot.text(x, y, f"{value:.1f}" if top >= 10 else f"{value:.2f}", ha="center", va="center", color=tone)
+
+
+def _frame_best(plot: Axes, grid: Sequence[Sequence[float]]) -> None:
+    _, x, y = max((value, x, y) for y, line in enumerate(grid) for x, value in enumerate(line) if value == value)
+    plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=_MARK, linewidth=2, clip_on=False))
+
+
+def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
+    """For each axis, the TFLOPS of all points over its values, and a line through the best at each value."""
+    varied = [axis for axis in axes if len({row[axis] for row in rows}) > 1][:_MOST_PANELS] or list(axes[:1])
+    columns = min(3, len(varied))
+    lines = ceil(len(varied) / columns)
+    figure = figure_of(2.6 * columns + 0.4, 2.3 * lines + 0.5)
+    plots = figure.subplots(lines, columns, sharey=True, squeeze=False).flatten()
+    for plot, axis in zip(plots, varied, strict=False):
+        _panel(plot, rows, axis)
+    for plot in plots[len(varied) :]:
+        plot.remove()
+    for plot in plots[: len(varied) : columns]:
+        plot.set_ylabel(column_label("tflops"))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+    figure.legend(handles=plots[0].get_lines(), loc="outside lower center", ncols=2)
     return figure
+
+
+def _panel(plot: Axes, rows: Sequence[Row], axis: str) -> None:
+    scale = scale_of(axis, [row[axis] for row in rows])
+    x, y = [scale.places[row[axis]] for row in rows], [row["tflops"] for row in rows]
+    plot.plot(x, y, ls="", marker="o", markersize=2.5, color="#9a9a9a", label="a point")
+    best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
+    plot.plot([*best], [*best.values()], color=_TONES[0], marker="D", markersize=3.5, label="the best at each value")
+    _lay_out(plot, scale)
+    plot.set_ylim(bottom=0)

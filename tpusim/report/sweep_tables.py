@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from tpusim.report.tables import percent, table, three_digits
+from tpusim.sweep.column import COSTS, Goal
 
 COLUMNS = (
     "workload", "batch", "cycles", "time_us", "tflops", "pe_utilization", "mapping_efficiency", "port_idle_ratio",
@@ -19,35 +21,73 @@ COLUMNS = (
 
 Row = Mapping[str, Any]
 
+_FIGURES = ("cycles", "time\nms", "TF/s", "PE\n%", "map\n%", "idle\n%")
+_COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "pes": ("PEs", lambda value: f"{value:,.0f}"),
+    "lanes": ("lanes", lambda value: f"{value:,.0f}"),
+    "sram_bytes": ("SRAM\nMiB", lambda value: three_digits(value / 2**20)),
+    "hbm_bytes_per_s": ("HBM\nGB/s", lambda value: three_digits(value / 1e9)),
+}
 
-def best_table(rows: Sequence[Row], axes: Sequence[str], most: int = 10) -> Table:
-    """The points of the least time for each workload, at most `most` together."""
-    finished = sorted((row for row in rows if not row["error"]), key=lambda row: (row["workload"], row["time_us"]))
+
+def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), most: int = 10) -> list[Table | str]:
+    """A table of the best points, `most` together but at least one a workload, and what their order and stars mean.
+
+    Without goals, best is the least time; with goals, it is the Pareto front, in the order of the first goal.
+    """
+    finished = sorted((row for row in rows if not row["error"]), key=lambda row: _rank(row, goals))
     each = max(1, most // max(1, len({row["workload"] for row in finished})))
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     chosen = []
     for row in finished:
-        taken[row["workload"]] = taken.get(row["workload"], 0) + 1
+        taken[row["workload"]] += 1
         if taken[row["workload"]] <= each:
             chosen.append(row)
-    heads = [("workload", "left"), *((axis, "right") for axis in axes)]
-    heads += [(name, "right") for name in ("cycles", "time\\nms", "TF/s", "PE\\n%", "map\\n%", "idle\\n%")]
-    return table([(name.replace("\\n", "\n"), justify) for name, justify in heads], [_cells(r, axes) for r in chosen])
+    extra = [goal.column for goal in goals if goal.column in COSTS]
+    heads = [("", "left"), ("workload", "left"), *((_broken(axis), "right") for axis in axes)]
+    heads += [(name, "right") for name in (*(_COSTS[name][0] for name in extra), *_FIGURES)]
+    return [table(heads, [_cells(row, axes, extra) for row in chosen]), *_meaning(rows, goals)]
+
+
+def _rank(row: Row, goals: Sequence[Goal]) -> tuple[Any, ...]:
+    if not goals:
+        return row["workload"], row["time_us"]
+    return row["workload"], not row.get("pareto", False), *(goal.cost(row[goal.column]) for goal in goals)
+
+
+def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
+    if not goals:
+        return []
+    count = sum(row.get("pareto", False) for row in rows)
+    what = " and ".join(map(str, goals))
+    if not count:
+        return [f"In the order of {what}."]
+    return [
+        f"* on the Pareto front of {what}: {count} of {len(rows)} points. None is as good in all and better in one."
+    ]
+
+
+def _broken(axis: str) -> str:
+    """A long path on several lines, so that the column is as wide as its values."""
+    return axis.replace(", ", ",\n").replace(".", ".\n")
 
 
 def to_csv(rows: Sequence[Row], axes: Sequence[str]) -> str:
     """A line a point: its axes, then COLUMNS."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*axes, *(name for name in COLUMNS if name not in axes)], extrasaction="ignore")
+    names = [*COLUMNS, *COSTS, *(["pareto"] if rows and "pareto" in rows[0] else [])]
+    writer = csv.DictWriter(text, [*axes, *(name for name in names if name not in axes)], extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
-def _cells(row: Row, axes: Sequence[str]) -> list[str]:
+def _cells(row: Row, axes: Sequence[str], extra: Sequence[str]) -> list[str]:
     return [
+        "*" if row.get("pareto") else "",
         row["workload"],
         *(str(row[axis]) for axis in axes),
+        *(_COSTS[name][1](row[name]) for name in extra),
         f"{row['cycles']:,.0f}",
         three_digits(row["time_us"] / 1e3),
         three_digits(row["tflops"]),

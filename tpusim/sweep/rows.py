@@ -1,0 +1,27 @@
+"""A sweep's points as rows: what the tables, the files and the pictures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tpusim.sweep.column import costs
+from tpusim.sweep.pareto import front_of
+from tpusim.sweep.space import Point
+from tpusim.sweep.spec import Sweep
+from tpusim.sweep.store import Store
+
+Row = dict[str, Any]
+
+
+def row_of(store: Store, point: Point, key: str) -> Row:
+    """Every column of a stored point, what its machine is made of, and its axes."""
+    return {**store.point(key), **costs(point.hardware), **dict(point.settings)}
+
+
+def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[Row]:
+    """A row a point, in order; where the sweep has goals, `pareto` tells which are on the front of their workload."""
+    rows = [row_of(store, point, key) for point, key in points]
+    if sweep.goals:
+        rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]
+    return rows
