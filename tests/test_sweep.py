@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import random
 import signal
 import sqlite3
@@ -214,7 +213,7 @@ def test_two_sweeps_on_one_store_at_once() -> None:
 def test_shipped_sweeps_are_sound(name: str) -> None:
     spec = load_sweep(name)
     assert 1 < spec.size < MOST_POINTS
-    assert len({json.dumps(point.settings) for point in spec.points}) * len(spec.workloads) == spec.size
+    assert len({(point.workload, point.settings) for point in spec.points}) == (0 if spec.search else spec.size)
 
 
 def test_pictures_of_one_axis_and_of_two() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tpusim import cli, load_hardware, load_workload
+from tpusim import cli, load_hardware, load_workload, simulate
 from tpusim.errors import InputError
 from tpusim.sweep.constraint import Constraint
 from tpusim.sweep.spec import Sweep, load_sweep
@@ -244,3 +244,20 @@ def test_a_search_leaves_combinations_out_but_not_values_that_never_work() -> No
     rest = SEARCH.replace("budget: 3", "budget: 2")
     assert spec(axes, rest).size == 4
     assert "four" in told(f"{axes}\narray.size: [4, four]", rest)
+
+
+def test_it_says_how_many_points_there_are() -> None:
+    assert spec("array.size: [2, 4]\nbatch: [1, 2, 3]").summary == "s: 6 points"
+    assert spec("array.size: [2, 4]", "where: lanes == 2").summary == "s: 1 point, of 2 before where"
+    searching = spec("array.rows: [1, 2, 3, 4]", SEARCH).summary
+    assert searching == "s: a search for least time_us and least pes, 3 of 4 combinations"
+
+
+def test_the_shipped_sweeps_show_what_the_paper_claims() -> None:
+    """Fig. 16 on VGG16: utilisation about halves from arrays of 128 to 256; at words of 8, ports are idle over half."""
+    sizes = {dict(point.settings)["array.size"]: point for point in load_sweep("array_size").points}
+    words = {dict(point.settings)["vector_memory.word_elements"]: point for point in load_sweep("word_size").points}
+    totals = [simulate(each.workload, each.hardware, check=False).total for each in (sizes[128], sizes[256], words[8])]
+    assert 0.4 < totals[1].pe_utilization / totals[0].pe_utilization < 0.6
+    assert totals[2].vector_memory.port_idle_ratio > 0.5
+    assert {point.workload.name for point in (*sizes.values(), *words.values())} == {"vgg16"}

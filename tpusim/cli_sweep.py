@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tpusim.cli_plot import write_pictures
 from tpusim.errors import TpusimError
 from tpusim.files import probe, write
 from tpusim.report import sweep_tables as tables
@@ -37,6 +38,7 @@ def sweep(
         wanted = load_sweep(spec)
         folder = out or Path("results") / wanted.name
         probe(folder / FILE, make_folder=True)
+        say(sys.stderr, wanted.summary)
         rows, failed = _run(wanted, folder, workers, fresh)
         for row in (row for row in rows if row["error"]):
             say(sys.stderr, f"failed: {row['workload']} {_settings(row, wanted)}: {row['error']}")
@@ -78,8 +80,8 @@ def _report(wanted: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> N
     axes = wanted.axes
     show(sys.stdout, *tables.best(rows, axes, wanted.goals), "")
     write(folder / "points.csv", tables.to_csv(rows, axes).encode())
-    for name, picture in plots(wanted, rows):
-        write(folder / name, picture)
+    for _ in write_pictures(folder, plots(wanted, rows)):
+        pass
     say(sys.stdout, f"In {folder}: {FILE}, points.csv and pictures")
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
-from tpusim.report.figure import FORMATS, STYLE, figure_of, rendered
+from tpusim.report.figure import Picture, figure_of
 from tpusim.report.sweep_front_plot import front_figure
-from tpusim.report.sweep_labels import Scale, column_label, column_value, plain, rows_of, scale_of, zipped
+from tpusim.report.sweep_labels import Scale, axis_label, column_label, column_value, plain, rows_of, scale_of, zipped
 from tpusim.sweep.spec import Sweep
 
 Row = Mapping[str, Any]
@@ -28,15 +28,16 @@ _MOST_PANELS = 12
 _PERCENT = ("pe_utilization", "port_idle_ratio")
 
 
-def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]:
-    """Every picture as (file name, contents); none where every point failed.
+def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
+    """Every picture; none where every point failed.
 
     A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
     """
-    with rc_context(rc=STYLE):
-        for stem, figure in _figures(sweep, rows):
-            for kind in FORMATS:
-                yield f"{stem}.{kind}", rendered(figure, kind)
+    finished = [row for row in rows if not row["error"]]
+    if finished and _moves_along_one(sweep):
+        yield from _along_one(sweep, finished)
+    for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
+        yield from _of_workload(sweep, stem, [row for row in rows if row["workload"] == workload])
 
 
 def file_names(workloads: Sequence[str]) -> dict[str, str]:
@@ -50,22 +51,30 @@ def file_names(workloads: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _figures(sweep: Sweep, rows: Sequence[Row]) -> Iterator[tuple[str, Figure]]:
-    finished = [row for row in rows if not row["error"]]
-    curves = len(sweep.axes) == 1 or sweep.combine == "zip"
-    if finished and curves:
-        yield "throughput", _throughput(sweep, finished)
-        yield "port_idle", _port_idle(sweep, finished)
-    for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
-        chosen = [row for row in rows if row["workload"] == workload]
-        title = _title(sweep, chosen)
-        if not curves and len(sweep.axes) == 2 and not sweep.search:
-            yield f"utilization_{stem}", _heat_map(title, chosen, sweep.axes, "pe_utilization")
-            yield f"tflops_{stem}", _heat_map(title, chosen, sweep.axes, "tflops")
-        elif not curves:
-            yield f"axes_{stem}", _panels(title, [row for row in chosen if not row["error"]], sweep.axes)
-        if sweep.goals:
-            yield f"pareto_{stem}", front_figure(title, chosen, sweep.goals, sweep.axes)
+def _moves_along_one(sweep: Sweep) -> bool:
+    return len(sweep.axes) == 1 or sweep.combine == "zip"
+
+
+def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
+    over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, rows)}."
+    yield Picture("throughput", f"TFLOPS and PE utilisation {over}", partial(_throughput, sweep, rows))
+    idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
+    yield Picture("port_idle", idle, partial(_port_idle, sweep, rows))
+
+
+def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Picture]:
+    title, finished = _title(sweep, rows), [row for row in rows if not row["error"]]
+    if len(sweep.axes) == 2 and not _moves_along_one(sweep) and not sweep.search:
+        for name, column in (("utilization", "pe_utilization"), ("tflops", "tflops")):
+            over = f"over {' and '.join(map(axis_label, sweep.axes))}"
+            caption = f"{column_label(column)} {over}; {title}. Framed: the most. A cross: the point failed."
+            yield Picture(f"{name}_{stem}", caption, partial(_heat_map, title, rows, sweep.axes, column))
+    elif not _moves_along_one(sweep):
+        caption = f"TFLOPS of every point over each axis by itself, and of the best at each value; {title}."
+        yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, sweep.axes))
+    if sweep.goals:
+        caption = f"Pareto front of {' and '.join(map(str, sweep.goals))}; {title}."
+        yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, sweep.axes))
 
 
 def _title(sweep: Sweep, rows: Sequence[Row]) -> str:

@@ -60,6 +60,15 @@ class Sweep:
     goals: tuple[Goal, ...]
     """Of the Pareto front; empty without one."""
 
+    @property
+    def summary(self) -> str:
+        """What it will do, in a line: "array_size: 5 points"."""
+        if self.search:
+            aim = " and ".join(map(str, self.search.objectives))
+            return f"{self.name}: a search for {aim}, {self.search.budget:,} of {self.size:,} combinations"
+        left_out = f", of {self.size:,} before where" if len(self.points) < self.size else ""
+        return f"{self.name}: {len(self.points):,} point{'s' * (len(self.points) != 1)}{left_out}"
+
 
 def load_sweep(name_or_path: str | Path) -> Sweep:
     """Read a shipped name, a path, or "-" for standard input.
