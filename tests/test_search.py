@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from tpusim import cli
 from tpusim.sweep.executor import Done, Local
-from tpusim.sweep.job import Job, simulated
+from tpusim.sweep.job import Job
 from tpusim.sweep.rows import rows_of
 from tpusim.sweep.run import Outcome, keyed, run_sweep
 from tpusim.sweep.search import run_search
@@ -53,12 +53,14 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class InTurn:
     """Does jobs here, one after the other, the last one first; so the order of outcomes is not that of the jobs."""
 
-    def outcomes(self, jobs: Sequence[Job]) -> Iterator[Done]:
+    workers = 1
+
+    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
         """See Executor."""
-        return map(simulated, reversed(jobs))
+        yield from Local(1).outcomes(jobs[::-1])
 
 
-def nothing(done: int, name: str) -> None:
+def nothing(*_: object) -> None:
     """No progress."""
 
 
@@ -113,7 +115,7 @@ def test_what_is_there_is_not_simulated_again() -> None:
 def test_interrupted_and_begun_again_it_walks_the_same_way() -> None:
     pytest.importorskip("optuna", reason="the extra search is not installed")
 
-    def interrupt(done: int, name: str) -> None:
+    def interrupt(done: int, *_: object) -> None:
         if done == 7:
             raise KeyboardInterrupt
 

@@ -77,7 +77,7 @@ def _run(wanted: Sweep, folder: Path, workers: int, fresh: bool) -> tuple[Sequen
 def _report(wanted: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     from tpusim.report.sweep_plots import plots
 
-    axes = wanted.axes
+    axes = [*wanted.axes]
     show(sys.stdout, *tables.best(rows, axes, wanted.goals), "")
     write(folder / "points.csv", tables.to_csv(rows, axes).encode())
     for _ in write_pictures(folder, plots(wanted, rows)):

@@ -80,15 +80,21 @@ def _toned(figure: Figure, plot: Axes, front: Sequence[Row], goals: Sequence[Goa
 def _lay_out(plot: Axes, goal: Goal, which: str, values: Sequence[float]) -> None:
     axis = plot.xaxis if which == "x" else plot.yaxis
     axis.set_label_text(_words(goal))
+    axis.set_major_formatter(_number_text)
     if 0 < min(values) * _LOG_RATIO <= max(values):
         (plot.set_xscale if which == "x" else plot.set_yscale)("log")
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axis.set_major_formatter(_number_text)
         axis.set_minor_formatter(NullFormatter())
     elif which == "x":
         plot.set_xlim(left=0)
     else:
         plot.set_ylim(bottom=0)
+
+
+def _number_text(value: float, _: object) -> str:
+    """In full: matplotlib writes a million as 1e6 in the corner."""
+    return f"{value:,.10g}"
 
 
 def _words(goal: Goal) -> str:

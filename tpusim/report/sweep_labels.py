@@ -42,6 +42,8 @@ _COLUMNS: Mapping[str, tuple[str, float]] = {
     "port_idle_ratio": ("port cycles without an access (%)", 100.0),
     "hbm_read_bytes": ("read from HBM (MB)", 1e-6),
     "hbm_write_bytes": ("written to HBM (MB)", 1e-6),
+    "macs": ("billion MACs", 1e-9),
+    "ideal_cycles": ("cycles with every PE busy", 1.0),
     "pes": ("PEs", 1.0),
     "lanes": ("lanes", 1.0),
     "sram_bytes": ("vector memories together (MiB)", 2.0**-20),
@@ -50,7 +52,6 @@ _COLUMNS: Mapping[str, tuple[str, float]] = {
 _UNITS = (FREQUENCY, SIZE, BANDWIDTH, TIME)
 _QUANTITY = re.compile(r"([0-9.eE_]+)\s*([A-Za-z/]+)")
 _LOG_RATIO = 8
-_MOST_TICKS = 12
 
 Value = int | float | str
 
@@ -93,12 +94,12 @@ class Scale:
     kind: str
     """Of matplotlib: "log", "linear"; places of words are 0, 1, 2, ..."""
 
-    def ticks(self) -> tuple[list[float], list[str]]:
-        """Places and texts, of those that have room."""
+    def ticks(self, most: int = 12) -> tuple[list[float], list[str]]:
+        """Places and texts, of some `most` that have room."""
         shown: list[Value] = []
         order = sorted(self.places, key=lambda value: self.places[value])
         across = [self._across(value) for value in order]
-        least = (across[-1] - across[0]) / _MOST_TICKS if len(order) > 1 else 0.0
+        least = (across[-1] - across[0]) / most if len(order) > 1 else 0.0
         last = -math.inf
         for value, place in zip(order, across, strict=True):
             if place - last >= least * 0.999:

@@ -68,13 +68,13 @@ def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Pictu
         for name, column in (("utilization", "pe_utilization"), ("tflops", "tflops")):
             over = f"over {' and '.join(map(axis_label, sweep.axes))}"
             caption = f"{column_label(column)} {over}; {title}. Framed: the most. A cross: the point failed."
-            yield Picture(f"{name}_{stem}", caption, partial(_heat_map, title, rows, sweep.axes, column))
+            yield Picture(f"{name}_{stem}", caption, partial(_heat_map, title, rows, [*sweep.axes], column))
     elif not _moves_along_one(sweep):
         caption = f"TFLOPS of every point over each axis by itself, and of the best at each value; {title}."
-        yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, sweep.axes))
+        yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, [*sweep.axes]))
     if sweep.goals:
         caption = f"Pareto front of {' and '.join(map(str, sweep.goals))}; {title}."
-        yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, sweep.axes))
+        yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, [*sweep.axes]))
 
 
 def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
@@ -130,9 +130,9 @@ def _legend_below(figure: Figure, plot: Axes) -> None:
 def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: int = 0, look: str = "-") -> None:
     """A line a workload over the axis, or over the steps of axes that move together."""
     together = len(sweep.axes) > 1
-    axis = sweep.axes[0]
+    axis = next(iter(sweep.axes))
     values = [row[axis] for row in rows]
-    scale, values = zipped(sweep.axes, rows) if together else (scale_of(axis, values), values)
+    scale, values = zipped([*sweep.axes], rows) if together else (scale_of(axis, values), values)
     places = [scale.places[value] for value in values]
     for index, workload in enumerate(dict.fromkeys(row["workload"] for row in rows), first):
         chosen = [(x, row) for x, row in zip(places, rows, strict=True) if row["workload"] == workload]
@@ -145,11 +145,11 @@ def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: i
     plot.set_ylim(0, 100 if column in _PERCENT else None)
 
 
-def _lay_out(plot: Axes, scale: Scale) -> None:
+def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
     """The scale along x."""
     plot.set_xscale(scale.kind)
     plot.xaxis.set_minor_locator(NullLocator())
-    places, texts = scale.ticks()
+    places, texts = scale.ticks(ticks)
     plot.set_xticks(places, texts)
     plot.set_xlabel(scale.label)
 
@@ -215,5 +215,5 @@ def _panel(plot: Axes, rows: Sequence[Row], axis: str) -> None:
     plot.plot(x, y, ls="", marker="o", markersize=2.5, color="#9a9a9a", label="a point")
     best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
     plot.plot([*best], [*best.values()], color=_TONES[0], marker="D", markersize=3.5, label="the best at each value")
-    _lay_out(plot, scale)
+    _lay_out(plot, scale, ticks=7)
     plot.set_ylim(bottom=0)

@@ -33,7 +33,8 @@ _COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), most: int = 10) -> list[Table | str]:
     """A table of the best points, `most` together but at least one a workload, and what their order and stars mean.
 
-    Without goals, best is the least time; with goals, it is the Pareto front, in the order of the first goal.
+    Without goals, best is the most TFLOPS, which for one network and batch is the least time; with goals, best is the
+    Pareto front, in the order of the first goal.
     """
     finished = sorted((row for row in rows if not row["error"]), key=lambda row: _rank(row, goals))
     each = max(1, most // max(1, len({row["workload"] for row in finished})))
@@ -51,7 +52,7 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
 
 def _rank(row: Row, goals: Sequence[Goal]) -> tuple[Any, ...]:
     if not goals:
-        return row["workload"], row["time_us"]
+        return row["workload"], -row["tflops"]
     return row["workload"], not row.get("pareto", False), *(goal.cost(row[goal.column]) for goal in goals)
 
 

@@ -30,6 +30,11 @@ class Axis:
     values: Sequence[Value]
 
     @property
+    def shown(self) -> Sequence[Shown]:
+        """The values as tables show them."""
+        return self.values if isinstance(self.values, range) else tuple(map(shown, self.values))
+
+    @property
     def ordered(self) -> bool:
         """Whether neighbouring values are alike: numbers and quantities, as opposed to words."""
         return all(not isinstance(value, str) or value[:1].isdigit() for value in self.values[:_MOST_LISTED])

@@ -11,7 +11,7 @@ from random import Random
 from tpusim.checks import show, unknown_key, whole_number
 from tpusim.errors import InputError, Problem, did_you_mean
 from tpusim.hardware import Hardware, load_hardware
-from tpusim.sweep.axis import LAYERS, Axis, Value
+from tpusim.sweep.axis import LAYERS, Axis, Shown, Value
 from tpusim.sweep.column import Goal, goals_of
 from tpusim.sweep.constraint import Constraint
 from tpusim.sweep.space import TOGETHER, Point, Space, Values, layers_of
@@ -50,12 +50,12 @@ class Sweep:
     """A sweep, read and checked. `points` are all of a grid or zip; of a search, whose `space` they come from, none."""
 
     name: str
-    axes: tuple[str, ...]
+    axes: Mapping[str, Sequence[Shown]]
     combine: str
     size: int
     """Points before constraints, of all workloads."""
-    points: tuple[Point, ...]
-    space: Space
+    points: tuple[Point, ...] = field(repr=False)
+    space: Space = field(repr=False)
     search: Search | None
     goals: tuple[Goal, ...]
     """Of the Pareto front; empty without one."""
@@ -87,7 +87,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     points = _checked(document, spec, space, combinations)
     return Sweep(
         name=spec.name,
-        axes=tuple(axis.name for axis in spec.axes),
+        axes={axis.name: axis.shown for axis in spec.axes},
         combine=spec.combine,
         size=size,
         points=() if spec.search else points,
