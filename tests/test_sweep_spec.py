@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +262,15 @@ def test_the_shipped_sweeps_show_what_the_paper_claims() -> None:
     assert 0.4 < totals[1].pe_utilization / totals[0].pe_utilization < 0.6
     assert totals[2].vector_memory.port_idle_ratio > 0.5
     assert {point.workload.name for point in (*sizes.values(), *words.values())} == {"vgg16"}
+
+
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", (Path(__file__).parent.parent / "docs/sweeps.md").read_text(), re.S)
+
+
+def test_the_examples_in_the_documentation_are_sound() -> None:
+    sizes = []
+    for text in EXAMPLES:
+        Path("s.yaml").write_text(text)
+        sweep = load_sweep("s.yaml")
+        sizes.append((sweep.size, len(sweep.points), sweep.search is not None))
+    assert sizes == [(36, 12, False), (1125, 0, True)]
