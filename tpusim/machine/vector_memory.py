@@ -155,7 +155,8 @@ class Port:
 
         From `stop` on every cycle counts as free.
         """
-        cells = np.frombuffer(self._cells, np.uint8)[first - self.settled : stop - self.settled]
+        # A copy: an array over the cells themselves would keep them from growing for as long as anybody holds it.
+        cells = np.frombuffer(self._cells[first - self.settled : stop - self.settled], np.uint8)
         free = np.flatnonzero(cells == FREE) + first
         order = np.arange(len(wanted))
         before = np.where(wanted < stop, np.searchsorted(free, wanted), len(free) + np.maximum(wanted - stop, 0))
@@ -191,7 +192,7 @@ class Port:
         self.owned[CLIENTS[client]] += len(cycles)
         self._reach(cycles.stop)
         at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
-        np.frombuffer(self._cells, np.uint8)[at] = client
+        self._cells[at] = bytes([client]) * len(cycles)
 
     def _mark(self, client: int, cycle: int) -> None:
         self.owned[CLIENTS[client]] += 1
