@@ -16,6 +16,7 @@ LAYERS = [
         "cli_plot",
         "cli_report",
         "cli_sweep",
+        "sweep_files",
         "cli_validate",
         "__main__",
         "__init__",

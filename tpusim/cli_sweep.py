@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpusim.cli_plot import write_pictures
-from tpusim.errors import TpusimError
-from tpusim.files import probe, write
+from tpusim.errors import InputError, TpusimError
+from tpusim.files import make_folder
 from tpusim.report import sweep_tables as tables
+from tpusim.report.sweep_export import need_parquet
 from tpusim.screen import Meter
+from tpusim.sweep.search import need_optuna
 from tpusim.sweep.spec import Sweep, load_sweep
 from tpusim.sweep.store import FILE, Store
+from tpusim.sweep_files import Finished, write_files
 from tpusim.terminal import errors_reported, say, show
 
+if TYPE_CHECKING:
+    from tpusim.sweep.executor import Executor
+    from tpusim.sweep.run import Outcome
+
 EXAMPLE = "Example: tpusim sweep array_size --out results/array_size"
+
+_JOIN_SECONDS = 10.0
+_MOST_FAILURES = 10
+"""Told one by one on the screen; points.csv has them all."""
 
 
 def sweep(
@@ -27,63 +39,106 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Results and pictures; default: results/NAME.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, max=1024, metavar="N", help="Processes.")] = os.cpu_count() or 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what is there already.")] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, max=1024, metavar="N", help="Processes; default: one a processor.")
+    ] = os.cpu_count() or 1,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Use a Dask cluster instead of processes here.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--fresh", help="Keep points that DIR has already, or compute all again.")
+    ] = True,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Also points.parquet and layers.parquet.")] = False,
 ) -> None:
     """Simulate every point of a sweep, timing alone; what is in DIR already is not computed again.
 
-    Exit code 0: done; 1: a point failed (the others are there); 2: bad input.
+    Stopped at any time, the same command continues. Exit code 0: done; 1: a point failed (the others are there);
+    2: bad input; 130: interrupted.
     """
     with errors_reported():
         wanted = load_sweep(spec)
-        folder = out or Path("results") / wanted.name
-        probe(folder / FILE, make_folder=True)
-        say(sys.stderr, wanted.summary)
-        rows, failed = _run(wanted, folder, workers, fresh)
-        for row in (row for row in rows if row["error"]):
-            say(sys.stderr, f"failed: {row['workload']} {_settings(row, wanted)}: {row['error']}")
-        if failed:
-            raise TpusimError(f"{failed} of {len(rows)} points failed; the others are in {folder}")
-
-
-def _run(wanted: Sweep, folder: Path, workers: int, fresh: bool) -> tuple[Sequence[Mapping[str, Any]], int]:
-    # Here, because joblib takes longer to import than a run does.
-    from tpusim.sweep.executor import Local
-    from tpusim.sweep.rows import rows_of
-    from tpusim.sweep.run import keyed, missing, run_sweep
-    from tpusim.sweep.search import need_optuna, run_search
-
-    if wanted.search:
-        need_optuna()
-    folder.mkdir(parents=True, exist_ok=True)
-    store = Store(folder / FILE)
-    try:
+        if parquet:
+            need_parquet()
         if wanted.search:
-            with Meter(wanted.search.budget) as meter:
-                outcome = run_search(wanted, store, Local(workers), fresh, meter.show)
-        else:
-            points = keyed(wanted)
-            with Meter(len(missing(points, store, fresh))) as meter:
-                outcome = run_sweep(points, store, Local(workers), fresh, meter.show)
-        rows = rows_of(wanted, store, outcome.points)
-    finally:
-        store.close()
-    _report(wanted, rows, folder)
-    counts = f"{outcome.computed} computed, {outcome.reused} there already, {outcome.failed} failed"
-    say(sys.stdout, f"{len(rows)} points: {counts}")
-    return rows, sum(row["error"] is not None for row in rows)
+            need_optuna()
+        folder = out or Path("results") / wanted.name
+        say(sys.stderr, wanted.summary)
+        with _executor(workers, cluster) as executor:
+            make_folder(folder)
+            with closing(Store(folder / FILE)) as store:
+                began = time.monotonic()
+                outcome = _run(wanted, store, folder, executor, fresh=not resume)
+                seconds = time.monotonic() - began
+                finished = Finished(wanted, outcome.points, store)
+                rows = finished.rows()
+                show(sys.stdout, *tables.best(rows, [*wanted.axes], wanted.goals), "")
+                names = write_files(finished, rows, folder, parquet)
+        say(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
+        _tell_failures(wanted, rows, folder)
 
 
-def _report(wanted: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    from tpusim.report.sweep_plots import plots
+@contextmanager
+def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
+    # Here, because joblib and Dask take longer to import than a run does.
+    if cluster is None:
+        from tpusim.sweep.executor import Local
 
-    axes = [*wanted.axes]
-    show(sys.stdout, *tables.best(rows, axes, wanted.goals), "")
-    write(folder / "points.csv", tables.to_csv(rows, axes).encode())
-    for _ in write_pictures(folder, plots(wanted, rows)):
-        pass
-    say(sys.stdout, f"In {folder}: {FILE}, points.csv and pictures")
+        with Local(workers) as local:
+            yield local
+        return
+    try:
+        from tpusim.sweep.cluster import Cluster
+    except ModuleNotFoundError as error:
+        install = f"{sys.executable} -m pip install distributed"
+        raise InputError(f"--cluster needs Dask, which cannot be imported ({error}): {install}") from None
+    with Cluster(cluster) as members:
+        if not members.workers:
+            say(sys.stderr, f"Waiting {_JOIN_SECONDS:g} seconds for a worker to join {cluster} ...")
+            members.wait_for_workers(_JOIN_SECONDS)
+        members.check_workers()
+        yield members
 
 
-def _settings(row: Mapping[str, Any], wanted: Sweep) -> str:
-    return ", ".join(f"{axis}={row[axis]}" for axis in wanted.axes)
+def _run(wanted: Sweep, store: Store, folder: Path, executor: Executor, fresh: bool) -> Outcome:
+    from tpusim.sweep.run import keyed, missing, run_sweep
+    from tpusim.sweep.search import run_search
+
+    points = keyed(wanted)
+    total = wanted.search.budget if wanted.search else len(missing(points, store, fresh))
+    done = 0
+    with Meter(total, "points") as meter:
+
+        def progress(now: int, name: str, share: float) -> None:
+            nonlocal done
+            done = now
+            meter.show(now, name, share)
+
+        kept = f"finished points are in {folder}; the same command{' without --fresh' * fresh} continues"
+        try:
+            if wanted.search:
+                return run_search(wanted, store, executor, fresh, progress)
+            return run_sweep(points, store, executor, fresh, progress)
+        except KeyboardInterrupt:
+            say(sys.stderr, f"Interrupted after {done:,} of {total:,} points; {kept}.")
+            raise
+        except TpusimError as error:
+            raise type(error)(f"{error}; {kept}") from None
+
+
+def _summary(outcome: Outcome, seconds: float) -> str:
+    done = outcome.computed + outcome.failed
+    counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
+    rate = f", in {seconds:,.1f} s, {60 * done / seconds:,.0f} points a minute" if done else ""
+    return f"{len(outcome.points):,} points: {counts}{rate}"
+
+
+def _tell_failures(wanted: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Raises TpusimError when there are any."""
+    failed = [row for row in rows if row["error"]]
+    for row in failed[:_MOST_FAILURES]:
+        settings = ", ".join(f"{axis}={row[axis]}" for axis in wanted.axes)
+        say(sys.stderr, f"failed: {row['workload']} {settings}: {row['error']}")
+    if len(failed) > _MOST_FAILURES:
+        say(sys.stderr, f"... and {len(failed) - _MOST_FAILURES:,} more; points.csv has them all")
+    if failed:
+        raise TpusimError(f"{len(failed):,} of {len(rows):,} points failed; the others are in {folder}")

@@ -32,16 +32,29 @@ def probe(file: Path, make_folder: bool = False) -> None:
                 folder.rmdir()
 
 
+def make_folder(folder: Path) -> None:
+    """Make `folder` and those above it, where they do not exist; others may be doing the same."""
+    with _unwritable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def write(file: Path, data: bytes) -> None:
     """Replace `file` in one step, so that no reader ever sees half of it."""
+    with replacing(file) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A place to write to, piece by piece; it becomes `file` at the end, or vanishes when that fails."""
     with _unwritable(file):
         if _is_device(file):
-            file.write_bytes(data)
+            yield file
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(file)
         try:
-            temporary.write_bytes(data)
+            yield temporary
             os.replace(temporary, file.resolve())
         finally:
             temporary.unlink(missing_ok=True)

@@ -72,11 +72,15 @@ class Progress:
 
 
 class Meter:
-    """How far something is, on stderr: a bar on a terminal, a line now and then in a pipe; nothing if it is quick."""
+    """How far something is, on stderr: a bar on a terminal, a line now and then in a pipe; nothing if it is quick.
 
-    def __init__(self, total: int) -> None:
+    With `unit`, what the total counts, also how many of them a minute, and how much time is left.
+    """
+
+    def __init__(self, total: int, unit: str = "") -> None:
         self._total = total
-        self._told = time.monotonic()
+        self._unit = unit
+        self._began = self._told = time.monotonic()
         self._bar: _Bar | None = None
 
     def __enter__(self) -> Meter:
@@ -84,8 +88,11 @@ class Meter:
         self._bar = _Bar(self._total, console) if console.is_terminal else None
         return self
 
-    def show(self, done: int, name: str) -> None:
-        """`done` of the total are done, the last of them `name`."""
+    def show(self, done: int, name: str, share: float | None = None) -> None:
+        """`done` of the total are done, the last of them `name`; with them `share` of the work, if that is known."""
+        seconds = time.monotonic() - self._began
+        if self._unit:
+            name = f"{name}, {pace(done, seconds, done / self._total if share is None else share, self._unit)}"
         if self._bar:
             self._bar.show(done, name)
         elif time.monotonic() - self._told > QUIET_SECONDS:
@@ -95,6 +102,16 @@ class Meter:
     def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
+
+
+def pace(done: int, seconds: float, share: float, unit: str) -> str:
+    """Such as "412 points/min, 1:20 left"; how long is left follows from the share of the work that is done."""
+    rate = f"{60 * done / seconds:,.0f} {unit}/min" if seconds else ""
+    if not share:
+        return rate
+    minutes, rest = divmod(round(seconds * (1 - share) / share), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{rate}, about {f'{hours}:{minutes:02}' if hours else minutes}:{rest:02} left"
 
 
 class _Bar:

@@ -1,9 +1,7 @@
-"""A sweep as a table and as CSV."""
+"""A sweep as a table."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,12 +10,6 @@ from rich.table import Table
 
 from tpusim.report.tables import percent, table, three_digits
 from tpusim.sweep.column import COSTS, Goal
-
-COLUMNS = (
-    "workload", "batch", "cycles", "time_us", "tflops", "pe_utilization", "mapping_efficiency", "port_idle_ratio",
-    "macs", "passes", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "error",
-)  # fmt: skip
-"""Of a point in CSV, after its axes."""
 
 Row = Mapping[str, Any]
 
@@ -71,16 +63,6 @@ def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
 def _broken(axis: str) -> str:
     """A long path on several lines, so that the column is as wide as its values."""
     return axis.replace(", ", ",\n").replace(".", ".\n")
-
-
-def to_csv(rows: Sequence[Row], axes: Sequence[str]) -> str:
-    """A line a point: its axes, then COLUMNS."""
-    text = io.StringIO()
-    names = [*COLUMNS, *COSTS, *(["pareto"] if rows and "pareto" in rows[0] else [])]
-    writer = csv.DictWriter(text, [*axes, *(name for name in names if name not in axes)], extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _cells(row: Row, axes: Sequence[str], extra: Sequence[str]) -> list[str]:

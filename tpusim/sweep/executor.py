@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from tpusim.errors import TpusimError
 from tpusim.sweep.job import Finding, Job, simulated
 
 Done = tuple[Job, Sequence[Finding]]
@@ -16,18 +21,60 @@ Done = tuple[Job, Sequence[Finding]]
 class Executor(Protocol):
     """Does jobs, several at a time."""
 
-    def outcomes(self, jobs: Sequence[Job]) -> Iterator[Done]:
-        """Each job with a finding for each of its workloads, as soon as it is done, in any order."""
+    @property
+    def workers(self) -> int:
+        """How many jobs at a time."""
+        ...
+
+    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
+        """Each job with a finding for each of its layers, as soon as it is done, in any order.
+
+        Raises:
+            TpusimError: when it can do no more jobs.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Local:
-    """Processes on this computer."""
+    """Processes on this computer; with one worker this process."""
 
     workers: int
 
-    def outcomes(self, jobs: Sequence[Job]) -> Iterator[Done]:
+    def __enter__(self) -> Local:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.workers > 1 and kind is not None:
+            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
         """See Executor."""
-        tasks = (delayed(simulated)(job) for job in jobs)
-        yield from Parallel(n_jobs=self.workers, return_as="generator_unordered")(tasks)
+        tasks = (delayed(_done)(job) for job in jobs)
+        # One BLAS thread each: the workers fill the processors already.
+        with _deaf_to_interrupts():
+            running = Parallel(n_jobs=self.workers, return_as="generator_unordered", inner_max_num_threads=1)(tasks)
+        with closing(running):
+            try:
+                yield from running
+            except TerminatedWorkerError:
+                raise TpusimError(
+                    "a worker process was killed, perhaps for lack of memory; try fewer --workers"
+                ) from None
+
+
+def _done(job: Job) -> Done:
+    return job, simulated(job)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started in here do not see Ctrl-C: this one ends them, and one message is enough."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

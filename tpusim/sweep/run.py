@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
-from tpusim.hardware import Hardware
+from tpusim.sweep.assembly import Assembly, weight
 from tpusim.sweep.executor import Executor
-from tpusim.sweep.job import Finding, Job
 from tpusim.sweep.spec import Point, Sweep
 from tpusim.sweep.store import Store, key_of
-from tpusim.workload import Workload
 
 LOWERING = "channel_first"
-Progress = Callable[[int, str], None]
+Progress = Callable[[int, str, float], None]
+"""Told after every job: points done, the workload at hand, and the share of the work that is done, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +34,27 @@ def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:
 def run_sweep(
     points: Sequence[tuple[Point, str]], store: Store, executor: Executor, fresh: bool, progress: Progress
 ) -> Outcome:
-    """Simulate timing alone. A point that fails is stored with its error and does not stop the rest."""
+    """Simulate timing alone. A point that fails is stored with its error and does not stop the rest.
+
+    Raises:
+        InputError: the store cannot be written.
+        TpusimError: the executor can do no more. In both cases the points finished until then are in the store.
+    """
     wanted = missing(points, store, fresh)
+    assembly = Assembly(wanted)
+    jobs = assembly.jobs(executor.workers)
+    everything, behind = sum(map(weight, jobs)), 0.0
     done = failed = 0
-    for job, findings in executor.outcomes(jobs_of(wanted)):
-        for workload, key, finding in zip(job.workloads, job.keys, findings, strict=True):
-            done += 1
-            failed += isinstance(finding, str)
-            keep(store, key, workload, job.hardware, finding)
-            progress(done, workload.name)
+    name = ""
+    with closing(executor.outcomes(jobs)) as outcomes:
+        for job, findings in outcomes:
+            for key, point, finding in assembly.add(job, findings):
+                name = point.workload.name
+                done += 1
+                failed += isinstance(finding, str)
+                store.save(key, point.workload, point.hardware, finding)
+            behind += weight(job)
+            progress(done, name, behind / everything)
     return Outcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
 
 
@@ -52,22 +63,3 @@ def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> d
     wanted = {key: point for point, key in points}
     there = set() if fresh else store.done(wanted)
     return {key: point for key, point in wanted.items() if key not in there}
-
-
-def jobs_of(points: dict[str, Point]) -> list[Job]:
-    """A job for each machine and batch."""
-    together: dict[tuple[Hardware, int], list[tuple[Workload, str]]] = defaultdict(list)
-    for key, point in points.items():
-        together[point.hardware, point.workload.batch].append((point.workload, key))
-    return [
-        Job(hardware, tuple(workload for workload, _ in each), tuple(key for _, key in each))
-        for (hardware, _), each in together.items()
-    ]
-
-
-def keep(store: Store, key: str, workload: Workload, hardware: Hardware, finding: Finding) -> None:
-    """Store what came of a point."""
-    if isinstance(finding, str):
-        store.save_error(key, workload, hardware, finding)
-    else:
-        store.save(key, workload, hardware, finding)

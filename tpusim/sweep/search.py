@@ -54,7 +54,7 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
     need_optuna()
     walk, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0
     while batch := walk.ask():
-        told = partial(_after, len(walk.tried) - len(batch), progress)
+        told = partial(_after, len(walk.tried) - len(batch), sweep.search.budget, progress)
         part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, told)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
         for trial, (point, key) in batch:
@@ -62,8 +62,8 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
     return Outcome(tuple(walk.tried.values()), reused, computed, failed)
 
 
-def _after(before: int, progress: Progress, done: int, name: str) -> None:
-    progress(before + done, name)
+def _after(before: int, budget: int, progress: Progress, done: int, name: str, share: float) -> None:
+    progress(before + done, name, (before + done) / budget)
 
 
 class _Walk:

@@ -4,75 +4,111 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from tpusim.errors import InputError
 from tpusim.hardware import Hardware
-from tpusim.result import LayerResult, Total, total_of
+from tpusim.result import STALL_CAUSES, LayerResult, Total, total_of
 from tpusim.workload import Workload
 
 FILE = "sweep.sqlite"
 
-FIGURES = (
-    "macs", "passes", "cycles", "time_us", "ideal_cycles", "pe_utilization", "mapping_efficiency", "tflops",
-    "hbm_read_bytes", "hbm_write_bytes",
-)  # fmt: skip
-"""Columns of their own, of a point's total and of each layer; `detail` holds everything as JSON."""
+_OWN: Mapping[str, type] = {
+    "macs": int, "passes": int, "cycles": int, "time_us": float, "ideal_cycles": int, "pe_utilization": float,
+    "mapping_efficiency": float, "tflops": float, "hbm_read_bytes": int, "hbm_write_bytes": int,
+}  # fmt: skip
+_STALLS: Mapping[str, type] = {f"{cause}_cycles": int for cause in STALL_CAUSES}
+_MEMORY: Mapping[str, type] = {"reads": int, "writes": int, "peak_bytes": int, "port_idle_ratio": float}
+FIGURES = {**_OWN, **_STALLS, **_MEMORY}
+"""Columns of a point's total and of each layer, and what they hold; the column `detail` holds the rest as JSON."""
 
-_COLUMNS = ", ".join(f"{name} REAL" for name in (*FIGURES, "port_idle_ratio"))
+_APPLICATION = int.from_bytes(b"tpus")
+_VERSION = 2
+_SQL = {int: "INTEGER", float: "REAL"}
+_COLUMNS = ", ".join(f"{name} {_SQL[kind]}" for name, kind in FIGURES.items())
 _SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS points (
     key TEXT PRIMARY KEY, workload TEXT NOT NULL, batch INTEGER NOT NULL, hardware TEXT NOT NULL, error TEXT,
     {_COLUMNS}, detail TEXT
 );
+CREATE INDEX IF NOT EXISTS finished ON points (key) WHERE error IS NULL;
 CREATE TABLE IF NOT EXISTS layers (
-    key TEXT NOT NULL, position INTEGER NOT NULL, name TEXT NOT NULL, {_COLUMNS}, detail TEXT,
+    key TEXT NOT NULL, position INTEGER NOT NULL, name TEXT NOT NULL, op TEXT NOT NULL, {_COLUMNS}, detail TEXT,
     PRIMARY KEY (key, position)
 );
+CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, digest TEXT NOT NULL, stamp TEXT NOT NULL);
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+COMMIT;
 """
 _WAIT_SECONDS = 60.0
 _MODEL = (
-    "program.py", "layer_result.py", "result.py", "lowering/*.py", "machine/*.py", "engine/event/*.py",
-    "engine/timing.py",
+    "hardware.py", "workload.py", "program.py", "layer_result.py", "result.py", "lowering/*.py", "machine/*.py",
+    "engine/event/*.py", "engine/timing.py",
 )  # fmt: skip
 
 
 @cache
+def sources_digest(*patterns: str) -> str:
+    """Of source files of this package, named as in "lowering/*.py"."""
+    package = Path(__file__).parent.parent
+    files = sorted(file for pattern in patterns for file in package.glob(pattern))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
 def model_version() -> str:
     """A digest of the sources that decide on cycles: a change of the model makes every key new."""
-    package = Path(__file__).parent.parent
-    files = [file for part in _MODEL for file in package.glob(part)]
-    digest = sha256()
-    for file in sorted(files):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    return sources_digest(*_MODEL)
 
 
 def key_of(workload: Workload, hardware: Hardware, lowering: str) -> str:
     """Of a point: its complete inputs and the version of the model."""
-    layers = [{"op": layer.op, **asdict(layer)} for layer in workload.layers]
     machine = {name: value for name, value in hardware.to_dict().items() if name != "name"}
-    inputs = {"layers": layers, "batch": workload.batch, "hardware": machine, "lowering": lowering}
+    inputs = {"work": _digest(workload), "hardware": machine, "lowering": lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
 
 
+@lru_cache(maxsize=4096)
+def _digest(workload: Workload) -> str:
+    layers = [{"op": layer.op, **asdict(layer)} for layer in workload.layers]
+    return sha256(json.dumps([workload.batch, layers], sort_keys=True).encode()).hexdigest()
+
+
 class Store:
-    """One file; several sweeps may use it at once, and a killed one leaves only whole points behind."""
+    """One file; several sweeps may use it at once, and a killed one leaves only whole points behind.
+
+    Every method raises InputError when the file cannot be read or written any more.
+    """
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._connection = sqlite3.connect(path, timeout=_WAIT_SECONDS)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise InputError(f"{path}: cannot be used as the results of a sweep ({error})") from None
+        """Raises InputError when the file holds something else, or an older tpusim wrote it; it is left as it is."""
         self._path = path
+        with self._failures_told("used"):
+            self._connection = sqlite3.connect(path, timeout=_WAIT_SECONDS)
+            try:
+                self._open()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _open(self) -> None:
+        application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
+        empty = not self._number("SELECT count(*) FROM sqlite_master")
+        if not empty and (application, version) != (_APPLICATION, _VERSION):
+            raise InputError(f"{self._path}: {_foreign(application)}; take another --out, or move it away")
+        # A killed process loses nothing; without power the last points may be missing, and are computed again.
+        for setting in ("journal_mode = WAL", "synchronous = NORMAL", "temp_store = MEMORY"):
+            self._connection.execute(f"PRAGMA {setting}")
+        if empty:
+            self._connection.executescript(_SCHEMA)
+        self._connection.execute("CREATE TEMP TABLE asked (place INTEGER PRIMARY KEY, key TEXT NOT NULL)")
 
     def close(self) -> None:
         """Write what is left of the log into the file."""
@@ -80,49 +116,85 @@ class Store:
 
     def done(self, keys: Iterable[str]) -> set[str]:
         """Those of `keys` whose point has a result."""
-        found = self._connection.execute("SELECT key FROM points WHERE error IS NULL")
-        return {key for (key,) in found} & {*keys}
+        with self._failures_told("read"):
+            self._ask(keys)
+            query = "SELECT asked.key FROM asked JOIN points INDEXED BY finished USING (key) WHERE error IS NULL"
+            return {key for (key,) in self._connection.execute(query)}
 
-    def save(self, key: str, workload: Workload, hardware: Hardware, layers: tuple[LayerResult, ...]) -> None:
-        """A finished point, whole or not at all."""
-        rows = [(key, position, layer.name, *_figures(layer)) for position, layer in enumerate(layers)]
-        self._write(key, workload, hardware, None, _figures(total_of(layers, 0.0)), rows)
-
-    def save_error(self, key: str, workload: Workload, hardware: Hardware, error: str) -> None:
-        """A point that cannot be simulated, and why."""
-        self._write(key, workload, hardware, error, (None,) * (len(FIGURES) + 2), [])
-
-    def point(self, key: str) -> Mapping[str, Any]:
-        """Every column of a point."""
-        with closing(self._connection.execute("SELECT * FROM points WHERE key = ?", (key,))) as cursor:
-            names = [column[0] for column in cursor.description]
-            return dict(zip(names, cursor.fetchone(), strict=True))
-
-    def layers(self, key: str) -> Iterator[Mapping[str, Any]]:
-        """Every column of a point's layers, in network order."""
-        query = "SELECT * FROM layers WHERE key = ? ORDER BY position"
-        with closing(self._connection.execute(query, (key,))) as cursor:
-            names = [column[0] for column in cursor.description]
-            for row in cursor:
-                yield dict(zip(names, row, strict=True))
-
-    def _write(
-        self, key: str, workload: Workload, hardware: Hardware, error: str | None, figures: tuple[Any, ...],
-        layers: list[tuple[Any, ...]],
-    ) -> None:  # fmt: skip
+    def save(self, key: str, workload: Workload, hardware: Hardware, finding: tuple[LayerResult, ...] | str) -> None:
+        """What came of a point, whole or not at all: its layers, or why it cannot be simulated."""
+        layers = () if isinstance(finding, str) else finding
+        error = finding if isinstance(finding, str) else None
+        figures = _figures(total_of(layers, 0.0)) if layers else (None,) * (len(FIGURES) + 1)
         point = (key, workload.name, workload.batch, json.dumps(hardware.to_dict()), error, *figures)
+        rows = [(key, place, layer.name, layer.op, *_figures(layer)) for place, layer in enumerate(layers)]
+        with self._failures_told("written"), self._connection:
+            self._connection.execute("DELETE FROM layers WHERE key = ?", (key,))
+            self._connection.execute(f"REPLACE INTO points VALUES ({_marks(point)})", point)
+            if rows:
+                self._connection.executemany(f"INSERT INTO layers VALUES ({_marks(rows[0])})", rows)
+
+    def points(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Of each of `keys`, in this order: workload, batch, error and FIGURES."""
+        columns = ", ".join(("workload", "batch", "error", *FIGURES))
+        return self._asked(keys, f"SELECT {columns} FROM asked JOIN points USING (key) ORDER BY place")
+
+    def layers(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Of every layer of each of `keys`, in this order: place of the key, position, name, op and FIGURES."""
+        columns = ", ".join(("place", "position", "name", "op", *FIGURES))
+        return self._asked(keys, f"SELECT {columns} FROM asked JOIN layers USING (key) ORDER BY place, position")
+
+    def files(self, digest: str) -> dict[str, str]:
+        """Names and stamps of the files last written, if that was from inputs of this digest."""
+        with self._failures_told("read"):
+            query = "SELECT name, stamp FROM files WHERE digest = ?"
+            return dict(self._connection.execute(query, (digest,)).fetchall())
+
+    def remember_files(self, digest: str, stamps: Mapping[str, str]) -> None:
+        """These were written, and nothing else counts any more."""
+        with self._failures_told("written"), self._connection:
+            self._connection.execute("DELETE FROM files")
+            rows = [(name, digest, stamp) for name, stamp in stamps.items()]
+            self._connection.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
+
+    def _asked(self, keys: Iterable[str], query: str) -> Iterator[Mapping[str, Any]]:
+        with self._failures_told("read"):
+            self._ask(keys)
+            with closing(self._connection.execute(query)) as cursor:
+                names = [column[0] for column in cursor.description]
+                for row in cursor:
+                    yield dict(zip(names, row, strict=True))
+
+    def _ask(self, keys: Iterable[str]) -> None:
+        """Put keys where queries find them: a list of a hundred thousand fits no query."""
+        with self._connection:
+            self._connection.execute("DELETE FROM asked")
+            self._connection.executemany("INSERT INTO asked VALUES (?, ?)", enumerate(keys))
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0])
+
+    @contextmanager
+    def _failures_told(self, done: str) -> Iterator[None]:
         try:
-            with self._connection:
-                self._connection.execute("DELETE FROM layers WHERE key = ?", (key,))
-                self._connection.execute(f"REPLACE INTO points VALUES ({_marks(point)})", point)
-                if layers:
-                    self._connection.executemany(f"INSERT INTO layers VALUES ({_marks(layers[0])})", layers)
-        except sqlite3.Error as problem:
-            raise InputError(f"{self._path}: cannot be written ({problem})") from None
+            yield
+        except sqlite3.Error as error:
+            raise InputError(f"{self._path}: cannot be {done} as the results of a sweep ({error})") from None
+
+
+def _foreign(application: int) -> str:
+    if application == _APPLICATION:
+        return "another version of tpusim wrote it, and keeps its results in another form"
+    return "it holds something else than the results of a sweep, or those of an old version of tpusim"
 
 
 def _figures(of: LayerResult | Total) -> tuple[Any, ...]:
-    return (*(getattr(of, name) for name in FIGURES), of.vector_memory.port_idle_ratio, json.dumps(asdict(of)))
+    """FIGURES and the detail."""
+    own = (getattr(of, name) for name in _OWN)
+    stalls = (of.stall_cycles[cause] for cause in STALL_CAUSES)
+    memory = (getattr(of.vector_memory, name) for name in _MEMORY)
+    detail = {name: value for name, value in asdict(of).items() if name not in _OWN and name != "name"}
+    return (*own, *stalls, *memory, json.dumps(detail))
 
 
 def _marks(row: tuple[Any, ...]) -> str:
