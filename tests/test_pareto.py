@@ -12,8 +12,9 @@ from hypothesis.extra.numpy import arrays
 
 from tpusim.errors import InputError
 from tpusim.hardware import load_hardware
-from tpusim.sweep.column import COSTS, Goal, costs, goals_of
+from tpusim.sweep.column import COSTS, DIRECTIONS, Goal, costs, goals_of
 from tpusim.sweep.pareto import Floats, front_of, on_front
+from tpusim.sweep.store import FIGURES
 
 
 def by_definition(points: Floats) -> list[bool]:
@@ -53,6 +54,10 @@ def test_failed_points_are_on_no_front_and_each_workload_has_its_own() -> None:
     assert front_of(rows, goals) == [True, True, False, False, True]
     assert front_of(rows, (Goal("tflops", False), Goal("pes", True))) == [True, True, False, False, True]
     assert front_of([], goals) == []
+
+
+def test_every_figure_of_the_store_can_be_a_goal() -> None:
+    assert {*FIGURES} <= {*DIRECTIONS}
 
 
 def test_the_directions_of_columns() -> None:

@@ -55,9 +55,7 @@ def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
     what = " and ".join(map(str, goals))
     if not count:
         return [f"In the order of {what}."]
-    return [
-        f"* on the Pareto front of {what}: {count} of {len(rows)} points. None is as good in all and better in one."
-    ]
+    return [f"* on the Pareto front of {what}: {count} of {len(rows):,} points; no other point beats them in all."]
 
 
 def _broken(axis: str) -> str:

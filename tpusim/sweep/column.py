@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tpusim.checks import show
 from tpusim.errors import InputError, did_you_mean
 from tpusim.hardware import Hardware
+from tpusim.result import STALL_CAUSES
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
 
@@ -23,6 +24,8 @@ DIRECTIONS: Mapping[str, str | None] = {
     "port_idle_ratio": None,
     "hbm_read_bytes": MINIMIZE,
     "hbm_write_bytes": MINIMIZE,
+    **{f"{cause}_cycles": MINIMIZE for cause in STALL_CAUSES},
+    **dict.fromkeys(("reads", "writes", "peak_bytes"), MINIMIZE),
     "passes": MINIMIZE,
     "ideal_cycles": MINIMIZE,
     "macs": None,
