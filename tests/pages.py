@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
 from tpusim import cli
-from tpusim.report.sweep_tables import COLUMNS
+from tpusim.report.sweep_export import point_columns
 from tpusim.result import LayerResult, Mismatch, Result, total_of
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -43,7 +43,7 @@ def points_file(folder: Path, rows: list[dict[str, Any]], axes: tuple[str, ...])
     """A points.csv as a sweep writes it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "points.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*axes, *(name for name in COLUMNS if name not in axes)])
+        writer = csv.DictWriter(file, [*axes, *(name for name in point_columns({}, front=False) if name not in axes)])
         writer.writeheader()
         writer.writerows(rows)
     return folder
