@@ -24,6 +24,9 @@ from tpusim.program import (
     inside,
 )
 
+_Streamed = tuple[int, tuple[int, ...], tuple[LaneGroup, ...]]
+"""Of a pass: its rows, the fill of its ifmap, and where it reads."""
+
 
 class Emitter:
     """Emits stage after stage, each preceded by the fills of the DMA slot that runs beside the stage before.
@@ -45,7 +48,7 @@ class Emitter:
         self.last_stream: list[int] = []
         self.last_preload: list[int] = []
         self.spills: list[int] = []
-        self.reads: dict[tuple[int, int], tuple[LaneGroup, ...]] = {}
+        self.streamed: dict[int, list[_Streamed]] = {}
 
     def program(self) -> Program:
         """The whole layer."""
@@ -194,52 +197,45 @@ class Emitter:
     # ---- compute and spill
 
     def _compute(self, index: int, stage: Stage) -> None:
+        """A preload and a stream for each pass. What passes share is worked out ahead: networks have a million."""
         plan = self.plan
-        filter_load, ifmap_load = self.filter_of[index], self.ifmap_of[index]
-        tile = index // len(plan.chunks)
+        filter_load, tile = self.filter_of[index], index // len(plan.chunks)
+        streamed = self._streamed(self.ifmap_of[index])
         result = plan.psum_base(tile % plan.tiling.psum_buffers)
         weights = plan.filter_base(self.filters[filter_load].buffer)
-        cols = len(plan.col_folds[stage.fold])
+        cols, words = len(plan.col_folds[stage.fold]), plan.blocks[stage.block].words
         preload = stream = -1
         for number in plan.chunks[stage.chunk]:
-            rows = plan.passes[number].rows
-            fill = self.weights_ready[filter_load, number]
-            preload = self._add(Preload(after=(fill, *self._drained(number)), base=weights, rows=rows, cols=cols))
+            rows, filled, reads = streamed[number]
+            loaded: tuple[int, ...] = (self.weights_ready[filter_load, number],)
+            if number == 0:
+                loaded, filled = (*loaded, *self._drained()), (*filled, *self._cleared(tile))
+            preload = self._add(Preload(loaded, weights, rows, cols))
+            stream = self._add(Stream(filled, preload, reads, result, words, rows, cols, number > 0))
             weights += plan.pass_words[number]
-            stream = self._add(
-                Stream(
-                    after=self._stream_waits(ifmap_load, number, tile),
-                    preload=preload,
-                    reads=self._reads(ifmap_load, number),
-                    result_base=result,
-                    words=plan.blocks[stage.block].words,
-                    rows=rows,
-                    cols=cols,
-                    accumulate=number > 0,
-                )
-            )
         self.last_preload.append(preload)
         self.last_stream.append(stream)
 
-    def _drained(self, number: int) -> tuple[int, ...]:
+    def _drained(self) -> tuple[int, ...]:
         """The end of the block ahead, where blocks do not overlap."""
-        return tuple(self.last_stream[-1:]) if self.drains and number == 0 else ()
+        return tuple(self.last_stream[-1:]) if self.drains else ()
 
-    def _stream_waits(self, ifmap_load: int, number: int, tile: int) -> tuple[int, ...]:
-        """The fill of its ifmap fold; the first pass of a block also the spill that frees its partial sums."""
-        fill = self.fold_ready.get((ifmap_load, self.plan.passes[number].fold))
-        waits = () if fill is None else (fill,)
+    def _cleared(self, tile: int) -> tuple[int, ...]:
+        """The spill that frees the partial sums of a block."""
         freed = tile - self.plan.tiling.psum_buffers
-        return (*waits, self.spills[freed]) if number == 0 and freed >= 0 else waits
+        return (self.spills[freed],) if freed >= 0 else ()
 
-    def _reads(self, ifmap_load: int, number: int) -> tuple[LaneGroup, ...]:
-        found = self.reads.get((ifmap_load, number))
-        if found is None:
-            load = self.ifmaps[ifmap_load]
-            base = self.plan.ifmap_base(load.buffer)
-            found = self.plan.reads(self.plan.passes[number], self.plan.blocks[load.key[1]], base)
-            self.reads[ifmap_load, number] = found
-        return found
+    def _streamed(self, ifmap_load: int) -> list[_Streamed]:
+        """Of each pass over an ifmap load whose fills have all been emitted."""
+        if ifmap_load not in self.streamed:
+            load, plan = self.ifmaps[ifmap_load], self.plan
+            base, block = plan.ifmap_base(load.buffer), plan.blocks[load.key[1]]
+            fills = [self.fold_ready.get((ifmap_load, fold)) for fold in range(len(plan.row_folds))]
+            waits = [() if fill is None else (fill,) for fill in fills]
+            self.streamed[ifmap_load] = [
+                (each.rows, waits[each.fold], plan.reads(each, block, base)) for each in plan.passes
+            ]
+        return self.streamed[ifmap_load]
 
     def _spill(self, index: int) -> None:
         plan, stage = self.plan, self.plan.stages[index]

@@ -143,10 +143,11 @@ class Sequencer:
         """Whether a preload and a stream like `step` stand at `place` that need nothing not there when issued."""
         if not 0 <= place < len(self._order) - 1:
             return False
-        preload, stream = (self._steps[index] for index in self._order[place : place + 2])
+        index = self._order[place]
+        preload, stream = self._steps[index], self._steps[self._order[place + 1]]
         return (
             isinstance(stream, Stream)
-            and stream.preload == self._order[place]
+            and stream.preload == index
             and stream.words == step.words
             and stream.accumulate == step.accumulate
             and self._board.all_done_by(preload.after, issued)
