@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from tpusim.check import Verdict, check_layer, compare, failures_named
 from tpusim.engine import event
 from tpusim.engine.timing import Timing
 from tpusim.errors import CheckFailed, InputError, Problem
+from tpusim.extras import need
 from tpusim.hardware import Hardware
 from tpusim.program import Program
 from tpusim.workload import Conv2d, Gemm, Workload
@@ -94,11 +94,7 @@ def need_numba() -> None:
     Raises:
         InputError: when Numba, or what it needs, cannot be imported; says how to install it for this Python.
     """
-    try:
-        import numba  # noqa: F401
-    except (ImportError, OSError) as error:
-        install = f"{sys.executable} -m pip install numba"
-        raise InputError(f"the register engine needs Numba, which cannot be imported ({error}): {install}") from None
+    need("the register engine", "Numba", "numba")
 
 
 @contextmanager

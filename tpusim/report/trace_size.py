@@ -1,4 +1,4 @@
-"""How much of a trace a picture can hold; apart from the picture, so that asking needs no matplotlib."""
+"""How much of a trace each form can hold; apart from the forms, so that asking needs none of their libraries."""
 
 from __future__ import annotations
 
@@ -10,3 +10,9 @@ DOTS_PER_LANE = 2
 
 MOST_INCHES = 40.0
 """A picture is not taller; of thousands of lanes some are then not seen."""
+
+MOST_LANE_CYCLES = 4_000_000
+"""Cycles times lanes in a VCD: some 30 MB."""
+
+MOST_SLICES = 2_000_000
+"""In a Perfetto trace: some 100 MB."""

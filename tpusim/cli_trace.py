@@ -1,0 +1,176 @@
+"""The command `tpusim trace`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpusim.cli_options import (
+    BatchOption,
+    ChangesOption,
+    HardwareOption,
+    LayersOption,
+    LoweringOption,
+    SeedOption,
+    WorkloadOption,
+)
+from tpusim.engine.trace import Cycle
+from tpusim.errors import InputError
+from tpusim.extras import need
+from tpusim.files import probe, write
+from tpusim.hardware import Hardware, load_hardware
+from tpusim.report import trace_text
+from tpusim.report.formats import KNOWN
+from tpusim.report.trace_size import MOST_CYCLES, MOST_LANE_CYCLES
+from tpusim.screen import Meter
+from tpusim.simulate import select_layers
+from tpusim.simulate import trace as simulated_trace
+from tpusim.terminal import errors_reported, interruption_told, say
+from tpusim.workload import Workload, load_workload
+
+EXAMPLE = "Example: tpusim trace tiny --layers fig10 --hardware tiny_4x4 --batch 2"
+
+PICTURES = tuple(f".{kind}" for kind in KNOWN)
+FORMATS = (".txt", *PICTURES, ".vcd")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be traced: cycles [first, last], to the end where `last` is None."""
+
+    work: Workload
+    hardware: Hardware
+    lowering: str
+    seed: int
+    first: int
+    last: int | None
+
+    def end(self, total: int) -> int:
+        """The cycle after the last one shown, of `total`.
+
+        Raises:
+            InputError: when none is left.
+        """
+        end = min(total, total if self.last is None else self.last + 1)
+        if self.first >= end:
+            layers = len(self.work.layers)
+            raise InputError(
+                f"--from {self.first}: the layer has {total:,} cycles"
+                if layers == 1
+                else f"--from {self.first}: the {layers} layers have {total:,} cycles"
+            )
+        return end
+
+
+def trace(
+    workload: WorkloadOption,
+    hardware: HardwareOption = "tpu_v2",
+    batch: BatchOption = 8,
+    lowering: LoweringOption = "channel_first",
+    layers: LayersOption = "*",
+    changes: ChangesOption = None,
+    seed: SeedOption = 0,
+    first: Annotated[int, typer.Option("--from", min=0, metavar="CYCLE", help="First cycle shown.")] = 0,
+    last: Annotated[int | None, typer.Option("--to", min=0, metavar="CYCLE", help="Last cycle shown.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help=f"Write FILE: {', '.join(FORMATS)}; default: text here."),
+    ] = None,
+) -> None:
+    """Show what the machine does, cycle by cycle.
+
+    As text, picture (.png, .svg, .pdf) or .vcd: every lane in every cycle of one layer, from the register engine.
+
+    Open a .vcd with: gtkwave FILE
+    """
+    with errors_reported(), interruption_told():
+        if last is not None and last < first:
+            raise InputError(f"--to {last} comes before --from {first}")
+        work = select_layers(load_workload(workload, batch=batch), layers)
+        wanted = _Wanted(work, load_hardware(hardware, changes or []), lowering, seed, first, last)
+        if out is None:
+            _print(wanted)
+            return
+        _known_format(out)
+        probe(out)
+        write(out, _registers(wanted, out))
+        say(sys.stdout, str(out))
+
+
+def _known_format(out: Path) -> None:
+    """Raises InputError: an unknown suffix, or one whose library is not there."""
+    if out.suffix not in FORMATS:
+        raise InputError(f"{out}: a trace is written as {', '.join(FORMATS)}, not as {out.suffix or 'no suffix'}")
+    if out.suffix == ".vcd":
+        need("a .vcd file", "pyvcd", "vcd")
+
+
+# ---- every lane in every cycle
+
+
+def _print(wanted: _Wanted) -> None:
+    """Line by line, for as long as somebody reads them; how far it is, only before the first."""
+    total, cycles = simulated_trace(wanted.work, wanted.hardware, lowering=wanted.lowering, seed=wanted.seed)
+    first, end = wanted.first, wanted.end(total)
+    with Meter(first) as meter:
+
+        def watch(done: int) -> None:
+            if done < first:
+                meter.show(done, "cycles")
+
+        shown = _until(end, cycles(first, watch))
+        head = next(shown)
+    for line in trace_text.lines(chain([head], shown)):
+        if not say(sys.stdout, line):
+            break
+
+
+def _registers(wanted: _Wanted, out: Path) -> bytes:
+    """What the file holds, from the register engine."""
+    total, cycles = simulated_trace(wanted.work, wanted.hardware, lowering=wanted.lowering, seed=wanted.seed)
+    end = wanted.end(total)
+    _small_enough(end - wanted.first, wanted.hardware.lanes, out)
+    with Meter(end) as meter:
+        shown = list(_until(end, cycles(wanted.first, lambda done: meter.show(done, "cycles"))))
+        return _FORMS[out.suffix](shown, f"{wanted.work.name} {wanted.work.layers[0].name}")
+
+
+def _small_enough(cycles: int, lanes: int, out: Path) -> None:
+    most = {".txt": cycles, ".vcd": MOST_LANE_CYCLES // lanes}.get(out.suffix, MOST_CYCLES)
+    if cycles > most:
+        what = f"of {lanes:,} lanes a VCD" if out.suffix == ".vcd" else "a picture"
+        raise InputError(f"{out}: {what} holds {most:,} cycles, not {cycles:,}; use --from and --to")
+
+
+def _until(end: int, cycles: Iterator[Cycle]) -> Iterator[Cycle]:
+    # One cycle more is asked for, so that a run to the end finds out whether it is the end.
+    return takewhile(lambda cycle: cycle.number < end, cycles)
+
+
+def _text(cycles: list[Cycle], title: str) -> bytes:
+    return "".join(f"{line}\n" for line in trace_text.lines(cycles)).encode()
+
+
+def _picture(kind: str) -> Callable[[list[Cycle], str], bytes]:
+    def form(cycles: list[Cycle], title: str) -> bytes:
+        # Here, because matplotlib takes longer to import than a run does.
+        from tpusim.report.trace_picture import picture
+
+        return picture(cycles, title, kind)
+
+    return form
+
+
+def _waveform(cycles: list[Cycle], title: str) -> bytes:
+    from tpusim.report.trace_vcd import vcd
+
+    return vcd(cycles, title)
+
+
+_FORMS = {".txt": _text, ".vcd": _waveform, **{suffix: _picture(suffix[1:]) for suffix in PICTURES}}
