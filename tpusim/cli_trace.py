@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,17 +27,21 @@ from tpusim.files import probe, write
 from tpusim.hardware import Hardware, load_hardware
 from tpusim.report import trace_text
 from tpusim.report.formats import KNOWN
-from tpusim.report.trace_size import MOST_CYCLES, MOST_LANE_CYCLES
+from tpusim.report.trace_size import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES
 from tpusim.screen import Meter
-from tpusim.simulate import select_layers
+from tpusim.simulate import select_layers, timelines
 from tpusim.simulate import trace as simulated_trace
 from tpusim.terminal import errors_reported, interruption_told, say
 from tpusim.workload import Workload, load_workload
 
-EXAMPLE = "Example: tpusim trace tiny --layers fig10 --hardware tiny_4x4 --batch 2"
+if TYPE_CHECKING:
+    from tpusim.report.trace_perfetto import Placed
+
+EXAMPLE = "Example: tpusim trace resnet50 --layers conv1 -o conv1.perfetto-trace"
 
 PICTURES = tuple(f".{kind}" for kind in KNOWN)
-FORMATS = (".txt", *PICTURES, ".vcd")
+TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
+FORMATS = (".txt", *PICTURES, ".vcd", *TIMELINE_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,10 @@ def trace(
 
     As text, picture (.png, .svg, .pdf) or .vcd: every lane in every cycle of one layer, from the register engine.
 
-    Open a .vcd with: gtkwave FILE
+    As .perfetto-trace (or .pftrace): what every unit does, and what it waits for, in one layer or many, from the event
+    engine.
+
+    Open a .perfetto-trace at https://ui.perfetto.dev (the file stays on your computer), a .vcd with: gtkwave FILE
     """
     with errors_reported(), interruption_told():
         if last is not None and last < first:
@@ -99,7 +106,7 @@ def trace(
             return
         _known_format(out)
         probe(out)
-        write(out, _registers(wanted, out))
+        write(out, (_timeline if out.suffix in TIMELINE_FORMATS else _registers)(wanted, out))
         say(sys.stdout, str(out))
 
 
@@ -109,6 +116,8 @@ def _known_format(out: Path) -> None:
         raise InputError(f"{out}: a trace is written as {', '.join(FORMATS)}, not as {out.suffix or 'no suffix'}")
     if out.suffix == ".vcd":
         need("a .vcd file", "pyvcd", "vcd")
+    if out.suffix in TIMELINE_FORMATS:
+        need(f"a {out.suffix} file", "perfetto", "perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 
 
 # ---- every lane in every cycle
@@ -174,3 +183,41 @@ def _waveform(cycles: list[Cycle], title: str) -> bytes:
 
 
 _FORMS = {".txt": _text, ".vcd": _waveform, **{suffix: _picture(suffix[1:]) for suffix in PICTURES}}
+
+
+# ---- every unit, layer after layer
+
+
+def _timeline(wanted: _Wanted, out: Path) -> bytes:
+    """What the file holds, from the event engine."""
+    from tpusim.report.trace_perfetto import perfetto
+
+    placed = _placed(wanted, out)
+    end = wanted.end(placed[-1].stop)
+    shown = [layer for layer in placed if layer.stop > wanted.first]
+    title = f"{wanted.work.name}, batch {wanted.work.batch}, on {wanted.hardware.name}"
+    with Meter(len(shown)) as meter:
+        return perfetto(title, shown, wanted.hardware, wanted.first, end, lambda done: meter.show(done, "written"))
+
+
+def _placed(wanted: _Wanted, out: Path) -> list[Placed]:
+    """The layers up to the last cycle wanted, one after another on one axis of time."""
+    from tpusim.report.trace_perfetto import Placed
+
+    placed: list[Placed] = []
+    at = slices = 0
+    with Meter(len(wanted.work.layers)) as meter:
+        for layer, program, timeline in timelines(wanted.work, wanted.hardware, lowering=wanted.lowering):
+            placed.append(Placed(layer.name, at, program, timeline))
+            end = timeline.cycles if wanted.last is None else wanted.last + 1 - at
+            slices += timeline.clipped(wanted.first - at, end).slices
+            if slices > MOST_SLICES:
+                raise InputError(
+                    f"{out}: a trace holds {MOST_SLICES:,} slices, and up to layer {layer.name} there are {slices:,}; "
+                    "use --layers, or --from and --to"
+                )
+            at = placed[-1].stop
+            meter.show(len(placed), layer.name)
+            if wanted.last is not None and at > wanted.last:
+                break
+    return placed
