@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -146,10 +147,10 @@ def reported(split: dict[str, int]) -> dict[str, int]:
 # ---- Perfetto
 
 
-@pytest.mark.parametrize("layer", ["conv1", "layer1.0.conv2"])
-def test_a_layer_of_resnet50_adds_up_to_what_is_reported(layer: str) -> None:
-    """7 x 7 of stride 2 and 3 x 3, at batch 8 on the machine of the paper."""
-    selected = ("resnet50", "--layers", layer)
+@pytest.mark.parametrize(("layer", "batch"), [("conv1", "1"), ("layer1.0.conv2", "8")])
+def test_a_layer_of_resnet50_adds_up_to_what_is_reported(layer: str, batch: str) -> None:
+    """7 x 7 of stride 2, and 3 x 3, on the machine of the paper."""
+    selected = ("resnet50", "--layers", layer, "--batch", batch)
     assert tpusim("trace", *selected, "-o", "run.perfetto-trace").exit_code == 0
     assert tpusim("run", *selected, "--no-check", "--json", "run.json").exit_code == 0
     found, result = read("run.perfetto-trace"), json.loads(Path("run.json").read_text())["layers"][0]
@@ -241,7 +242,7 @@ def test_counters_of_a_pass_by_hand() -> None:
     """4 x 4 x 4 on 4 x 4 PEs, docs/timing.md section 7: transfers of 64 B in 0, 1 and 24, elements in 13 to 16."""
     hardware = machine(4, 4, word_elements=2)
     program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1]
-    found = counters(program, event.timeline(program, hardware), hardware, windows(0, 30, 4))
+    found = counters(program, event.record(program, hardware).timeline(), hardware, windows(0, 30, 4))
     bandwidth = [32, 0, 0, 0, 0, 0, 16, 0]
     assert found["HBM bandwidth"][1].tolist() == bandwidth
     assert found["PE occupancy"][1].tolist() == [0, 0, 0, 75, 25, 0, 0, 0]
@@ -254,7 +255,7 @@ def test_of_part_of_the_array_part_is_occupied() -> None:
     for arrays, share in ((1, 6 / 16), (2, 6 / 16 * 3 / 4)):
         hardware = machine(4, 4, word_elements=2, array_count=arrays)
         program = lower(Gemm("gemm", 6, 2, 3), 1, hardware)[1]
-        timeline = event.timeline(program, hardware)
+        timeline = event.record(program, hardware).timeline()
         busy = timeline.tracks["systolic_array"].sums()["busy"]
         (mean,) = counters(program, timeline, hardware, windows(0, timeline.cycles, timeline.cycles))["PE occupancy"][1]
         assert mean / 100 * timeline.cycles == pytest.approx(busy * share, rel=1e-5)
@@ -275,11 +276,13 @@ def test_names_that_people_may_give() -> None:
     assert (first, second) == ("a $end \\n", "größe $end \\n")
 
 
-def test_too_many_slices_are_refused_before_a_file_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_trace, "MOST_SLICES", 100)
+@pytest.mark.parametrize(("limit", "found"), [("MOST_SLICES", "196 slices"), ("MOST_TIMELINE_CYCLES", "136 cycles")])
+def test_too_much_is_refused_before_a_file_is_written(limit: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_trace, limit, 100)
     result = tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace")
     assert result.exit_code == 2
-    assert "holds 100 slices, and up to layer two_passes there are 196" in result.stderr
+    count, what = found.split()
+    assert re.search(rf"holds 100 {what}, and up to layer \w+ there are {count};", result.stderr)
     assert "use --layers, or --from and --to" in result.stderr
     assert not list(Path().iterdir())
     assert tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace", "--to", "40").exit_code == 0
@@ -302,10 +305,10 @@ def test_bad_input_leaves_no_timeline(arguments: list[str], says: str) -> None:
 
 
 def test_an_interrupted_timeline_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> Timeline:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(event, "timeline", interrupted)
+    monkeypatch.setattr(event, "record", interrupted)
     result = tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace")
     assert (result.exit_code, result.stderr) == (130, "Interrupted; no file was written.\n")
     assert not list(Path().iterdir())
@@ -431,7 +434,7 @@ def test_a_transfer_is_spread_over_its_busy_cycles_alone() -> None:
     program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1]
     sizes = {i: s.hbm_bytes for i, s in enumerate(program.steps) if isinstance(s, IfmapFill | FilterFill | Spill)}
     step = next(iter(sizes))
-    timeline = event.timeline(program, hardware)
+    timeline = event.record(program, hardware).timeline()
     bus = Track.of([Pieces("busy", np.array([0, 20]), 2, step), Pieces("port_stall", 2, 3, step)])
     made = Timeline(timeline.cycles, {**timeline.tracks, "hbm": bus})
     found = counters(program, made, hardware, np.array([0, 2, 20, 21, 22]))["HBM bandwidth"][1]

@@ -27,9 +27,9 @@ from tpusim.files import probe, write
 from tpusim.hardware import Hardware, load_hardware
 from tpusim.report import trace_text
 from tpusim.report.formats import KNOWN
-from tpusim.report.trace_size import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES
+from tpusim.report.trace_size import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES
 from tpusim.screen import Meter
-from tpusim.simulate import select_layers, timelines
+from tpusim.simulate import recordings, select_layers
 from tpusim.simulate import trace as simulated_trace
 from tpusim.terminal import errors_reported, interruption_told, say
 from tpusim.workload import Workload, load_workload
@@ -192,32 +192,39 @@ def _timeline(wanted: _Wanted, out: Path) -> bytes:
     """What the file holds, from the event engine."""
     from tpusim.report.trace_perfetto import perfetto
 
-    placed = _placed(wanted, out)
-    end = wanted.end(placed[-1].stop)
-    shown = [layer for layer in placed if layer.stop > wanted.first]
+    shown, total = _placed(wanted, out)
+    end = wanted.end(total)
     title = f"{wanted.work.name}, batch {wanted.work.batch}, on {wanted.hardware.name}"
     with Meter(len(shown)) as meter:
         return perfetto(title, shown, wanted.hardware, wanted.first, end, lambda done: meter.show(done, "written"))
 
 
-def _placed(wanted: _Wanted, out: Path) -> list[Placed]:
-    """The layers up to the last cycle wanted, one after another on one axis of time."""
+def _placed(wanted: _Wanted, out: Path) -> tuple[list[Placed], int]:
+    """The layers shown, on one axis of time, and how many cycles there are up to the last."""
     from tpusim.report.trace_perfetto import Placed
 
     placed: list[Placed] = []
-    at = slices = 0
+    at = cycles = slices = 0
     with Meter(len(wanted.work.layers)) as meter:
-        for layer, program, timeline in timelines(wanted.work, wanted.hardware, lowering=wanted.lowering):
-            placed.append(Placed(layer.name, at, program, timeline))
-            end = timeline.cycles if wanted.last is None else wanted.last + 1 - at
-            slices += timeline.clipped(wanted.first - at, end).slices
-            if slices > MOST_SLICES:
-                raise InputError(
-                    f"{out}: a trace holds {MOST_SLICES:,} slices, and up to layer {layer.name} there are {slices:,}; "
-                    "use --layers, or --from and --to"
-                )
-            at = placed[-1].stop
-            meter.show(len(placed), layer.name)
+        for done, (layer, run) in enumerate(recordings(wanted.work, wanted.hardware, lowering=wanted.lowering), 1):
+            first = max(wanted.first - at, 0)
+            stop = run.cycles if wanted.last is None else min(run.cycles, wanted.last + 1 - at)
+            if first < stop:
+                cycles += stop - first
+                _not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", layer.name, out)
+                placed.append(Placed(layer.name, at, run.program, run.timeline(first, stop)))
+                slices += placed[-1].timeline.clipped(first, stop).slices
+                _not_beyond(slices, MOST_SLICES, "slices", layer.name, out)
+            at += run.cycles
+            meter.show(done, layer.name)
             if wanted.last is not None and at > wanted.last:
                 break
-    return placed
+    return placed, at
+
+
+def _not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:
+    if count > most:
+        raise InputError(
+            f"{out}: a trace holds {most:,} {what}, and up to layer {layer} there are {count:,}; "
+            "use --layers, or --from and --to"
+        )

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from tpusim import reference
 from tpusim.check import failures_named
 from tpusim.engine import event
-from tpusim.engine.timeline import Timeline
+from tpusim.engine.event.tracks import Recording
 from tpusim.engine.trace import Cycle
 from tpusim.engine.trace import Watch as CycleWatch
 from tpusim.errors import CapacityError, CheckFailed, InputError, Problem, did_you_mean
@@ -111,24 +111,24 @@ def trace(
     return total, cycles
 
 
-def timelines(
+def recordings(
     workload: Workload, hardware: Hardware, *, lowering: str = "channel_first"
-) -> Iterator[tuple[Layer, Program, Timeline]]:
-    """What every unit does when, layer by layer, from the event engine. Layers of one shape share their Program.
+) -> Iterator[tuple[Layer, Recording]]:
+    """Runs of the event engine, layer by layer, that tell what every unit does when. Layers of one shape share theirs.
 
     Raises:
         InputError: an unknown lowering, or a layer that cannot fit (CapacityError, names the layer).
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
     _known("lowering", lowering, LOWERINGS)
-    known: dict[Layer, tuple[Program, Timeline]] = {}
+    known: dict[Layer, Recording] = {}
     for layer in workload.layers:
         shape = replace(layer, name="any")
         if shape not in known:
             program = _lower(layer, workload.batch, hardware, LOWERINGS[lowering])[1]
             with failures_named(layer):
-                known[shape] = program, event.timeline(program, hardware)
-        yield layer, *known[shape]
+                known[shape] = event.record(program, hardware)
+        yield layer, known[shape]
 
 
 def _agreeing(cycles: Iterator[Cycle], total: int) -> Iterator[Cycle]:

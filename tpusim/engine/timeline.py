@@ -86,14 +86,9 @@ class Track:
 
     def clipped(self, first: int, stop: int) -> Track:
         """What lies in cycles [first, stop); slices across the edges are cut."""
-        seen = (self.ends > first) & (self.starts < stop)
-        return Track(
-            self.names,
-            np.maximum(self.starts[seen], first),
-            np.minimum(self.ends[seen], stop),
-            self.kinds[seen],
-            self.steps[seen],
-        )
+        starts, ends = np.maximum(self.starts, first), np.minimum(self.ends, stop)
+        seen = starts < ends
+        return Track(self.names, starts[seen], ends[seen], self.kinds[seen], self.steps[seen])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ hand-worked pass: docs/timing.md.
 The sequencer may look ahead: once everything a stream waits for has a known time, so has the stream, and
 its port slots are reserved in the future. The DMA has the lowest priority and is settled only in the past,
 so what it takes is what nobody else wanted. Both write down what each step takes; the accounts are drawn
-from that log, and so is the timeline.
+from that log, and so are timelines.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from tpusim.engine.event.board import Board
 from tpusim.engine.event.calendar import Calendar
 from tpusim.engine.event.dma import Dma
 from tpusim.engine.event.sequencer import Sequencer
-from tpusim.engine.event.tracks import timeline_of
-from tpusim.engine.timeline import Timeline
+from tpusim.engine.event.tracks import Recording
 from tpusim.engine.timing import Timing
 from tpusim.hardware import Hardware
 from tpusim.machine.vector_memory import Port, Ports, SeparatePorts
@@ -42,10 +41,11 @@ def ports_of(hardware: Hardware) -> Ports:
     return SeparatePorts() if hardware.vector_memory.ports == "separate" else Port()
 
 
-def timeline(program: Program, hardware: Hardware) -> Timeline:
-    """What every unit does when: of the same run, its sums by name are those of Timing.units. Raises DeadlockError."""
+def record(program: Program, hardware: Hardware) -> Recording:
+    """The same run, with all that tells what every unit does when. Raises DeadlockError."""
     calendar = Calendar()
-    return timeline_of(logged(program, hardware, calendar), calendar.owners(), program, hardware)
+    log = logged(program, hardware, calendar)
+    return Recording(log, calendar.owners(), program, hardware)
 
 
 def logged(program: Program, hardware: Hardware, port: Ports) -> Log:

@@ -25,4 +25,4 @@ class Calendar(Port):
 
     def owners(self) -> NDArray[np.uint8]:
         """Who owns each cycle; after the last that is owned there may be none."""
-        return np.frombuffer(bytes(self._past + self._cells), np.uint8)
+        return np.append(np.frombuffer(self._past, np.uint8), np.frombuffer(self._cells, np.uint8))

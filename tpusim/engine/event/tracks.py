@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,31 +25,52 @@ TRANSFERS = {IfmapFill: "ifmap fill", FilterFill: "filter fill", Spill: "spill"}
 """What a slice of the DMA is called."""
 
 
-def timeline_of(log: Log, owners: Owners, program: Program, hardware: Hardware) -> Timeline:
-    """Every track of a run; `owners` says who owns each cycle of lane 0's port."""
-    array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
-    latency = array.word_latency(program.word_fill)
-    streams = _Streams.of(log.passes, program, log.frame)
-    psum_delay, result_delay = log.frame.psum_delay(latency), log.frame.result_delay(latency)
-    tracks = {
-        "hbm": _bus(log.moves),
-        "dma_0": _transfers(log.moves[::2], program),
-        "dma_1": _transfers(log.moves[1::2], program),
-        "preload": _preloads(log.loads, owners, hardware),
-        "stream": streams.words("stream", 0),
-        "systolic_array": streams.array(log.frame),
-        "drain": streams.words("drain", result_delay),
-        "vector_unit": streams.adds(log.frame, psum_delay),
-    }
-    return Timeline(log.cycles, {**{name: Track.of(pieces) for name, pieces in tracks.items()}, "port": _port(owners)})
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A run of `program` from which timelines can be drawn; `owners` says who owns each cycle of lane 0's port."""
+
+    log: Log
+    owners: Owners
+    program: Program
+    hardware: Hardware
+
+    @property
+    def cycles(self) -> int:
+        """Of the layer."""
+        return self.log.cycles
+
+    def timeline(self, first: int = 0, stop: int | None = None) -> Timeline:
+        """Every track, complete at least in cycles [first, stop), to the end without a `stop`.
+
+        What is drawn frame by frame or cycle by cycle is left out elsewhere, so that part of a long run needs little.
+        """
+        span = range(first, self.cycles if stop is None else stop)
+        log, program, hardware = self.log, self.program, self.hardware
+        array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
+        latency = array.word_latency(program.word_fill)
+        streams = _Streams.of(log.passes, program, log.frame)
+        tracks = {
+            "hbm": _bus(log.moves),
+            "dma_0": _transfers(log.moves[::2], program),
+            "dma_1": _transfers(log.moves[1::2], program),
+            "preload": _preloads(log.loads, self.owners, hardware),
+            "stream": streams.words("stream", 0),
+            "systolic_array": streams.array(log.frame, span),
+            "drain": streams.words("drain", log.frame.result_delay(latency)),
+            "vector_unit": streams.adds(log.frame, log.frame.psum_delay(latency), span),
+        }
+        drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
+        return Timeline(self.cycles, {**drawn, "port": _port(self.owners[span.start : span.stop], span.start)})
 
 
-def _port(owners: Owners) -> Track:
+def _port(owners: Owners, first: int) -> Track:
+    """Of `owners` from cycle `first` on."""
     bounds = np.flatnonzero(np.diff(owners, prepend=FREE, append=FREE))
     starts, ends = bounds[:-1], bounds[1:]
     owned = owners[starts] != FREE
     starts, ends = starts[owned], ends[owned]
-    return Track(PORT_CLIENTS, starts, ends, owners[starts].astype(np.int64) - 1, np.full(len(starts), -1))
+    kinds, none = owners[starts].astype(np.int64) - 1, np.full(len(starts), -1)
+    return Track(PORT_CLIENTS, starts + first, ends + first, kinds, none)
 
 
 def _bus(moves: Sequence[Move]) -> Iterator[Pieces]:
@@ -110,7 +132,7 @@ class _Streams(NamedTuple):
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
         yield Pieces(name, self.start + delay, self.last, self.step)
 
-    def array(self, frame: Frame) -> Iterator[Pieces]:
+    def array(self, frame: Frame, span: range) -> Iterator[Pieces]:
         """Waits, then a frame for every word (of each array)."""
         yield Pieces("starved", self.ended, self.filled - self.ended, self.step)
         yield Pieces("waiting_weights", self.filled, self.loaded - self.filled, self.step)
@@ -118,20 +140,23 @@ class _Streams(NamedTuple):
         for name in np.unique(self.cause).tolist():
             waits = np.where(self.cause == name, self.start - 1 - self.cleared, 0)
             yield Pieces(name, self.cleared, waits, self.step)
-        begins, steps = self._frames(frame, self.frames)
-        yield Pieces("busy", begins - 1, frame.elements, steps)
-        yield Pieces("port_stall", begins - 1 + frame.elements, frame.port_stall, steps)
-        yield Pieces("blocked", begins - 1 + frame.elements + frame.port_stall, frame.blocked, steps)
+        begins, steps = self._frames(frame, -1, self.frames, span)
+        yield Pieces("busy", begins, frame.elements, steps)
+        yield Pieces("port_stall", begins + frame.elements, frame.port_stall, steps)
+        yield Pieces("blocked", begins + frame.elements + frame.port_stall, frame.blocked, steps)
 
-    def adds(self, frame: Frame, delay: int) -> Iterator[Pieces]:
+    def adds(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
         """The adds of each frame, from its partial-sum read on, `delay` cycles after its ifmap read."""
-        begins, steps = self._frames(frame, np.where(self.accumulate, self.frames, 0))
-        yield Pieces("busy", begins + delay, frame.add_cycles, steps)
+        begins, steps = self._frames(frame, delay, np.where(self.accumulate, self.frames, 0), span)
+        yield Pieces("busy", begins, frame.add_cycles, steps)
 
-    def _frames(self, frame: Frame, counts: Cycles) -> tuple[Cycles, Cycles]:
-        """(first ifmap read, step) of each of the `counts` first frames of every pass."""
+    def _frames(self, frame: Frame, delay: int, counts: Cycles, span: range) -> tuple[Cycles, Cycles]:
+        """(cycle, step) of each of the `counts` first frames of every pass in `span`, `delay` after its ifmap read."""
+        begins = self.start + delay
+        seen = (begins < span.stop) & (begins + counts * frame.period > span.start)
+        counts = np.where(seen, counts, 0)
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(self.start, counts) + number * frame.period, np.repeat(self.step, counts)
+        return np.repeat(begins, counts) + number * frame.period, np.repeat(self.step, counts)
 
 
 def _unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:
