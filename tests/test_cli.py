@@ -102,7 +102,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--json", "a\0b"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml/deep/er"], "cannot be written"),
-    (["trace", "small.yaml"], "a trace shows one layer; --layers leaves"),
+    (["trace", "small.yaml"], "a trace of lanes shows one layer; --layers leaves"),
     (["trace", "small.yaml", "--layers", "fc", "--out", "trace.gif"], ".vcd, .perfetto-trace, .pftrace, not as .gif"),
     (["trace", "small.yaml", "--layers", "fc", "--out", "trace"], "no suffix"),
     (["trace", "small.yaml", "--layers", "fc", "--out", "nowhere/trace.txt"], "cannot be written"),

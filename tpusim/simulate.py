@@ -94,7 +94,10 @@ def trace(
     _known("lowering", lowering, LOWERINGS)
     if len(workload.layers) != 1:
         names = ", ".join(layer.name for layer in workload.layers[:8])
-        raise InputError(f"a trace shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}")
+        raise InputError(
+            f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
+            "a .perfetto-trace shows any number"
+        )
     layer = workload.layers[0]
     need_numba()
     from tpusim.engine import register

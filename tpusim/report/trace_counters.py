@@ -18,15 +18,18 @@ _DECIMALS = 6
 """Of a mean; what comes after them is noise of the sums."""
 
 COUNTERS = {
-    "HBM bandwidth": ("GB/s", ""),
-    "PE occupancy": ("%", ""),
-    "port occupancy": ("%", ""),
-    "words in use": (
-        "words",
-        "Words of a lane's vector memory that hold data still needed, space kept for it included.",
+    "HBM bandwidth": (
+        "GB/s",
+        "Bytes across the bus, a transfer's spread evenly; mean over windows of {window:,} cycles.",
     ),
+    "PE occupancy": (
+        "%",
+        "PEs in rows and columns that the pass uses, while busy; mean over windows of {window:,} cycles.",
+    ),
+    "port occupancy": ("%", "Cycles of lane 0's port that are owned; mean over windows of {window:,} cycles."),
+    "words in use": ("words", "Words of a lane's vector memory that hold what is still needed, or are kept for it."),
 }
-"""Unit of each counter, and what it is where that is more than a mean over windows."""
+"""Unit of each counter, and what it is."""
 
 
 def windows(first: int, stop: int, length: int) -> Cycles:

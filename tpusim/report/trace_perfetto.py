@@ -61,8 +61,9 @@ def perfetto(
     layer_track = packets.track("layer", "Layers, one after another.", root)
     tracks = {name: packets.track(name, about, root) for name, about in TRACKS.items()}
     window = max(1, -(-(stop - first) // _MOST_WINDOWS))
-    means = f"Mean over {window:,} cycles." if window > 1 else "In every cycle."
-    series = {name: packets.track(name, about or means, root, unit) for name, (unit, about) in COUNTERS.items()}
+    series = {
+        name: packets.track(name, about.format(window=window), root, unit) for name, (unit, about) in COUNTERS.items()
+    }
     for done, layer in enumerate(layers):
         watch(done)
         start, end = max(first, layer.at), min(stop, layer.stop)
