@@ -40,7 +40,7 @@ def agree(timeline: Timeline, timing: Timing) -> None:
         sums = timeline.tracks[unit].sums()
         idle = timing.cycles - sum(sums.values())
         assert {**{name: sums.get(name, 0) for name in account}, "idle": idle} == account, unit
-        assert set(sums) <= set(account)
+        assert {name for name, cycles in sums.items() if cycles} <= set(account)
     for name, track in timeline.tracks.items():
         assert (track.starts < track.ends).all(), name
         assert (track.ends[:-1] <= track.starts[1:]).all(), name
@@ -109,8 +109,22 @@ def test_every_track_is_in_the_pass_by_hand() -> None:
 # ---- against the accounts
 
 
+@st.composite
+def all_machines(draw: st.DrawFn) -> Hardware:
+    """Also such as the register engine does not know."""
+    hardware = draw(machines())
+    ports = draw(st.sampled_from(["shared", "shared", "separate"]))
+    weights = draw(st.integers(1, hardware.vector_memory.word_elements))
+    memory, array = hardware.vector_memory, hardware.array
+    changed = {
+        "vector_memory": memory.model_copy(update={"ports": ports}),
+        "array": array.model_copy(update={"weights_per_cycle": weights}),
+    }
+    return hardware.model_copy(update=changed)
+
+
 @relaxed
-@given(hardware=machines(), layer=layers(), batch=st.integers(1, 9))
+@given(hardware=all_machines(), layer=layers(), batch=st.integers(1, 9))
 def test_slices_add_up_to_the_accounts(hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> None:
     program = lowered(layer, batch, hardware)
     agree(event.record(program, hardware).timeline(), event.run(program, hardware))
@@ -124,7 +138,7 @@ def test_slices_of_passes_that_repeat(hardware: Hardware, layer: Conv2d) -> None
 
 
 @relaxed
-@given(hardware=machines(), layer=layers(), edges=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+@given(hardware=all_machines(), layer=layers(), edges=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 def test_part_of_a_timeline_is_the_timeline_clipped(
     hardware: Hardware, layer: Conv2d | Gemm, edges: tuple[float, float]
 ) -> None:
@@ -142,6 +156,7 @@ LAYERS = [
     ("resnet50", "layer2.0.downsample", "tpu_v2", ["vector_memory.word_elements=1"]),
     ("resnet50", "layer3.1.conv2", "tpu_v2", ["array.size=16", "array.weight_buffers=1"]),
     ("alexnet", "fc6", "tpu_v2", []),
+    ("resnet50", "layer1.0.conv2", "tpu_v2", ["vector_memory.ports=separate", "array.weights_per_cycle=8"]),
 ]
 
 

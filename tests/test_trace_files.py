@@ -154,7 +154,7 @@ def test_a_layer_of_resnet50_adds_up_to_what_is_reported(layer: str, batch: str)
     assert tpusim("trace", *selected, "-o", "run.perfetto-trace").exit_code == 0
     assert tpusim("run", *selected, "--no-check", "--json", "run.json").exit_code == 0
     found, result = read("run.perfetto-trace"), json.loads(Path("run.json").read_text())["layers"][0]
-    assert found.order == ["layer", *TRACKS, *COUNTERS]
+    assert found.order == ["layer", *(name for name in TRACKS if "port_" not in name), *COUNTERS]
     assert found.slices["layer"] == [(0, result["cycles"], layer, {"cycles": result["cycles"]})]
     assert set(result["units"]) == set(UNITS)
     for unit, split in result["units"].items():
@@ -259,6 +259,22 @@ def test_of_part_of_the_array_part_is_occupied() -> None:
         busy = timeline.tracks["systolic_array"].sums()["busy"]
         (mean,) = counters(program, timeline, hardware, windows(0, timeline.cycles, timeline.cycles))["PE occupancy"][1]
         assert mean / 100 * timeline.cycles == pytest.approx(busy * share, rel=1e-5)
+
+
+def test_each_of_separate_ports_has_a_track() -> None:
+    """And their occupancy is the mean of theirs."""
+    separate = ("tiny", *TINY, "--layers", "two_passes", "--set", "vector_memory.ports=separate")
+    assert tpusim("trace", *separate, "-o", "run.pftrace").exit_code == 0
+    assert tpusim("run", *separate, "--no-check", "--json", "run.json").exit_code == 0
+    found, result = read("run.pftrace"), json.loads(Path("run.json").read_text())["layers"][0]
+    ports = [unit for unit in result["units"] if unit.startswith("port_")]
+    assert [name for name in found.order if name.startswith("port_")] == ports
+    owned = 0
+    for port in ports:
+        assert account(found, port, 0, result["cycles"]) == reported(result["units"][port])
+        owned += result["cycles"] - result["units"][port]["idle"]
+    mean = _integral(found.values["port occupancy"], 0, result["cycles"]) / 100
+    assert mean == pytest.approx(owned / len(ports), rel=1e-5)
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:

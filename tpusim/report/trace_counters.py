@@ -26,7 +26,10 @@ COUNTERS = {
         "%",
         "PEs in rows and columns that the pass uses, while busy; mean over windows of {window:,} cycles.",
     ),
-    "port occupancy": ("%", "Cycles of lane 0's port that are owned; mean over windows of {window:,} cycles."),
+    "port occupancy": (
+        "%",
+        "Owned cycles of lane 0's port or ports; mean over windows of {window:,} cycles.",
+    ),
     "words in use": ("words", "Words of a lane's vector memory that hold what is still needed, or are kept for it."),
 }
 """Unit of each counter, and what it is."""
@@ -44,13 +47,15 @@ def counters(
 
     They are means between neighbouring `edges` (ascending, two at least); the words in use change when they change.
     """
-    hbm, array, port = (timeline.tracks[name] for name in ("hbm", "systolic_array", "port"))
+    hbm, array = timeline.tracks["hbm"], timeline.tracks["systolic_array"]
+    ports = [track for name, track in timeline.tracks.items() if name.startswith("port")]
+    owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
     bytes_per_cycle = _per_busy_cycle(hbm, [_hbm_bytes(step) for step in program.steps])
     shares = np.array([_share(step, hardware) for step in program.steps])[array.steps] * _called(array, "busy")
     return {
         "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, bytes_per_cycle, edges)),
         "PE occupancy": (edges[:-1], 100 * _means(array, shares, edges)),
-        "port occupancy": (edges[:-1], 100 * _means(port, np.ones(len(port)), edges)),
+        "port occupancy": (edges[:-1], 100 / len(ports) * owned),
         "words in use": _within(*words_in_use(program, timeline), int(edges[0]), int(edges[-1])),
     }
 

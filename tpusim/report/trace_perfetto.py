@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpusim.engine.timeline import Slice, Timeline
+from tpusim.engine.timing import PORT_CLIENTS
 from tpusim.engine.trace import Watch, unwatched
 from tpusim.hardware import Hardware
 from tpusim.program import FilterFill, IfmapFill, Preload, Program, Spill, Step, Stream
@@ -27,8 +28,9 @@ TRACKS = {
     "drain": "Each pass from its first result write to its last.",
     "vector_unit": "Busy adding results to partial sums.",
     "port": "Who owns each cycle of the memory port of lane 0, slots that padding leaves unused included.",
+    **{f"port_{client}": f"The port of lane 0 that only {client} uses." for client in PORT_CLIENTS},
 }
-"""What each track shows, in the order shown."""
+"""What each track shows, in the order shown; a machine has either `port` or the others."""
 
 _MOST_WINDOWS = 1000
 
@@ -59,7 +61,8 @@ def perfetto(
     time = f"1 ns here is 1 cycle ({1e9 / hardware.clock_hz:.4g} ns at {hardware.clock_hz / 1e6:g} MHz)"
     root = packets.track(f"{title}: {time}", f"tpusim {__version__}, seen from lane 0. {time}.")
     layer_track = packets.track("layer", "Layers, one after another.", root)
-    tracks = {name: packets.track(name, about, root) for name, about in TRACKS.items()}
+    known = layers[0].timeline.tracks
+    tracks = {name: packets.track(name, about, root) for name, about in TRACKS.items() if name in known}
     window = max(1, -(-(stop - first) // _MOST_WINDOWS))
     series = {
         name: packets.track(name, about.format(window=window), root, unit) for name, (unit, about) in COUNTERS.items()

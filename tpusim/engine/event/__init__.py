@@ -16,7 +16,7 @@ import simpy
 
 from tpusim.engine.event.accounts import Log, timing_of
 from tpusim.engine.event.board import Board
-from tpusim.engine.event.calendar import Calendar
+from tpusim.engine.event.calendar import calendars
 from tpusim.engine.event.dma import Dma
 from tpusim.engine.event.sequencer import Sequencer
 from tpusim.engine.event.tracks import Recording
@@ -43,9 +43,9 @@ def ports_of(hardware: Hardware) -> Ports:
 
 def record(program: Program, hardware: Hardware) -> Recording:
     """The same run, with all that tells what every unit does when. Raises DeadlockError."""
-    calendar = Calendar()
-    log = logged(program, hardware, calendar)
-    return Recording(log, calendar.owners(), program, hardware)
+    ports = calendars(hardware.vector_memory.ports == "separate")
+    log = logged(program, hardware, ports)
+    return Recording(log, ports.accounts(), program, hardware)
 
 
 def logged(program: Program, hardware: Hardware, port: Ports) -> Log:

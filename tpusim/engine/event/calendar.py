@@ -1,28 +1,57 @@
-"""A port that does not forget."""
+"""Ports that do not forget."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machine.vector_memory import Cycles, Port
+from tpusim.machine.vector_memory import CLIENTS, DMA, IFMAP, Cycles, Port, SeparatePorts
+
+Owners = NDArray[np.uint8]
+"""Who owns each cycle of a port; after the last that is owned there may be none."""
 
 
 class Calendar(Port):
-    """The calendar of lane 0's port, kept from its first cycle to its last."""
+    """A port's calendar, kept from its first cycle to its last."""
 
     def __init__(self) -> None:
         super().__init__()
         self._past = bytearray()
 
     def take(self, client: int, cycles: Cycles) -> None:
-        """Own exactly these cycles of the past, and keep all up to the last of them."""
-        past = int(cycles[-1]) + 1 - self.settled
-        kept = self._cells[:past].ljust(past, b"\0")
-        np.frombuffer(kept, np.uint8)[cycles - self.settled] = client
-        self._past += kept
+        """As of Port, and written down."""
+        self._reach(int(cycles[-1]) + 1)
+        np.frombuffer(self._cells, np.uint8)[cycles - self.settled] = client
         super().take(client, cycles)
 
-    def owners(self) -> NDArray[np.uint8]:
-        """Who owns each cycle; after the last that is owned there may be none."""
+    def settle(self, until: int) -> None:
+        """Keep the cycles before `until`."""
+        self._reach(until)
+        self._past += self._cells[: until - self.settled]
+        super().settle(until)
+
+    def owners(self) -> Owners:
+        """From the first cycle on."""
         return np.append(np.frombuffer(self._past, np.uint8), np.frombuffer(self._cells, np.uint8))
+
+    def accounts(self) -> dict[str, Owners]:
+        """By the name of the port's account."""
+        return {"port": self.owners()}
+
+
+class SeparateCalendars(SeparatePorts):
+    """The calendars of a lane in which each client has a port of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calendars = {client: Calendar() for client in range(IFMAP, DMA + 1)}
+        self._ports = {**self._calendars}
+
+    def accounts(self) -> dict[str, Owners]:
+        """By the name of each port's account."""
+        return {f"port_{CLIENTS[client]}": calendar.owners() for client, calendar in self._calendars.items()}
+
+
+def calendars(separate: bool) -> Calendar | SeparateCalendars:
+    """Of a lane's ports, all free."""
+    return SeparateCalendars() if separate else Calendar()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.engine.event.accounts import Log
+from tpusim.engine.event.calendar import Owners
 from tpusim.engine.event.log import Loads, Move, Passes
 from tpusim.engine.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.engine.timing import PORT_CLIENTS
@@ -19,18 +20,16 @@ from tpusim.machine.systolic_array import SystolicArray
 from tpusim.machine.vector_memory import FREE, WEIGHT, Frame
 from tpusim.program import FilterFill, IfmapFill, Program, Spill
 
-Owners = NDArray[np.uint8]
-
 TRANSFERS = {IfmapFill: "ifmap fill", FilterFill: "filter fill", Spill: "spill"}
 """What a slice of the DMA is called."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A run of `program` from which timelines can be drawn; `owners` says who owns each cycle of lane 0's port."""
+    """A run of `program` from which timelines can be drawn; `ports` are those of lane 0, by account."""
 
     log: Log
-    owners: Owners
+    ports: Mapping[str, Owners]
     program: Program
     hardware: Hardware
 
@@ -53,14 +52,15 @@ class Recording:
             "hbm": _bus(log.moves),
             "dma_0": _transfers(log.moves[::2], program),
             "dma_1": _transfers(log.moves[1::2], program),
-            "preload": _preloads(log.loads, self.owners, hardware),
+            "preload": _preloads(log.loads, self.ports, hardware),
             "stream": streams.words("stream", 0),
             "systolic_array": streams.array(log.frame, span),
             "drain": streams.words("drain", log.frame.result_delay(latency)),
             "vector_unit": streams.adds(log.frame, log.frame.psum_delay(latency), span),
         }
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
-        return Timeline(self.cycles, {**drawn, "port": _port(self.owners[span.start : span.stop], span.start)})
+        ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
+        return Timeline(self.cycles, drawn | ports)
 
 
 def _port(owners: Owners, first: int) -> Track:
@@ -87,18 +87,19 @@ def _transfers(moves: Sequence[Move], program: Program) -> Iterator[Pieces]:
         yield Pieces(TRANSFERS[type(program.steps[move.step])], move.start, move.done - move.start, move.step)
 
 
-def _preloads(loads: Sequence[Loads], owners: Owners, hardware: Hardware) -> Iterator[Pieces]:
+def _preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Hardware) -> Iterator[Pieces]:
     """A word keeps the weight path busy from its read on, as long as its weights take to enter the array."""
-    rows, word = hardware.array.rows, hardware.vector_memory.word_elements
+    words = preload_words(hardware.array.rows, hardware.vector_memory.word_elements)
     step, free, ready, filled, start, last = _unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
     filled = np.maximum(ready, filled)
     yield Pieces("blocked", free, ready - free, step)
     yield Pieces("starved", ready, filled - ready, step)
     yield Pieces("blocked", filled, start - filled, step)
-    reads = np.flatnonzero(owners == WEIGHT).reshape(len(step), preload_words(rows, word))
-    entered = np.append(reads[:, :-1] + word, last[:, None], axis=1)
+    owners = ports["port"] if "port" in ports else ports["port_weight"]
+    reads = np.flatnonzero(owners == WEIGHT).reshape(len(step), words)
+    entered = np.append(reads[:, :-1] + hardware.weight_word_cycles, last[:, None], axis=1)
     before = np.append(start[:, None], entered[:, :-1], axis=1)
-    steps = np.repeat(step, reads.shape[1])
+    steps = np.repeat(step, words)
     yield Pieces("port_stall", before.ravel(), (reads - before).ravel(), steps)
     yield Pieces("busy", reads.ravel(), (entered - reads).ravel(), steps)
 
