@@ -21,7 +21,8 @@ class Calendar(Port):
     def take(self, client: int, cycles: Cycles) -> None:
         """As of Port, and written down."""
         self._reach(int(cycles[-1]) + 1)
-        np.frombuffer(self._cells, np.uint8)[cycles - self.settled] = client
+        for at in (cycles - self.settled).tolist():
+            self._cells[at] = client
         super().take(client, cycles)
 
     def settle(self, until: int) -> None:
