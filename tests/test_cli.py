@@ -20,6 +20,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tpusim import cli, screen
+from tpusim.commands import run as run_command
 from tpusim.engine import event, register
 from tpusim.errors import DeadlockError
 from tpusim.result import Mismatch
@@ -172,7 +173,7 @@ def test_help_has_an_example(name: str | None) -> None:
 
 def test_every_example_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """In order; only the check of all of ResNet-50 is left out."""
-    monkeypatch.setattr(cli, "simulate", partial(simulate_unchecked, simulate))
+    monkeypatch.setattr(run_command, "simulate", partial(simulate_unchecked, simulate))
     examples = [cli.app.info.epilog, *(each.epilog for each in cli.app.registered_commands)]
     assert len(examples) == len(COMMANDS) + 1
     for example in examples:
@@ -265,13 +266,13 @@ def test_a_failed_write_leaves_the_old_result(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_unwritable_target_is_found_before_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "simulate", lambda *_, **__: pytest.fail("simulated"))
+    monkeypatch.setattr(run_command, "simulate", lambda *_, **__: pytest.fail("simulated"))
     assert run_small("--json", "folder").exit_code == 2
 
 
 def with_simulate(monkeypatch: pytest.MonkeyPatch, then: Callable[..., Any]) -> None:
     """Let the command call `then` with what simulate returns."""
-    monkeypatch.setattr(cli, "simulate", lambda *args, **options: then(simulate(*args, **options)))
+    monkeypatch.setattr(run_command, "simulate", lambda *args, **options: then(simulate(*args, **options)))
 
 
 def test_a_wrong_output_is_exit_code_1_and_the_json_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +307,7 @@ def test_an_interrupt_shows_what_finished(monkeypatch: pytest.MonkeyPatch) -> No
         progress(simulate(*args, **options).layers[0])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "simulate", interrupted)
+    monkeypatch.setattr(run_command, "simulate", interrupted)
     result = run_small("--out", "deep")
     assert result.exit_code == 130
     assert any(line.startswith("conv1 ") for line in result.stdout.splitlines())
@@ -380,7 +381,7 @@ def test_plot_writes_pictures_beside_the_result_or_elsewhere() -> None:
     assert run_small("--out", "results", "--no-check").exit_code == 0
     pictures = [
         "captions.txt",
-        *(f"{name}.{kind}" for name in ("cycle_breakdown", "pe_utilization") for kind in ("png", "svg")),
+        *(f"{name}.{kind}" for name in ("cycle_breakdown", "pe_utilization", "roofline") for kind in ("png", "svg")),
     ]
     beside = tpusim("plot", "results")
     assert (beside.exit_code, beside.stderr) == (0, "")
@@ -395,7 +396,7 @@ def test_plot_in_the_formats_asked_for() -> None:
     run_small("--out", "results", "--no-check")
     shown = tpusim("plot", "results", "--out", "papers", "--format", "pdf", "--format", "pdf")
     assert shown.stdout.split() == [
-        f"papers/{name}" for name in ("pe_utilization.pdf", "cycle_breakdown.pdf", "captions.txt")
+        f"papers/{name}" for name in ("pe_utilization.pdf", "cycle_breakdown.pdf", "roofline.pdf", "captions.txt")
     ]
     first = Path("papers/pe_utilization.pdf").read_bytes()
     assert first.startswith(b"%PDF")

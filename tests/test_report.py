@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from tpusim.errors import InputError
+from tpusim.hardware import load_hardware
 from tpusim.report import tables
 from tpusim.report.load import parse_result, read_result
 from tpusim.report.plots import plots
@@ -59,7 +60,7 @@ def result(*layers: LayerResult) -> Result:
     """A run of these layers."""
     return Result(
         tpusim="0.1.0",
-        hardware={"name": "tpu_v2", "vector_memory": {"word_elements": 8}},
+        hardware=load_hardware("tpu_v2").to_dict(),
         workload="net",
         batch=8,
         lowering="channel_first",
@@ -101,6 +102,8 @@ def test_plots_are_pictures_with_labelled_axes(names: list[str]) -> None:
         "cycle_breakdown.svg",
         "pe_utilization.png",
         "pe_utilization.svg",
+        "roofline.png",
+        "roofline.svg",
     ]
     for name, picture in pictures.items():
         if name.endswith(".png"):

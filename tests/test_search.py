@@ -191,5 +191,5 @@ def test_without_optuna_it_says_what_to_install_and_makes_nothing(monkeypatch: p
     monkeypatch.setitem(sys.modules, "optuna", None)
     shown = command()
     assert shown.exit_code == 2
-    assert "-m pip install 'optuna>=4'" in shown.stderr
+    assert "-m pip install optuna" in shown.stderr
     assert not Path("results").exists()

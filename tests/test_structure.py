@@ -9,20 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpusim"
 LAYERS = [
-    [
-        "cli",
-        "cli_compare",
-        "cli_explain",
-        "cli_plot",
-        "cli_report",
-        "cli_sweep",
-        "sweep_files",
-        "cli_trace",
-        "cli_validate",
-        "__main__",
-        "__init__",
-    ],
-    ["cli_options"],
+    ["cli", "__main__", "__init__"],
+    ["commands"],
     ["screen"],
     ["report"],
     ["sweep"],

@@ -257,7 +257,7 @@ def test_parquet_has_the_rows_of_csv_in_types() -> None:
 
 
 def test_parquet_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     shown = sweep("small.yaml", "--parquet")
     assert shown.exit_code == 2
     assert "--parquet needs pyarrow" in shown.stderr

@@ -21,7 +21,8 @@ from typer.testing import CliRunner, Result
 from vcd.reader import TokenKind, tokenize
 
 from tests.machines import machine
-from tpusim import cli, cli_trace
+from tpusim import cli
+from tpusim.commands import trace as command
 from tpusim.engine import event
 from tpusim.engine.timeline import Pieces, Timeline, Track
 from tpusim.engine.trace import MEANINGS, Cycle, unwatched
@@ -294,7 +295,7 @@ def test_names_that_people_may_give() -> None:
 
 @pytest.mark.parametrize(("limit", "found"), [("MOST_SLICES", "196 slices"), ("MOST_TIMELINE_CYCLES", "136 cycles")])
 def test_too_much_is_refused_before_a_file_is_written(limit: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_trace, limit, 100)
+    monkeypatch.setattr(command, limit, 100)
     result = tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace")
     assert result.exit_code == 2
     count, what = found.split()

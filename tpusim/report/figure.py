@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tpusim.report.formats import FORMATS as FORMATS
+from tpusim.report.formats import FORMATS
+from tpusim.result import Result
 
 STYLE: Any = {
     "font.size": 8,
@@ -36,6 +38,13 @@ def figure_of(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def titled(axes: Axes, result: Result, more: str = "") -> None:
+    """Network, batch and machine above a picture."""
+    # Dollar signs would start mathematics.
+    name = f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}{more}"
+    axes.set_title(name.replace("$", r"\$"))
 
 
 @dataclass(frozen=True)

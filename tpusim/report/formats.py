@@ -12,7 +12,7 @@ FORMATS = ("png", "svg")
 KNOWN = ("png", "svg", "pdf")
 
 
-def chosen(formats: Sequence[str] | None) -> tuple[str, ...]:
+def known_formats(formats: Sequence[str] | None) -> tuple[str, ...]:
     """Each once, in the order given. Raises InputError for one that is not known."""
     for each in formats or ():
         if each not in KNOWN:

@@ -12,7 +12,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.figure import Picture, figure_of
+from tpusim.report.figure import Picture, figure_of, titled
+from tpusim.report.roofline_plot import roofline_figure
 from tpusim.report.tables import scale, shortened
 from tpusim.result import LayerResult, Result
 
@@ -45,6 +46,7 @@ def plots(result: Result) -> tuple[Picture, ...]:
     return (
         Picture("pe_utilization", utilization, partial(utilization_figure, result)),
         Picture("cycle_breakdown", breakdown, partial(breakdown_figure, result)),
+        Picture("roofline", _roofline_caption(run), partial(roofline_figure, result)),
     )
 
 
@@ -61,7 +63,7 @@ def utilization_figure(result: Result) -> Figure:
     axes.axhline(total, color="#0b3c5d", linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
     axes.set_ylim(0, 105)
     axes.set_ylabel("PE utilisation (%)")
-    _title(axes, result)
+    titled(axes, result)
     _name_layers(axes, layers)
     figure.legend(loc="outside lower center", ncols=3)
     return figure
@@ -76,7 +78,7 @@ def breakdown_figure(result: Result) -> Figure:
     word, size = scale((float(layer.cycles) for layer in layers), _COUNTS)
     _stack(cycles, range(len(layers)), arrays, [size] * len(layers))
     cycles.set_ylabel(f"cycles ({word})" if word else "cycles")
-    _title(cycles, result, f"; network: {result.total.cycles:,} cycles")
+    titled(cycles, result, f"; network: {result.total.cycles:,} cycles")
 
     everything = [*arrays, result.total.units["systolic_array"]]
     positions = [*range(len(layers)), len(layers) + 0.8]
@@ -87,6 +89,14 @@ def breakdown_figure(result: Result) -> Figure:
     handles, labels = cycles.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3 if figure.get_figwidth() > 6.5 else 2)
     return figure
+
+
+def _roofline_caption(run: str) -> str:
+    return (
+        f"Speed of each layer of {run} over its operations a byte of HBM traffic, two a MAC. The lines are what"
+        " the HBM's bandwidth and the PEs allow. Larger marks take more cycles; circles are convolutions, squares"
+        " matrix products."
+    )
 
 
 def _figure(result: Result, height: float) -> Figure:
@@ -102,12 +112,6 @@ def _stack(axes: Axes, x: Sequence[float], arrays: Sequence[Any], sizes: Sequenc
         parts = [each.get(state, 0) / size for each, size in zip(arrays, sizes, strict=True)]
         axes.bar(x, parts, 0.84, below, color=color, hatch=hatch, edgecolor="black", linewidth=0.2, label=label)
         below = [low + part for low, part in zip(below, parts, strict=True)]
-
-
-def _title(axes: Axes, result: Result, more: str = "") -> None:
-    # Dollar signs would start mathematics.
-    name = f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}{more}"
-    axes.set_title(name.replace("$", r"\$"))
 
 
 def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:

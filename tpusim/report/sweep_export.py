@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tpusim.errors import InputError
 from tpusim.sweep.column import COSTS
 from tpusim.sweep.store import FIGURES
 
@@ -40,15 +38,6 @@ def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
         writer = csv.writer(stream)
         writer.writerow(columns)
         writer.writerows([row[name] for name in columns] for row in rows)
-
-
-def need_parquet() -> None:
-    """Raises InputError when pyarrow cannot be imported; says how to install it for this Python."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except (ImportError, OSError) as error:
-        install = f"{sys.executable} -m pip install pyarrow"
-        raise InputError(f"--parquet needs pyarrow, which cannot be imported ({error}): {install}") from None
 
 
 def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Protocol
 
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from tpusim.errors import TpusimError
@@ -73,8 +76,26 @@ def _deaf_to_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    # Python's own tracker, which the first worker would start, leaves Ctrl-C unblocked behind it; that of joblib
+    # would tell of every lock that killed workers leave, and then clean up.
+    resource_tracker.ensure_running()
+    with _environment("PYTHONWARNINGS", "ignore:resource_tracker"):
+        loky_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value if before is None else f"{before},{value}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

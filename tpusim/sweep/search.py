@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
 from functools import partial
 from random import Random
 from typing import Any
 
 from tpusim.errors import InputError
+from tpusim.extras import need
 from tpusim.sweep.axis import Axis
 from tpusim.sweep.executor import Executor
 from tpusim.sweep.rows import row_of
@@ -28,16 +28,8 @@ Trial = Any
 
 
 def need_optuna() -> None:
-    """Search is an extra.
-
-    Raises:
-        InputError: when Optuna cannot be imported; says how to install it for this Python.
-    """
-    try:
-        import optuna  # noqa: F401
-    except ImportError as error:
-        install = f"{sys.executable} -m pip install 'optuna>=4'"
-        raise InputError(f"mode: search needs Optuna, which cannot be imported ({error}): {install}") from None
+    """Search is an extra. Raises InputError when Optuna cannot be imported; says how to install it."""
+    need("mode: search", "Optuna", "optuna")
 
 
 def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> Outcome:

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-from tpusim.errors import InputError
-from tpusim.fields import FROM_YAML
 from tpusim.hardware import Hardware
 from tpusim.report import tables
 from tpusim.report.page.states import STATES, states_of
@@ -41,40 +36,6 @@ PORT_CLIENTS = (
     ("dma", "DMA"),
     ("idle", "free"),
 )
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """The bounds of the machine."""
-
-    tflops: float
-    hbm_bytes_per_s: int
-    memory_bytes: int
-    pes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
-
-def hardware_of(result: Result) -> Hardware:
-    """Raises InputError when the result's machine is none."""
-    try:
-        return Hardware.model_validate(dict(result.hardware), context=FROM_YAML)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = ".".join(map(str, ("hardware", *first["loc"])))
-        raise InputError(f"{path}: {first['msg'].removeprefix('Value error, ')}") from None
-
-
-def peaks(hardware: Hardware) -> Peaks:
-    """Two operations a PE and cycle; all lanes' memory."""
-    return Peaks(
-        tflops=2 * hardware.pes * hardware.clock_hz / 1e12,
-        hbm_bytes_per_s=hardware.hbm.bandwidth_bytes_per_s,
-        memory_bytes=hardware.lanes * hardware.vector_memory.capacity_bytes,
-        pes=hardware.pes,
-    )
 
 
 def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:

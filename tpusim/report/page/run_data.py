@@ -10,6 +10,7 @@ from tpusim.report import tables
 from tpusim.report.page import machine, run_words
 from tpusim.report.page.columns import Bar, Column
 from tpusim.report.page.states import STATES, states_of
+from tpusim.report.roofline import hardware_of, peaks_of
 from tpusim.result import LayerResult, Result, Total
 
 _UNITS = {"systolic_array": "systolic array", "preload": "weight path", "vector_unit": "vector unit", "hbm": "HBM"}
@@ -22,8 +23,8 @@ def run_data(result: Result) -> dict[str, Any]:
     Raises:
         InputError: when the result lacks what the page needs.
     """
-    hardware = machine.hardware_of(result)
-    peaks = machine.peaks(hardware)
+    hardware = hardware_of(result)
+    peaks = peaks_of(hardware)
     for layer in result.layers:
         _check_units(layer, f"layer {layer.name}")
     _check_units(result.total, "total")

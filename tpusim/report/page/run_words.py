@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpusim.hardware import Hardware
-from tpusim.report.page.machine import Peaks
 from tpusim.report.page.states import STATES, states_of
+from tpusim.report.roofline import Peaks, memory_roof
 from tpusim.report.tables import (
     BYTES,
     COUNTS,
@@ -128,7 +128,7 @@ def _why(layer: LayerResult, state: int, where: str = "") -> str:
 
 def _bound_by_memory(result: Result, peaks: Peaks) -> Sentence:
     """Layers whose roof is the HBM's."""
-    bound = [layer for layer in result.layers if _memory_roof(layer, peaks) < peaks.tflops]
+    bound = [layer for layer in result.layers if memory_roof(layer, peaks) < peaks.tflops]
     if not bound:
         return ["HBM bounds no layer: each does enough operations a byte for the array's peak."]
     share = percent(sum(layer.cycles for layer in bound) / result.total.cycles)
@@ -136,12 +136,6 @@ def _bound_by_memory(result: Result, peaks: Peaks) -> Sentence:
         f"{len(bound)} of {len(result.layers)} layers, with {share} % of the time, do too few operations a byte of HBM "
         "traffic to reach the array's peak."
     ]
-
-
-def _memory_roof(layer: LayerResult, peaks: Peaks) -> float:
-    """TFLOPS that the HBM's bandwidth allows."""
-    traffic = layer.hbm_read_bytes + layer.hbm_write_bytes
-    return 2 * layer.macs / traffic * peaks.hbm_bytes_per_s / 1e12 if traffic else peaks.tflops
 
 
 def _descending(values: Sequence[float]) -> list[int]:

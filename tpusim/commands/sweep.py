@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpusim.errors import InputError, TpusimError
+from tpusim.commands.options import FormatOption
+from tpusim.commands.sweep_files import Finished, write_files
+from tpusim.errors import TpusimError
+from tpusim.extras import need
 from tpusim.files import make_folder
 from tpusim.report import sweep_tables as tables
-from tpusim.report.sweep_export import need_parquet
+from tpusim.report.formats import known_formats
 from tpusim.screen import Meter
 from tpusim.sweep.search import need_optuna
 from tpusim.sweep.spec import Sweep, load_sweep
 from tpusim.sweep.store import FILE, Store
-from tpusim.sweep_files import Finished, write_files
 from tpusim.terminal import errors_reported, say, show
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def sweep(
         bool, typer.Option("--resume/--fresh", help="Keep points that DIR has already, or compute all again.")
     ] = True,
     parquet: Annotated[bool, typer.Option("--parquet", help="Also points.parquet and layers.parquet.")] = False,
+    formats: FormatOption = None,
 ) -> None:
     """Simulate every point of a sweep, timing alone; what is in DIR already is not computed again.
 
@@ -56,9 +59,10 @@ def sweep(
     2: bad input; 130: interrupted.
     """
     with errors_reported():
+        kinds = known_formats(formats)
         wanted = load_sweep(spec)
         if parquet:
-            need_parquet()
+            need("--parquet", "pyarrow", "pyarrow.parquet")
         if wanted.search:
             need_optuna()
         folder = out or Path("results") / wanted.name
@@ -72,7 +76,7 @@ def sweep(
                 finished = Finished(wanted, outcome.points, store)
                 rows = finished.rows()
                 show(sys.stdout, *tables.best(rows, [*wanted.axes], wanted.goals), "")
-                names = write_files(finished, rows, folder, parquet)
+                names = write_files(finished, rows, folder, parquet, kinds)
         say(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
         _tell_failures(wanted, rows, folder)
 
@@ -86,11 +90,9 @@ def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
         with Local(workers) as local:
             yield local
         return
-    try:
-        from tpusim.sweep.cluster import Cluster
-    except ModuleNotFoundError as error:
-        install = f"{sys.executable} -m pip install distributed"
-        raise InputError(f"--cluster needs Dask, which cannot be imported ({error}): {install}") from None
+    need("--cluster", "distributed", "distributed")
+    from tpusim.sweep.cluster import Cluster
+
     with Cluster(cluster) as members:
         if not members.workers:
             say(sys.stderr, f"Waiting {_JOIN_SECONDS:g} seconds for a worker to join {cluster} ...")

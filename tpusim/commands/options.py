@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tpusim.report.formats import FORMATS, KNOWN
 from tpusim.simulate import LOWERINGS
 
 WorkloadOption = Annotated[
@@ -22,3 +23,11 @@ ChangesOption = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."),
 ]
 SeedOption = Annotated[int, typer.Option(min=0, metavar="N", help="Of the random operands.")]
+FormatOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help=f"Of pictures: {', '.join(KNOWN)}. Repeatable; default: {' and '.join(FORMATS)}.",
+    ),
+]

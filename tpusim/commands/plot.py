@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpusim.commands.options import FormatOption
 from tpusim.files import probe, write
-from tpusim.report.formats import FORMATS, KNOWN, chosen
+from tpusim.report.formats import FORMATS, known_formats
 from tpusim.report.load import RESULT_FILE, read_result
 from tpusim.terminal import errors_reported, say
 
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
 
 CAPTIONS = "captions.txt"
 EXAMPLE = "Example: tpusim plot results/resnet50 --out figures --format pdf"
-
-FormatOption = Annotated[
-    list[str] | None,
-    typer.Option("--format", metavar="NAME", help=f"{', '.join(KNOWN)}. Repeatable; default: {' and '.join(FORMATS)}."),
-]
 
 
 def plot(
@@ -38,7 +34,7 @@ def plot(
 ) -> None:
     """Draw PE utilisation and the cycle breakdown of every layer, each with a caption."""
     with errors_reported():
-        kinds = chosen(formats)
+        kinds = known_formats(formats)
         result = read_result(source)
         folder = out or (source if source.is_dir() else source.parent)
         probe(folder / RESULT_FILE, make_folder=True)

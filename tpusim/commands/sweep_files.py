@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tpusim.cli_plot import write_pictures
+from tpusim.commands.plot import write_pictures
 from tpusim.files import replacing
 from tpusim.report.sweep_export import Columns, layer_columns, point_columns, write_csv, write_parquet
 from tpusim.sweep.rows import rows_of
@@ -38,17 +38,19 @@ class Finished:
             yield {**row, "workload": workload.name, "batch": workload.batch, **settings}
 
 
-def write_files(finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool) -> list[str]:
-    """points.csv, layers.csv, with `parquet` both in its form as well, and the pictures.
+def write_files(
+    finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool, kinds: Sequence[str]
+) -> list[str]:
+    """points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
 
     Nothing is written when the same points gave files that are still as they were. Returns the names; raises
     InputError when a file cannot be written.
     """
-    digest = _digest(finished, rows, parquet)
+    digest = _digest(finished, rows, parquet, kinds)
     before = finished.store.files(digest)
     if before and _stamps(folder, before) == before:
         return list(before)
-    names = [*_tables(finished, rows, folder, parquet), *_pictures(finished, rows, folder)]
+    names = [*_tables(finished, rows, folder, parquet), *_pictures(finished, rows, folder, kinds)]
     finished.store.remember_files(digest, _stamps(folder, names))
     return names
 
@@ -67,18 +69,18 @@ def _tables(finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool
             yield f"{stem}.{kind}"
 
 
-def _pictures(finished: Finished, rows: Sequence[Row], folder: Path) -> Iterator[str]:
+def _pictures(finished: Finished, rows: Sequence[Row], folder: Path, kinds: Sequence[str]) -> Iterator[str]:
     # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
     from tpusim.report.sweep_plots import plots
 
-    for path in write_pictures(folder, plots(finished.sweep, rows)):
+    for path in write_pictures(folder, plots(finished.sweep, rows), kinds):
         yield path.name
 
 
-def _digest(finished: Finished, rows: Sequence[Row], parquet: bool) -> str:
+def _digest(finished: Finished, rows: Sequence[Row], parquet: bool, kinds: Sequence[str]) -> str:
     """Of all that the files depend on."""
     results = [(key, row["error"]) for (_, key), row in zip(finished.points, rows, strict=True)]
-    return sha256(repr((sources_digest("report/*.py"), finished.sweep, results, parquet)).encode()).hexdigest()
+    return sha256(repr((sources_digest("report/*.py"), finished.sweep, results, parquet, kinds)).encode()).hexdigest()
 
 
 def _stamps(folder: Path, names: Iterable[str]) -> dict[str, str]:

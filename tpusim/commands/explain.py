@@ -9,6 +9,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
+from tpusim.commands.options import BatchOption, ChangesOption, HardwareOption, LoweringOption, WorkloadOption
 from tpusim.errors import InputError
 from tpusim.explain.bottleneck import Bottleneck, find_bottleneck
 from tpusim.explain.relaxation import Case, Layer, relaxations
@@ -19,7 +20,7 @@ from tpusim.report.explain_json import to_json
 from tpusim.report.explain_lowering import WIDTH, lowering_text
 from tpusim.report.formats import KNOWN
 from tpusim.screen import Meter
-from tpusim.simulate import LOWERINGS, select_layers
+from tpusim.simulate import select_layers
 from tpusim.terminal import Nowhere, errors_reported, interruption_told, say, show
 from tpusim.workload import Workload, load_workload
 
@@ -27,19 +28,14 @@ EXAMPLE = "Example: tpusim explain resnet50 --layer conv1"
 
 
 def explain(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="Shipped name, .yaml path, or - for stdin.")],
+    workload: WorkloadOption,
     layer: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which layer; a workload of one layer needs no name.")
     ] = None,
-    hardware: Annotated[str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")] = "tpu_v2",
-    batch: Annotated[int, typer.Option(metavar="N", help="Images at a time.")] = 8,
-    lowering: Annotated[
-        str, typer.Option(metavar="NAME", help=f"How convolutions become passes: {', '.join(LOWERINGS)}.")
-    ] = "channel_first",
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."),
-    ] = None,
+    hardware: HardwareOption = "tpu_v2",
+    batch: BatchOption = 8,
+    lowering: LoweringOption = "channel_first",
+    changes: ChangesOption = None,
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write everything as JSON; - is stdout, words go to stderr.")
     ] = None,

@@ -10,10 +10,12 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from tpusim.cli_plot import write_pictures
+from tpusim.commands.options import FormatOption
+from tpusim.commands.plot import write_pictures
 from tpusim.errors import InputError, did_you_mean
 from tpusim.files import probe, write
 from tpusim.report import validation_tables as tables
+from tpusim.report.formats import known_formats
 from tpusim.screen import Meter
 from tpusim.terminal import Nowhere, errors_reported, interruption_told, say, show
 from tpusim.validation.cases import SET_NAMES, NumberSet, number_sets
@@ -34,14 +36,15 @@ def validate(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write every row as JSON; - is stdout, tables go to stderr.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw parity and errors, as PNG and SVG.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw parity and errors.")] = None,
+    formats: FormatOption = None,
 ) -> None:
     """Compare cycles with what is known of the chip: estimates of Google's compiler, and measurements.
 
     A single set is shown row by row.
     """
     with errors_reported(), interruption_told():
-        chosen = _chosen(sets or [])
+        chosen, kinds = _chosen(sets or []), known_formats(formats)
         file = None if json in (None, "-") else Path(str(json))
         if json == "-" and isinstance(sys.stdout, Nowhere):
             raise InputError("--json -: standard output is closed; give a file")
@@ -56,7 +59,7 @@ def validate(
             say(sys.stdout, tables.to_json(comparisons))
         _report(comparisons, sys.stderr if json == "-" else sys.stdout)
         if out:
-            _draw(comparisons, out, sys.stderr if json == "-" else sys.stdout)
+            _draw(comparisons, out, kinds, sys.stderr if json == "-" else sys.stdout)
 
 
 def _chosen(names: Sequence[str]) -> list[NumberSet]:
@@ -82,9 +85,9 @@ def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     show(stream, tables.summary_table(comparisons, width), "", tables.LEGEND)
 
 
-def _draw(comparisons: Sequence[Comparison], out: Path, stream: TextIO) -> None:
+def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:
     # Here, because matplotlib takes longer to import than a comparison of one set.
     from tpusim.report.validation_plots import plots
 
-    for path in write_pictures(out, plots(comparisons)):
+    for path in write_pictures(out, plots(comparisons), kinds):
         say(stream, str(path))

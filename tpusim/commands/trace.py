@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpusim.cli_options import (
+from tpusim.commands.options import (
     BatchOption,
     ChangesOption,
     HardwareOption,

@@ -1,0 +1,1 @@
+"""The commands of `tpusim`, a module each; `tpusim.cli` puts them together."""
