@@ -255,5 +255,5 @@ def test_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     shown = sweep("--cluster", "tcp://127.0.0.1:8786")
     assert shown.exit_code == 2
-    assert "--cluster needs Dask, which cannot be imported" in shown.stderr
+    assert "--cluster needs distributed, which cannot be imported" in shown.stderr
     assert "-m pip install distributed" in shown.stderr
