@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tpusim import cli
-from tpusim.sweep.executor import Done, Local
+from tpusim.sweep.executor import Done
 from tpusim.sweep.job import Job
+from tpusim.sweep.local import Local
 from tpusim.sweep.rows import rows_of
 from tpusim.sweep.run import Outcome, keyed, run_sweep
 from tpusim.sweep.search import run_search

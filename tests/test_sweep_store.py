@@ -26,8 +26,8 @@ from tpusim import cli, load_hardware, load_workload, simulate
 from tpusim.errors import InputError
 from tpusim.hardware import Hardware
 from tpusim.sweep.assembly import Assembly
-from tpusim.sweep.executor import Local
 from tpusim.sweep.job import Job, simulated
+from tpusim.sweep.local import Local
 from tpusim.sweep.run import keyed, run_sweep
 from tpusim.sweep.spec import load_sweep
 from tpusim.sweep.store import _MODEL as MODEL

@@ -85,7 +85,7 @@ def sweep(
 def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
     # Here, because joblib and Dask take longer to import than a run does.
     if cluster is None:
-        from tpusim.sweep.executor import Local
+        from tpusim.sweep.local import Local
 
         with Local(workers) as local:
             yield local

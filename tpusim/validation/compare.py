@@ -9,8 +9,6 @@ from math import ceil
 from os import cpu_count
 from statistics import fmean, median
 
-from joblib import Parallel, delayed
-
 from tpusim.engine import event
 from tpusim.hardware import Hardware, load_hardware
 from tpusim.lowering import channel_first
@@ -95,7 +93,10 @@ def compare(sets: Iterable[NumberSet], changes: Sequence[str], progress: Progres
         for case in each.cases
     ]
     rows: list[Compared] = []
-    # joblib's workers end by themselves when this process does.
+    # Here, because joblib takes longer to import than a small run, which has no use for it.
+    from joblib import Parallel, delayed
+
+    # Its workers end by themselves when this process does.
     for row in Parallel(n_jobs=cpu_count() or 1, return_as="generator")(delayed(_compared)(job) for job in jobs):
         rows.append(row)
         progress(len(rows), row.name)
