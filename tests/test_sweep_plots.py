@@ -107,6 +107,12 @@ def test_the_front_is_numbered_and_its_settings_stand_beside(goals: str) -> None
     assert any(text.split() == ["size", "8"] for text in found), found
 
 
+def test_fields_that_move_together_are_all_named_beside_the_front() -> None:
+    sweep = spec("'array.rows, array.cols': [2, 4, 8], batch: [1, 8]", "pareto: [time_us, pes]")
+    found = texts(drawn(sweep, rows(sweep))["pareto_net"])
+    assert any(text.split() == ["rows,", "cols", "8"] for text in found), found
+
+
 def test_nothing_is_drawn_where_all_failed() -> None:
     sweep = spec("array.size: [2, 4]", "pareto: [time_us, pes]")
     assert drawn(sweep, rows(sweep, failed=(0, 1))) == {}

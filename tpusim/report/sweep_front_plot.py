@@ -156,6 +156,9 @@ def _key(named: Sequence[Row], front: Sequence[Row], axes: Sequence[str]) -> str
 
 
 def _short(axis: str, axes: Sequence[str]) -> str:
-    """The last part of a path, where that is enough to tell the axes apart."""
-    last = axis.rpartition(".")[2]
-    return last if sum(each.rpartition(".")[2] == last for each in axes) == 1 else axis
+    """The last part of each path, where that is enough to tell the axes apart."""
+    return _ends(axis) if sum(_ends(each) == _ends(axis) for each in axes) == 1 else axis
+
+
+def _ends(axis: str) -> str:
+    return ", ".join(path.rpartition(".")[2] for path in axis.split(","))
