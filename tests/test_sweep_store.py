@@ -386,6 +386,21 @@ def test_a_store_is_asked_for_some_of_its_points(tmp_path: Path) -> None:
         assert [row["workload"] for row in store.points(keys[:2])] == ["net", "net"]
 
 
+def test_a_store_that_is_removed_under_way_is_told_at_the_next_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Store.save
+
+    def removing(self: Store, *given: Any) -> None:
+        save(self, *given)
+        shutil.rmtree("results/small")
+
+    monkeypatch.setattr(Store, "save", removing)
+    shown = CliRunner().invoke(cli.app, ["sweep", "small.yaml", "--workers", "1"])
+    assert shown.exit_code == 2
+    assert "results/small/sweep.sqlite: was removed while the sweep ran" in shown.stderr
+    assert "finished points are in" not in shown.stderr
+    assert not Path("results/small").exists()
+
+
 def test_a_closed_store_is_an_error(tmp_path: Path) -> None:
     store = Store(tmp_path / FILE)
     store.close()

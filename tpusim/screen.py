@@ -92,7 +92,8 @@ class Meter:
         """`done` of the total are done, the last of them `name`; with them `share` of the work, if that is known."""
         seconds = time.monotonic() - self._began
         if self._unit:
-            name = f"{name}, {pace(done, seconds, done / self._total if share is None else share, self._unit)}"
+            told = pace(done, seconds, done / self._total if share is None else share, self._unit)
+            name = ", ".join(filter(None, (name, told)))
         if self._bar:
             self._bar.show(done, name)
         elif time.monotonic() - self._told > QUIET_SECONDS:
@@ -106,12 +107,13 @@ class Meter:
 
 def pace(done: int, seconds: float, share: float, unit: str) -> str:
     """Such as "412 points/min, 1:20 left"; how long is left follows from the share of the work that is done."""
-    rate = f"{60 * done / seconds:,.0f} {unit}/min" if seconds else ""
+    rate = f"{60 * done / seconds:,.0f} {unit}/min" if done and seconds else ""
     if not share:
         return rate
     minutes, rest = divmod(round(seconds * (1 - share) / share), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{rate}, about {f'{hours}:{minutes:02}' if hours else minutes}:{rest:02} left"
+    left = f"about {f'{hours}:{minutes:02}' if hours else minutes}:{rest:02} left"
+    return f"{rate}, {left}" if rate else left
 
 
 class _Bar:

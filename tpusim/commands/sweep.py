@@ -124,6 +124,8 @@ def _run(wanted: Sweep, store: Store, folder: Path, executor: Executor, fresh: b
             say(sys.stderr, f"Interrupted after {done:,} of {total:,} points; {kept}.")
             raise
         except TpusimError as error:
+            if not (folder / FILE).exists():
+                raise
             raise type(error)(f"{error}; {kept}") from None
 
 
@@ -131,7 +133,7 @@ def _summary(outcome: Outcome, seconds: float) -> str:
     done = outcome.computed + outcome.failed
     counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
     rate = f", in {seconds:,.1f} s, {60 * done / seconds:,.0f} points a minute" if done else ""
-    return f"{len(outcome.points):,} points: {counts}{rate}"
+    return f"{len(outcome.points):,} point{'s' * (len(outcome.points) != 1)}: {counts}{rate}"
 
 
 def _tell_failures(wanted: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:

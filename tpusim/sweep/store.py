@@ -123,6 +123,9 @@ class Store:
 
     def save(self, key: str, workload: Workload, hardware: Hardware, finding: tuple[LayerResult, ...] | str) -> None:
         """What came of a point, whole or not at all: its layers, or why it cannot be simulated."""
+        # SQLite goes on writing into a file that nobody can open any more.
+        if not self._path.exists():
+            raise InputError(f"{self._path}: was removed while the sweep ran, and its points with it; start it again")
         layers = () if isinstance(finding, str) else finding
         error = finding if isinstance(finding, str) else None
         figures = _figures(total_of(layers, 0.0)) if layers else (None,) * (len(FIGURES) + 1)
