@@ -52,6 +52,13 @@ def told(axes: str, rest: str = "", workloads: str = "[net.yaml]") -> str:
     return str(error.value)
 
 
+def told_of(text: str) -> str:
+    Path("s.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        load_sweep("s.yaml")
+    return str(error.value)
+
+
 def layer(sweep: Sweep, point: int, index: int) -> Any:
     return sweep.points[point].workload.layers[index]
 
@@ -126,6 +133,7 @@ mapping.multi_tile: [auto, 1, rows]
 
 
 MISTAKES = [
+    ("layers.one.kernel: [3]\nlayers.*e.kernel: [1]", 'the axis "layers.one.kernel" sets kernel of one of net already'),
     ("layers.one.out_chanels: [3]", "did you mean out_channels?"),
     ("layers.ones.kernel: [3]", 'net has no layer "ones"; did you mean one? it has one, layer1.0.two, fc'),
     ("layers.kernel: [3]", "write layers.NAME.FIELD"),
@@ -186,6 +194,8 @@ def test_a_layer_that_one_of_two_workloads_lacks() -> None:
         ("lanes / (pes - pes) > 1", "cannot be worked out"),
         ("lanes > 4 and lanes < 4", "none of the 3 combinations"),
         ("(" * 300 + "1" + ")" * 300 + " == 1", "is not a condition"),
+        ("lanes > 4 or lanes", "is not a condition"),
+        ("not lanes", "is not a condition"),
         ("1 == " * 400 + "1", "at most 1000 characters"),
     ],
     ids=lambda value: str(value)[:30],
@@ -230,6 +240,24 @@ SEARCH_MISTAKES = [
 @pytest.mark.parametrize(("rest", "says"), SEARCH_MISTAKES, ids=lambda value: str(value)[:50])
 def test_mistakes_of_a_search_and_of_a_front(rest: str, says: str) -> None:
     assert says in told("array.rows: [1, 2, 3, 4]\nbatch: [1, 2]", rest)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "a\\\\b", "..", ".hidden", "", " ", "x" * 81, "two\\nlines", "a\\0b"])
+def test_a_name_that_is_no_directory_of_its_own(name: str) -> None:
+    assert "s.yaml:1: name: " in told_of(f'name: "{name}"\nworkloads: [net.yaml]\naxes: {{batch: [1]}}\n')
+
+
+@pytest.mark.parametrize("part", ["name: 3", "name: [a]", "name:", "hardware:", "hardware: [tpu_v2]"])
+def test_names_are_text(part: str) -> None:
+    assert re.search("is not text|is not a name", told_of(f"{part}\nworkloads: [net.yaml]\naxes: {{batch: [1]}}\n"))
+
+
+def test_workloads_are_told_apart_by_name() -> None:
+    Path("copy.yaml").write_text(NET.replace("k: 9", "k: 8"))
+    assert 'workloads[1]: another workload is called "net", too' in told(
+        "batch: [1]", workloads="[net.yaml, copy.yaml]"
+    )
+    assert len(spec("batch: [1]", workloads="[net.yaml, net.yaml, other.yaml]").points) == 2
 
 
 def test_a_search_may_have_more_points_than_a_grid() -> None:

@@ -77,8 +77,11 @@ def _no_field(path: str) -> str:
 
 
 def _is_condition(node: ast.AST) -> bool:
-    negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-    return negated or isinstance(node, ast.Compare | ast.BoolOp)
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_condition, node.values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _is_condition(node.operand)
+    return isinstance(node, ast.Compare)
 
 
 def _is_allowed(node: ast.AST) -> bool:
@@ -93,9 +96,7 @@ def _fields() -> dict[str, tuple[Path, FieldInfo]]:
         section = getattr(info.annotation, "model_fields", None)
         for key, field in ({name: info} if section is None else section).items():
             path = field.serialization_alias or key
-            if not any(
-                isinstance(each, Name) or (isinstance(each, Choice) and not each.most) for each in field.metadata
-            ):
+            if not any(map(_is_word, field.metadata)):
                 found[path if section is None else f"{name}.{path}"] = (key,) if section is None else (name, key), field
     return found
 

@@ -8,7 +8,7 @@ from itertools import count, islice, product
 from pathlib import Path
 from random import Random
 
-from tpusim.checks import show, unknown_key, whole_number
+from tpusim.checks import name_text, show, unknown_key, whole_number
 from tpusim.errors import InputError, Problem, did_you_mean
 from tpusim.hardware import Hardware, load_hardware
 from tpusim.sweep.axis import LAYERS, Axis, Shown, Value
@@ -33,6 +33,11 @@ _MOST_AT_ONCE = 1000
 _MOST_TOLD = 10
 _MOST_FAILED = 1000
 _DRAWN = 20_000
+_LONGEST_NAME = 80
+_NAME = f"at most {_LONGEST_NAME} characters, no slash, no dot at the start"
+
+_Place = tuple[str, ...]
+"""What an axis sets: a path of the machine, or a field, its layer and its workload."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +202,7 @@ class _Reader:
         axes = self._axes(workloads)
         search, goals = self._search(axes), self._goals(axes)
         spec = _Spec(
-            name=str(self.data.get("name", Path(self.document.label.strip("<>")).stem)),
+            name=self._name(),
             workloads=workloads,
             hardware=hardware,
             batch=self._number("batch", self.data.get("batch", 8), 1, MOST_IMAGES),
@@ -226,9 +231,19 @@ class _Reader:
             self._fail(path, str(error))
             return least
 
-    def _hardware(self) -> Hardware:
+    def _name(self) -> str:
+        name = self.data.get("name", Path(self.document.label.strip("<>")).stem)
         try:
-            return load_hardware(str(self.data.get("hardware", "tpu_v2")))
+            if _unfit_for_a_folder(name_text(name)):
+                raise InputError(f"{show(name)} also names the results' directory; write {_NAME}")
+        except InputError as error:
+            self._fail("name", str(error))
+        return str(name)
+
+    def _hardware(self) -> Hardware:
+        given = self.data.get("hardware", "tpu_v2")
+        try:
+            return load_hardware(name_text(given))
         except InputError as error:
             self._fail("hardware", str(error))
             return load_hardware("tpu_v2")
@@ -239,14 +254,19 @@ class _Reader:
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             self._fail("workloads", "write one workload or a list of them, e.g. [vgg16, resnet50]")
             return ()
-        documents = []
-        for index, name in enumerate(dict.fromkeys(names)):
+        documents: dict[str, Document] = {}
+        for index, name in enumerate(names):
             try:
-                documents.append(open_workload(name))
-                workload_of(documents[-1], 1)
+                document = open_workload(name)
+                called = workload_of(document, 1).name
+                if called in documents and name not in names[:index]:
+                    raise InputError(
+                        f"another workload is called {show(called)}, too; give each file a name of its own"
+                    )
+                documents[called] = document
             except InputError as error:
                 self._fail(f"workloads[{index}]", str(error))
-        return tuple(documents)
+        return tuple(documents.values())
 
     def _axes(self, workloads: Sequence[Document]) -> tuple[Axis, ...]:
         given = self.data.get("axes")
@@ -254,25 +274,15 @@ class _Reader:
             self._fail("axes", "write at least one axis, e.g. array.size: [64, 128, 256]")
             return ()
         axes: list[Axis] = []
+        owners: dict[_Place, str] = {}
         for name, values in given.items():
             try:
                 axes.append(Axis.parse(name, values))
-                self._layers_of(axes[-1], workloads)
+                # Only where all workloads are sound can their layers be looked for.
+                _claim(axes[-1], () if self.problems else workloads, owners)
             except InputError as error:
                 self._fail(f"axes.{name}", str(error))
-        paths = [(path, axis.name) for axis in axes for path in axis.paths]
-        for path, name in paths:
-            if (other := next(each for at, each in paths if at == path)) != name:
-                self._fail(f"axes.{name}", f"the axis {show(other)} sets {path} already; name it in one of the two")
         return tuple(axes)
-
-    def _layers_of(self, axis: Axis, workloads: Sequence[Document]) -> None:
-        """Only where all workloads are sound can their layers be looked for."""
-        if not self.problems:
-            for path in axis.paths:
-                if path.startswith(LAYERS):
-                    for document in workloads:
-                        layers_of(document, path)
 
     def _combine(self, axes: Sequence[Axis]) -> str:
         combine = self.data.get("combine", "grid")
@@ -333,6 +343,29 @@ class _Reader:
         except InputError as error:
             self._fail(path, str(error))
             return ()
+
+
+def _unfit_for_a_folder(name: str) -> bool:
+    return len(name) > _LONGEST_NAME or name.startswith(".") or any(sign in name for sign in "/\\")
+
+
+def _claim(axis: Axis, workloads: Sequence[Document], owners: dict[_Place, str]) -> None:
+    """Raises InputError when another axis sets one of its fields, or a workload does not have its layers."""
+    for path in axis.paths:
+        for place in _places(path, workloads):
+            if (other := owners.setdefault(place, axis.name)) != axis.name:
+                what = " of ".join(map(str, place))
+                raise InputError(f"the axis {show(other)} sets {what} already; name it in one of the two")
+
+
+def _places(path: str, workloads: Sequence[Document]) -> Iterator[_Place]:
+    if not path.startswith(LAYERS):
+        yield (path,)
+        return
+    for document in workloads:
+        layers = document.data["layers"]
+        for index in layers_of(document, path):
+            yield path.rpartition(".")[2], layers[index]["name"], document.data["name"]
 
 
 def _is_numeric(axis: Axis) -> bool:
