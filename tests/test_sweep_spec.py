@@ -249,7 +249,9 @@ def test_a_name_that_is_no_directory_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("part", ["name: 3", "name: [a]", "name:", "hardware:", "hardware: [tpu_v2]"])
 def test_names_are_text(part: str) -> None:
-    assert re.search("is not text|is not a name", told_of(f"{part}\nworkloads: [net.yaml]\naxes: {{batch: [1]}}\n"))
+    assert re.search(
+        "is not text|is not a name|is no machine", told_of(f"{part}\nworkloads: [net.yaml]\naxes: {{batch: [1]}}\n")
+    )
 
 
 def test_workloads_are_told_apart_by_name() -> None:

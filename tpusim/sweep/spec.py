@@ -243,7 +243,9 @@ class _Reader:
     def _hardware(self) -> Hardware:
         given = self.data.get("hardware", "tpu_v2")
         try:
-            return load_hardware(name_text(given))
+            if not isinstance(given, str):
+                raise InputError(f"{show(given)} is no machine; write a shipped name or a path")
+            return load_hardware(given)
         except InputError as error:
             self._fail("hardware", str(error))
             return load_hardware("tpu_v2")
