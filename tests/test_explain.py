@@ -60,7 +60,10 @@ LIMITS = [
                                      "hbm": 4 * (9 * 512**2 + 2 * 8 * 49 * 512) / 1000}),
     # 16 x 8 folds: 128 cycles to load each, 8 rows of input to use it on.
     ("fc", [], "weights", {"array": 128 * 8, "weights": 128 * 128, "hbm": 4 * (2048 * 1000) / 1000}),
-    # As above, but for each element the port moves an ifmap word, a partial sum and a result.
+    # The same weights, of which HBM brings 71 B a cycle: they are long in coming, not in loading.
+    ("fc", ["hbm.bandwidth=50 GB/s"], "hbm",
+     {"array": 128 * 8, "weights": 128 * 128, "hbm": 4 * (2048 * 1000) / (50 / 0.7)}),
+    # 16 folds of 9 taps as before, but for each element the port moves an ifmap word, a partial sum and a result.
     ("layer4.1.conv2", ["vector_memory.word_elements=1"], "ports",
      {"array": 16 * 9 * 8 * 49, "ports": 3 * 16 * 9 * 8 * 49, "weights": 16 * 9 * 128}),
 ]  # fmt: skip
@@ -132,6 +135,44 @@ def test_an_array_too_full_for_its_ports_is_still_the_array() -> None:
     assert found.most.how == "array.rows=256 array.cols=256 vector_unit.alus=512"
     assert found.limit == "array"
     assert all(gain.gain < LEAST_GAIN for gain in found.gains if gain.relaxation is not LARGER)
+
+
+def test_more_input_is_not_taken_for_the_weights() -> None:
+    """One pass: twice the batch shares the start and the end; the weights of 4 rows are loaded in no time."""
+    found = explained(Conv2d("one", 4, 3, 3, 4, (1, 1)), 2, hardware="tiny_4x4")
+    assert found.most is not None
+    assert found.most.relaxation.name == "twice the batch"
+    gains = {gain.relaxation.name: gain.gain for gain in found.gains}
+    assert gains["weights enter twice as fast"] == 1 < LEAST_GAIN < gains["HBM latency of one cycle"]
+    assert (found.limit, found.agrees) == ("latency", True)
+
+
+def test_what_no_resource_alone_accounts_for_is_too_little_input() -> None:
+    """HBM brings the weights of a pass in 154 cycles, 128 load them: twice as much of either leaves the other."""
+    layer = Gemm("fc6", 8, 4096, 9216)
+    found = explained(layer, 8, hardware="tpu_v3_core")
+    assert (found.limit, found.main_state, found.agrees) == ("input", "waiting_weights", True)
+    text = " ".join(explain_text.verdict(found).split())
+    assert "Bound by too little input: weights take 128 cycles to load for a pass that computes for 8;" in text
+
+
+def test_a_full_array_is_named_though_more_input_gains_a_little() -> None:
+    found = explained(of_resnet50("layer4.1.conv2"), 8, hardware="tpu_v3_core")
+    assert (found.limit, found.main_state, found.agrees) == ("array", "busy", True)
+    assert found.most is not None
+    assert found.most.relaxation is LARGER
+
+
+def test_an_array_that_is_mostly_busy_agrees_with_what_it_is_busy_with() -> None:
+    """In 71 % of the cycles: less than MOSTLY, yet by far the most."""
+    found = explained(Gemm("g", 512, 512, 512), 8, hardware="tpu_v2_core")
+    assert (found.limit, found.main_state, found.agrees) == ("array", "busy", True)
+
+
+def test_gains_beyond_all_measure_can_be_read() -> None:
+    found = explained(Conv2d("one", 1, 1, 1, 1, (1, 1)), 1)
+    text = explain_text.verdict(found)
+    assert "it takes < 1 cycles for as many MACs: 14,320 times as" in " ".join(text.split())
 
 
 def test_what_the_machine_has_already_is_not_offered() -> None:

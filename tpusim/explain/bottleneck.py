@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from tpusim.engine import event
 from tpusim.errors import InputError
@@ -20,18 +20,21 @@ LEAST_GAIN = 1.05
 MOSTLY = 0.8
 """The array is said to be busy when it is in this share of the cycles; else its most frequent stall counts."""
 
+SHARED = 0.5
+"""What alone saves this part of what more input saves is what more input relieves."""
+
 Watch = Callable[[int, str], None]
 """Told how many relaxations have been tried, and which comes next."""
 
 POINTS_TO: dict[str, tuple[str, ...]] = {
     "busy": ("array", "mapping"),
-    "starved": ("hbm", "latency", "memory", "vector_unit", "weights", "sequencer"),
+    "starved": ("hbm", "latency", "memory", "vector_unit", "weights", "sequencer", "input"),
     "blocked": ("hbm", "latency", "memory", "vector_unit", "ports", "sequencer"),
-    "waiting_weights": ("weights", "ports", "mapping", "sequencer"),
+    "waiting_weights": ("weights", "hbm", "latency", "ports", "mapping", "sequencer", "input"),
     "port_stall": ("ports",),
-    "idle": ("hbm", "latency", "vector_unit", "sequencer"),
+    "idle": ("hbm", "latency", "vector_unit", "sequencer", "input"),
 }
-"""What the main state of the array lets one suspect."""
+"""What the main state of the array lets one suspect; weights may wait for HBM themselves."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class Gain:
     cycles: int
     macs: int
     gain: float
+
+    @property
+    def helps_as_it_is(self) -> bool:
+        """Whether it gains without more input to share the costs."""
+        return self.gain >= LEAST_GAIN and self.relaxation.limit != "input"
 
 
 @dataclass(frozen=True)
@@ -82,10 +90,12 @@ class Bottleneck:
 
     @property
     def main_state(self) -> str:
-        """Busy, if the array mostly is; else what it does in most of its other cycles."""
+        """Busy, if the array mostly is, or more than anything else where that is the point; else its largest stall."""
         states = dict(self.layer.units["systolic_array"])
         busy = states.pop("busy")
-        return "busy" if busy >= MOSTLY * self.layer.cycles else max(states, key=lambda state: states[state])
+        stall = max(states, key=lambda state: states[state])
+        to_the_point = busy >= states[stall] and self.limit in POINTS_TO["busy"]
+        return "busy" if to_the_point or busy >= MOSTLY * self.layer.cycles else stall
 
     @property
     def agrees(self) -> bool:
@@ -105,14 +115,25 @@ def find_bottleneck(case: Case, lowering: str, watch: Watch) -> Bottleneck:
     for number, relaxation in enumerate(wanted):
         watch(number, relaxation.name)
         outcomes.append(_tried(relaxation, case, before, lowering))
-    if not any(isinstance(outcome, Gain) and outcome.gain >= LEAST_GAIN for outcome in outcomes):
+    if not any(isinstance(outcome, Gain) and outcome.helps_as_it_is for outcome in outcomes):
         outcomes.append(_tried(LARGER, case, before, lowering))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
     untried = tuple(each for each in outcomes if isinstance(each, Untried))
     plan, program = LOWERINGS[lowering](case.layer, case.batch, case.hardware)
     log = event.logged(program, case.hardware, event.ports_of(case.hardware))
     phases = phases_of(log, before.units["systolic_array"], case.hardware.lanes)
-    return Bottleneck(case, lowering, plan, before, phases, tuple(gains), untried)
+    return Bottleneck(case, lowering, plan, before, phases, _attributed(gains), untried)
+
+
+def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
+    """Where more input gains the most, whatever it relieves: it shares loads, traffic and the layer's ends alike."""
+    if not gains or gains[0].relaxation.limit != "input":
+        return tuple(gains)
+    most, *others = gains
+    resource = next(gain for gain in others if gain.relaxation.per == "layer")
+    if resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
+        most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
+    return (most, *others)
 
 
 def _tried(relaxation: Relaxation, case: Case, before: LayerResult, lowering: str) -> Gain | Untried | None:

@@ -186,12 +186,12 @@ _MACHINE = (
 )
 _CONV = (
     Relaxation("whole filter rows stacked", "mapping", _whole_rows),
-    Relaxation("twice the batch", "weights", _batch, "image"),
+    Relaxation("twice the batch", "input", _batch, "image"),
 )
-_GEMM = (Relaxation("twice the rows of input", "weights", _more_rows, "row"),)
+_GEMM = (Relaxation("twice the rows of input", "input", _more_rows, "row"),)
 _FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC")
 LARGER = Relaxation("twice the rows and columns", "array", _machine(_size))
-"""Tried when nothing else gains: an array that is full, on ports too full for another.
+"""Tried when nothing gains but more input: an array that is full, on ports too full for another.
 
 It brings lanes, with their ports and memories, so that it gains also where those are what is short.
 """

@@ -27,6 +27,7 @@ LIMITS = {
     "memory": "the size of the vector memories",
     "vector_unit": "the vector unit",
     "sequencer": "the sequencer",
+    "input": "too little input",
 }
 """What can bound a layer, in words."""
 
@@ -84,12 +85,12 @@ def verdict(found: Bottleneck, width: int = WIDTH) -> str:
 
 def _best(most: Gain, found: Bottleneck) -> str:
     """What gains the most; and, where that takes another layer, what gains the most with this one."""
-    cycles = f"{_cycles(found, most):,} cycles{_WORK[most.relaxation.per]}"
-    gains = f"With {most.relaxation.name}, it takes {cycles}: {most.gain:.2f} times as fast."
+    cycles = f"{_cycles(found, most)} cycles{_WORK[most.relaxation.per]}"
+    gains = f"With {most.relaxation.name}, it takes {cycles}: {_gain(most)} times as fast."
     setting = found.best_setting
     if setting is None or setting is most:
         return gains
-    return f"{gains} Of what can be set, {setting.relaxation.name}: {setting.gain:.2f} times as fast."
+    return f"{gains} Of what can be set, {setting.relaxation.name}: {_gain(setting)} times as fast."
 
 
 def _cross_check(found: Bottleneck) -> str:
@@ -109,7 +110,7 @@ def gains_table(found: Bottleneck, width: int | None = None) -> Table:
     Below NARROW characters it does without what was set.
     """
     rows = [
-        [f"{gain.gain:.2f} x", f"{_cycles(found, gain):,}", gain_name(gain), gain.how]
+        [f"{_gain(gain)} x", _cycles(found, gain), gain_name(gain), gain.how]
         for gain in found.gains
         if abs(gain.gain - 1) >= NO_GAIN
     ]
@@ -160,9 +161,14 @@ def gain_name(gain: Gain) -> str:
     return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
 
 
-def _cycles(found: Bottleneck, gain: Gain) -> int:
+def _gain(gain: Gain) -> str:
+    return f"{gain.gain:,.0f}" if gain.gain >= 1000 else f"{gain.gain:.2f}"
+
+
+def _cycles(found: Bottleneck, gain: Gain) -> str:
     """Cycles for the work of the layer as it is."""
-    return round(found.layer.cycles / gain.gain)
+    cycles = found.layer.cycles / gain.gain
+    return f"{cycles:,.0f}" if cycles >= 1 else "< 1"
 
 
 # ---- what is found, by what bounds the layer
@@ -196,12 +202,12 @@ def _latency(found: Bottleneck) -> str:
 
 
 def _weights(found: Bottleneck) -> str:
-    layer = found.layer
-    works = layer.units["systolic_array"]["busy"] / layer.passes
-    return (
-        f"weights take {found.case.hardware.preload_cycles} cycles to load for a pass that computes for {works:,.0f}. "
-        "Too little input shares them."
-    )
+    return f"{_loads(found)}. Too little input shares them."
+
+
+def _loads(found: Bottleneck) -> str:
+    works = found.layer.units["systolic_array"]["busy"] / found.layer.passes
+    return f"weights take {found.case.hardware.preload_cycles} cycles to load for a pass that computes for {works:,.0f}"
 
 
 def _memory(found: Bottleneck) -> str:
@@ -224,6 +230,15 @@ def _sequencer(found: Bottleneck) -> str:
     return f"a layer takes {sequencer.launch_cycles} cycles to launch{drains}."
 
 
+def _input(found: Bottleneck) -> str:
+    phases, layer = found.phases, found.layer
+    ends = phases.first_fill + phases.drain + phases.spill + phases.skew
+    return (
+        f"{_loads(found)}; the layer's start and end take {percent(ends / layer.cycles)} % of its cycles. More input "
+        "would share them."
+    )
+
+
 _FINDINGS: dict[str, Callable[[Bottleneck], str]] = {
     "array": _array,
     "mapping": _mapping,
@@ -234,4 +249,5 @@ _FINDINGS: dict[str, Callable[[Bottleneck], str]] = {
     "memory": _memory,
     "vector_unit": _vector_unit,
     "sequencer": _sequencer,
+    "input": _input,
 }
