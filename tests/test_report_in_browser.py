@@ -254,8 +254,21 @@ def test_the_pareto_front_is_what_no_point_dominates(browser: Any, sweep_page: P
         drawn = [int(mark.get_attribute("data-item")) for mark in marks]
         assert {*drawn} == front
         assert len(drawn) == len(front)
-        shown.page.get_by_label("only the Pareto front").check()
+        shown.page.get_by_label("only the Pareto front above").check()
         assert {int(n) - 1 for n in numbers(first_cells(shown, 0))} == front
+
+
+def test_the_front_of_the_sweep_itself_can_be_listed(browser: Any, tmp_path: Path) -> None:
+    """Three columns, of which the picture shows two: PEs, since two axes change them."""
+    rows = [point(9.0, a=1, b=1, pes=1), point(5.0, a=1, b=2, pes=2), point(6.0, a=2, b=2, pes=4)]
+    file = points_file(tmp_path, rows, ("a", "b")) / "points.csv"
+    lines = zip(file.read_text().splitlines(), ("pareto", True, True, False), strict=True)
+    file.write_text("\n".join(f"{line},{mark}" for line, mark in lines))
+    assert report(str(tmp_path)).exit_code == 0
+    with opened(browser, tmp_path / "report.html") as shown:
+        assert shown.page.get_by_label("Wanted").input_value() == "-1 pes"
+        shown.page.get_by_label("only the front that the sweep asked for").check()
+        assert sorted(numbers(first_cells(shown, 0))) == [1, 2]
 
 
 def test_equals_are_on_the_front_together(browser: Any, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tpusim.report.page.states import STATES
 from tpusim.report.page.sweep_data import sweep_data
 from tpusim.report.page.sweep_file import MOST_POINTS, magnitude, read_points
 from tpusim.result import Result
+from tpusim.sweep.column import DIRECTIONS, MAXIMIZE, MINIMIZE
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +291,30 @@ def test_a_batch_may_be_an_axis_and_columns_may_be_new(tmp_path: Path) -> None:
     assert [axis["key"] for axis in data["axes"]] == ["batch"]
     assert "area_mm2" in [figure["key"] for figure in data["figures"]]
     assert data["points"]["area_mm2"] == (3, 4, 5)
+
+
+def test_every_column_has_a_name_a_unit_and_the_direction_of_the_sweep(tmp_path: Path) -> None:
+    row = point(10, a=1, **dict.fromkeys(DIRECTIONS, 3_000_000))
+    data = sweep_data(read_points(points_file(tmp_path, [row], ("a",)) / "points.csv"))
+    figures = {figure["key"]: figure for figure in data["figures"]}
+    assert set(figures) == set(DIRECTIONS)
+    assert not [figure["label"] for figure in figures.values() if "_" in figure["label"]]
+    wanted = {MINIMIZE: -1, MAXIMIZE: 1, None: 0}
+    assert {key: figure["better"] for key, figure in figures.items()} == {
+        key: wanted[direction] for key, direction in DIRECTIONS.items()
+    }
+    assert [figures[key]["unit"] for key in ("sram_bytes", "hbm_bytes_per_s", "starved_cycles", "peak_bytes")] == [
+        "MiB", "MB/s", "cycles", "MiB"]  # fmt: skip
+
+
+def test_the_front_that_the_sweep_asked_for(tmp_path: Path) -> None:
+    folder = points_file(tmp_path, [point(time, a=time) for time in (1, 2, 3)], ("a",))
+    lines = (folder / "points.csv").read_text().splitlines()
+    marked = (f"{line},{mark}" for line, mark in zip(lines, ("pareto", True, False, True), strict=True))
+    (folder / "points.csv").write_text("\n".join(marked))
+    data = sweep_data(read_points(folder / "points.csv"))
+    assert data["front"] == [0, 2]
+    assert "pareto" not in [figure["key"] for figure in data["figures"]]
 
 
 def test_the_fastest_point_is_named(tmp_path: Path) -> None:

@@ -6,10 +6,43 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpusim.report import tables
-from tpusim.report.page.columns import Column
+from tpusim.report.page.columns import Column, Style
+from tpusim.report.page.states import STATES
 from tpusim.report.page.sweep_file import SweepPoints, magnitude
+from tpusim.result import STALL_CAUSES
+from tpusim.sweep.column import DIRECTIONS, MAXIMIZE, MINIMIZE
 
 _FINISHED_FIRST = ("time_us", "tflops", "pe_utilization", "port_idle_ratio")
+_BETTER = {MINIMIZE: -1, MAXIMIZE: 1, None: 0}
+
+Units = Sequence[tuple[str, float]]
+_PLAIN: Units = (("", 1.0),)
+_PERCENT: Units = (("%", 1.0),)
+_CYCLES: Units = (("cycles", 1.0),)
+_RATES: Units = (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("B/s", 1.0))
+_KNOWN: dict[str, tuple[str, Style, Units, str]] = {
+    "time_us": ("time", "three", tables.TIMES, ""),
+    "tflops": ("speed", "three", (("TFLOPS", 1.0),), ""),
+    "pe_utilization": ("PE utilisation", "percent", _PERCENT, "MACs / (PEs x cycles)"),
+    "mapping_efficiency": ("PEs mapped", "percent", _PERCENT, "PEs that hold a weight"),
+    "port_idle_ratio": ("ports idle", "percent", _PERCENT, "port cycles without an access"),
+    "cycles": ("cycles", "count", _PLAIN, ""),
+    "ideal_cycles": ("ideal cycles", "count", _PLAIN, "MACs / PEs"),
+    "passes": ("passes", "count", _PLAIN, "through the array"),
+    "macs": ("MACs", "three", tables.COUNTS, ""),
+    "hbm_read_bytes": ("HBM read", "three", tables.BYTES, ""),
+    "hbm_write_bytes": ("HBM written", "three", tables.BYTES, ""),
+    **{f"{state.key}_cycles": (state.label, "count", _CYCLES, state.explain) for state in STATES
+       if state.key in STALL_CAUSES},
+    "reads": ("words read", "three", tables.COUNTS, "from the vector memories"),
+    "writes": ("words written", "three", tables.COUNTS, "to the vector memories"),
+    "peak_bytes": ("memory in use", "three", tables.MEMORY, "of the vector memories, at most"),
+    "pes": ("PEs", "count", _PLAIN, "of the machine"),
+    "lanes": ("lanes", "count", _PLAIN, "of the machine"),
+    "sram_bytes": ("vector memories", "three", tables.MEMORY, "of the machine, all lanes together"),
+    "hbm_bytes_per_s": ("HBM bandwidth", "three", _RATES, "of the machine"),
+}  # fmt: skip
+"""Label, style, units to choose from and explanation of each column of points.csv."""
 
 
 def sweep_data(points: SweepPoints) -> dict[str, Any]:
@@ -24,6 +57,7 @@ def sweep_data(points: SweepPoints) -> dict[str, Any]:
         "axes": [_axis(axis, [str(value) for value in columns[axis]]) for axis in points.axes],
         "figures": [_figure(key, columns[key]).to_dict() for key in _order(points.figures) if key != "batch"],
         "points": columns,
+        "front": [index for index, mark in enumerate(columns.get("pareto", ())) if mark == "True"],
         "failed": failed,
     }
 
@@ -95,21 +129,6 @@ def _order(figures: Sequence[str]) -> list[str]:
 
 def _figure(key: str, values: Sequence[Any]) -> Column:
     """How a column of points.csv is written; one that is not known here, in three digits as it stands."""
-    present = [value for value in values if value is not None]
-    time, us = tables.scale(present, tables.TIMES)
-    size, bytes_ = tables.scale(present, tables.BYTES)
-    many, count = tables.scale(present, tables.COUNTS)
-    known = (
-        Column("time_us", "time", "three", time, us, better=-1),
-        Column("tflops", "speed", "three", "TFLOPS", better=1),
-        Column("pe_utilization", "PE utilisation", "percent", "%", better=1, title="MACs / (PEs x cycles)"),
-        Column("mapping_efficiency", "PEs mapped", "percent", "%", better=1, title="PEs that hold a weight"),
-        Column("port_idle_ratio", "ports idle", "percent", "%", better=-1, title="port cycles without an access"),
-        Column("cycles", "cycles", better=-1),
-        Column("ideal_cycles", "ideal cycles", better=-1, title="MACs / PEs"),
-        Column("passes", "passes", better=-1),
-        Column("macs", "MACs", "three", many, count),
-        Column("hbm_read_bytes", "HBM read", "three", size, bytes_, better=-1),
-        Column("hbm_write_bytes", "HBM written", "three", size, bytes_, better=-1),
-    )
-    return next((column for column in known if column.key == key), Column(key, key, "three", better=-1))
+    label, style, units, title = _KNOWN.get(key, (key, "three", _PLAIN, ""))
+    unit, divide = tables.scale([value for value in values if value is not None], units)
+    return Column(key, label, style, unit, divide, title, better=_BETTER[DIRECTIONS.get(key)])

@@ -11,9 +11,10 @@ function wishes() {
 
 const wishOf = (code) => ({ better: Number(code.split(" ")[0]), key: code.slice(code.indexOf(" ") + 1) });
 
-// The usual question: how much of an axis, or of the HBM, does speed cost?
+// The usual question: how many PEs, or how much of the one axis or of the HBM, does speed cost?
 function firstWishes() {
-  const cost = varying.find((axis) => axis.measures)?.key ?? "hbm_read_bytes";
+  const manyPes = varying.length > 1 && new Set(points.pes).size > 1 ? "pes" : undefined;
+  const cost = manyPes ?? varying.find((axis) => axis.measures)?.key ?? "hbm_read_bytes";
   pareto.x = `-1 ${figureOf(cost) || axisOf(cost) ? cost : data.figures.at(-1).key}`;
   pareto.y = `-1 ${data.figures[0].key}`;
 }

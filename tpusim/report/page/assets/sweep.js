@@ -9,6 +9,7 @@ const tableColumns = [
 const byTime = [...finished].sort((a, b) => points.time_us[a] - points.time_us[b] || a - b);
 const valuesOf = (i) => Object.fromEntries(tableColumns.map(({ key }) => [key, key === "number" ? i + 1 : points[key][i]]));
 
+const ownFront = new Set(data.front);
 const controls = [];
 
 // A choice kept in store[key].
@@ -69,7 +70,10 @@ const frontNote = html("p", { class: "note", role: "status" });
 const table = new DataTable({
   caption: "Finished points, the fastest first; sortable by every column.", what: "points", columns: tableColumns,
   rows: byTime.map((i) => ({ item: i, values: valuesOf(i) })),
-  choices: [{ label: "only the Pareto front", keep: (i) => pareto.front.has(i) }],
+  choices: [
+    { label: "only the Pareto front above", keep: (i) => pareto.front.has(i) },
+    ...(ownFront.size ? [{ label: "only the front that the sweep asked for", keep: (i) => ownFront.has(i) }] : []),
+  ],
 });
 
 function refreshCharts() {
