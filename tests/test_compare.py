@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from math import sqrt
 from pathlib import Path
@@ -27,11 +28,16 @@ def run(*layers: Conv2d | Gemm, hardware: Hardware | None = None, batch: int = 2
 
 
 def slowed(result: Result, **factors: float) -> Result:
-    """The result with the cycles of some layers multiplied."""
+    """The result with the cycles of some layers multiplied, in the largest part of every unit's."""
+
+    def changed(split: Mapping[str, int], cycles: int) -> dict[str, int]:
+        largest = max(split, key=lambda cause: split[cause])
+        return {**split, largest: split[largest] + cycles - sum(split.values())}
+
+    cycles = {layer.name: round(layer.cycles * factors.get(layer.name, 1)) for layer in result.layers}
     layers = tuple(
-        replace(layer, cycles=round(layer.cycles * factors.get(layer.name, 1)),
-                units={unit: {**split, "idle": split["idle"] + round(layer.cycles * factors.get(layer.name, 1))
-                              - layer.cycles} for unit, split in layer.units.items()})
+        replace(layer, cycles=cycles[layer.name],
+                units={unit: changed(split, cycles[layer.name]) for unit, split in layer.units.items()})
         for layer in result.layers
     )  # fmt: skip
     return replace(result, layers=layers, total=total_of(layers, 0.0))
@@ -214,10 +220,10 @@ def test_bad_input(arguments: list[str], message: str, desk: Path) -> None:
 
 
 def test_numbers_that_no_run_gives(desk: Path) -> None:
-    """A file edited by hand: no time, no work, no batch."""
+    """A file edited by hand: no work, no batch, no machine."""
     result = run()
-    layers = tuple(replace(layer, macs=0, time_us=0.0) for layer in result.layers)
-    odd = replace(result, batch=0, layers=layers, total=replace(result.total, time_us=0.0, macs=0))
+    layers = tuple(replace(layer, macs=0) for layer in result.layers)
+    odd = replace(result, batch=0, layers=layers, total=replace(result.total, macs=0))
     data = json.loads(json.dumps(asdict(odd)))
     Path("odd.json").write_text(json.dumps({**data, "hardware": {"name": [1], "clock": None}}))
     for files in (["odd.json", saved(result, "a.json")], ["a.json", "odd.json"], ["odd.json", "odd.json"]):

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from tpusim import cli
 from tpusim.errors import InputError
 from tpusim.hardware import load_hardware
 from tpusim.report import tables
@@ -324,3 +326,50 @@ def test_shapes_in_short() -> None:
     assert tables.shape_text(conv) == "56x28x64>128 3x1/2 g2"
     assert tables.shape_text(replace(conv, stride=(1, 2), dilation=(2, 2))) == "56x28x64>128 3x1/1x2 d2 g2"
     assert tables.shape_text(Gemm("g", m=8, n=1000, k=512)) == "8x512>1000"
+
+
+def edited(**changes: Any) -> str:
+    """The JSON of a run whose one layer says something else."""
+    data = json.loads(result(layer("a")).to_json())
+    data["layers"][0] |= changes
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"time_us": 0.0}, "layer a: cycles and time_us must be above zero"),
+        ({"macs": -5, "tflops": -1.0}, "layer a: macs, tflops must not be below zero"),
+        ({"macs": 10**400}, "layers[0].macs is not a finite number below 1e+30"),
+        ({"tflops": float("nan")}, "layers[0].tflops is not a finite number"),
+        ({"name": "half \ud800"}, "a name holds half of a character"),
+        ({"units": {**layer("a").units, "hbm": {"busy": 0, "idle": 0}}}, "layer a: units.hbm must hold cycles"),
+        ({"units": {**layer("a").units, "hbm": {}}}, "layer a: units.hbm must hold cycles"),
+        ({"units": {**layer("a").units, "hbm": {"busy": -5, "idle": 9}}}, "none of them below zero"),
+    ],
+)
+def test_figures_that_cannot_be(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_result(edited(**changes))
+    assert says in str(error.value)
+
+
+def test_names_of_whole_characters_are_read() -> None:
+    assert parse_result(edited(name="\U0001f600")).layers[0].name == "\U0001f600"
+    assert "\\ud83d" in edited(name="\U0001f600")
+
+
+@pytest.mark.parametrize("changes", [{"macs": 0, "tflops": 0.0}, {"hbm_read_bytes": 0, "hbm_write_bytes": 0}])
+def test_a_roofline_without_a_layer_on_it(changes: dict[str, Any]) -> None:
+    machine = load_hardware("tpu_v2").to_dict()
+    (roofline,) = plots(replace(parse_result(edited(**changes)), hardware=machine))[2:]
+    ((name, contents),) = roofline.files(["svg"])
+    assert (name, b"GB/s" in contents) == ("roofline.svg", True)
+
+
+def test_a_machine_that_is_none_is_told_before_anything_is_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(replace(result(layer("a")), hardware={"name": "x"}).to_json())
+    shown = CliRunner().invoke(cli.app, ["plot", str(file)])
+    assert (shown.exit_code, shown.stderr) == (2, f"Error: {file}: hardware.clock: Field required\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

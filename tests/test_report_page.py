@@ -294,7 +294,7 @@ def test_a_batch_may_be_an_axis_and_columns_may_be_new(tmp_path: Path) -> None:
 
 
 def test_every_column_has_a_name_a_unit_and_the_direction_of_the_sweep(tmp_path: Path) -> None:
-    row = point(10, a=1, **dict.fromkeys(DIRECTIONS, 3_000_000))
+    row = point(10, a=1) | dict.fromkeys(DIRECTIONS, 3_000_000)
     data = sweep_data(read_points(points_file(tmp_path, [row], ("a",)) / "points.csv"))
     figures = {figure["key"]: figure for figure in data["figures"]}
     assert set(figures) == set(DIRECTIONS)

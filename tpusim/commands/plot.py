@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpusim.commands.options import FormatOption
+from tpusim.errors import InputError
 from tpusim.files import probe, write
 from tpusim.report.formats import FORMATS, known_formats
 from tpusim.report.load import RESULT_FILE, read_result
@@ -41,7 +42,11 @@ def plot(
         # Here, because matplotlib takes longer to import than a run does.
         from tpusim.report.plots import plots
 
-        for path in write_pictures(folder, plots(result), kinds):
+        try:
+            pictures = plots(result)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+        for path in write_pictures(folder, pictures, kinds):
             say(sys.stdout, str(path))
 
 

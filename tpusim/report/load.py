@@ -18,6 +18,9 @@ RESULT_FILE = "run.json"
 
 MAX_BYTES = 256 * 2**20
 
+MOST = 1e30
+"""No figure of a result comes near it."""
+
 
 def read_result(path: Path) -> Result:
     """The result in `path`, a result JSON or a directory that holds run.json.
@@ -38,15 +41,25 @@ def parse_result(text: str) -> Result:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not a tpusim result: not JSON ({error})") from None
+    if "\\ud" in text.lower() and not _encodes(data):
+        raise InputError("not a tpusim result: a name holds half of a character (\\ud800 to \\udfff)")
     if not isinstance(data, dict) or "tpusim" not in data:
         raise InputError('not a tpusim result: no "tpusim" key; give a file written by `tpusim run --json` or --out')
     result: Result = _value(Result, data, "")
     if not result.layers:
         raise InputError("not a tpusim result: it has no layers")
     for layer in result.layers:
-        _check_cycles(layer, f"layer {layer.name}")
-    _check_cycles(result.total, "total")
+        _check(layer, f"layer {layer.name}")
+    _check(result.total, "total")
     return result
+
+
+def _encodes(data: Any) -> bool:
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text(file: Path) -> str:
@@ -64,11 +77,18 @@ def _text(file: Path) -> str:
         raise InputError(f"cannot be read ({getattr(error, 'strerror', error)})") from None
 
 
-def _check_cycles(record: LayerResult | Total, name: str) -> None:
+def _check(record: LayerResult | Total, name: str) -> None:
     """What plots divide by and look up."""
-    array = record.units.get("systolic_array")
-    if record.cycles <= 0 or array is None or sum(array.values()) != record.cycles:
+    if record.cycles <= 0 or record.time_us <= 0:
+        raise InputError(f"{name}: cycles and time_us must be above zero")
+    negative = [key for key, value in vars(record).items() if isinstance(value, int | float) and value < 0]
+    if negative:
+        raise InputError(f"{name}: {', '.join(negative)} must not be below zero")
+    if sum(record.units.get("systolic_array", {}).values()) != record.cycles:
         raise InputError(f"{name}: the cycles of units.systolic_array do not add up to `cycles`")
+    for unit, split in record.units.items():
+        if min(split.values(), default=-1) < 0 or not any(split.values()):
+            raise InputError(f"{name}: units.{unit} must hold cycles, none of them below zero")
     if set(STALL_CAUSES) - set(record.stall_cycles):
         raise InputError(f"{name}: stall_cycles must hold {', '.join(STALL_CAUSES)}")
 
@@ -104,6 +124,8 @@ def _scalar(kind: type, data: Any, where: str) -> Any:
     allowed: tuple[type, ...] = (int, float) if kind is float else (kind,)
     if not isinstance(data, allowed) or isinstance(data, bool):
         _wrong(f"a {kind.__name__}", where)
+    if kind is not str and not -MOST < data < MOST:
+        _wrong(f"a finite number below {MOST:g}", where)
     return data
 
 

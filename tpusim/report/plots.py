@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tpusim.report.figure import Picture, figure_of, titled
+from tpusim.report.roofline import hardware_of, peaks_of
 from tpusim.report.roofline_plot import roofline_figure
 from tpusim.report.tables import scale, shortened
 from tpusim.result import LayerResult, Result
@@ -33,7 +34,7 @@ _NAME_WIDTH = 26
 
 
 def plots(result: Result) -> tuple[Picture, ...]:
-    """Every picture of a run."""
+    """Every picture of a run. Raises InputError when the result's machine is none."""
     run = f"{result.workload} at batch {result.batch} on {result.hardware.get('name', 'a machine')}"
     utilization = (
         f"PE utilisation (MACs over PEs and cycles) of each layer of {run}. Black: mapping efficiency, the share of PEs"
@@ -46,7 +47,7 @@ def plots(result: Result) -> tuple[Picture, ...]:
     return (
         Picture("pe_utilization", utilization, partial(utilization_figure, result)),
         Picture("cycle_breakdown", breakdown, partial(breakdown_figure, result)),
-        Picture("roofline", _roofline_caption(run), partial(roofline_figure, result)),
+        Picture("roofline", _roofline_caption(run), partial(roofline_figure, result, peaks_of(hardware_of(result)))),
     )
 
 

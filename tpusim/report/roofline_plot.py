@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tpusim.report.figure import figure_of, titled
-from tpusim.report.roofline import Peaks, hardware_of, intensity, peaks_of
+from tpusim.report.roofline import Peaks, intensity
 from tpusim.report.tables import shortened
 from tpusim.result import LayerResult, Result
 
@@ -20,11 +20,14 @@ _NAME_WIDTH = 26
 _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 
 
-def roofline_figure(result: Result) -> Figure:
-    """A mark a layer, the larger the more cycles it takes, under the bounds of the machine."""
+def roofline_figure(result: Result, peaks: Peaks) -> Figure:
+    """A mark a layer, the larger the more cycles it takes, under the bounds of the machine.
+
+    Layers without MACs or traffic are left out.
+    """
     figure = figure_of(5.2, 3.6)
     axes = figure.subplots()
-    peaks, layers = peaks_of(hardware_of(result)), [layer for layer in result.layers if intensity(layer)]
+    layers = [layer for layer in result.layers if intensity(layer) and layer.tflops]
     spots = [(intensity(layer) or 0.0, layer.tflops) for layer in layers]
     _roofs(axes, peaks, [x for x, _ in spots])
     for layer, (x, y) in zip(layers, spots, strict=True):
@@ -33,14 +36,14 @@ def roofline_figure(result: Result) -> Figure:
         axes.plot([x], [y], "s" if layer.op == "gemm" else "o", markersize=size, **style)
     _name_costliest(axes, layers, spots)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
-    axes.set_ylim(min(y for _, y in spots) / 2, peaks.tflops * 2)
+    axes.set_ylim(min((y for _, y in spots), default=peaks.tflops / 100) / 2, peaks.tflops * 2)
     titled(axes, result)
     return figure
 
 
 def _roofs(axes: Axes, peaks: Peaks, reached: Sequence[float]) -> None:
     ridge = peaks.tflops * 1e12 / peaks.hbm_bytes_per_s
-    ends = [min(*reached, ridge) / 2, ridge, max(*reached, ridge) * 2]
+    ends = [min([*reached, ridge]) / 2, ridge, max([*reached, ridge]) * 2]
     axes.plot(ends, [x * peaks.tflops / ridge for x in ends[:2]] + [peaks.tflops], color="black", linewidth=1.2)
     axes.set_xlim(ends[0], ends[-1])
     pes = f"{peaks.pes:,} PEs: {peaks.tflops:.1f} TFLOPS"
