@@ -373,3 +373,8 @@ def test_a_machine_that_is_none_is_told_before_anything_is_drawn(tmp_path: Path)
     shown = CliRunner().invoke(cli.app, ["plot", str(file)])
     assert (shown.exit_code, shown.stderr) == (2, f"Error: {file}: hardware.clock: Field required\n")
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(("us", "text"), [(300.0, "300 us"), (692.8485714, "692.85 us"), (3558.83, "3.56 ms")])
+def test_a_quantity_has_two_decimals_or_none(us: float, text: str) -> None:
+    assert tables.quantity(us, tables.TIMES) == text

@@ -221,7 +221,7 @@ def three_digits(value: float) -> str:
 def quantity(value: float, units: Sequence[tuple[str, float]]) -> str:
     """`value` in the largest unit of which there is at least one: "17.64 ms"."""
     unit, size = scale([value], units)
-    return f"{value / size:,.2f} {unit}" if size > 1 else f"{value:,.6g} {unit}"
+    return f"{value:,.0f} {unit}" if size == 1 and value == int(value) else f"{value / size:,.2f} {unit}"
 
 
 def scale(values: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
