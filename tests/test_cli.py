@@ -411,6 +411,24 @@ def test_plot_into_an_unwritable_place() -> None:
     assert files() == before
 
 
+def test_ctrl_c_while_the_command_is_still_imported() -> None:
+    code = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from tpusim.__main__ import main
+main()
+"""
+    shown = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
+
+
 def test_matplotlib_is_only_for_plots() -> None:
     code = "import sys, tpusim.cli; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

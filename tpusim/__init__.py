@@ -1,9 +1,25 @@
 """tpusim: a cycle-level simulator of the matrix unit of Google's TPU v2."""
 
-from tpusim.hardware import load_hardware
-from tpusim.result import Result
-from tpusim.simulate import simulate
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tpusim.version import __version__
-from tpusim.workload import load_workload
+
+if TYPE_CHECKING:
+    from tpusim.hardware import load_hardware
+    from tpusim.result import Result
+    from tpusim.simulate import simulate
+    from tpusim.workload import load_workload
 
 __all__ = ["Result", "__version__", "load_hardware", "load_workload", "simulate"]
+
+_MODULES = {"Result": "result", "load_hardware": "hardware", "load_workload": "workload", "simulate": "simulate"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when first asked for: it takes half a second, in which Ctrl-C should not end in a traceback."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,6 +1,18 @@
-"""`python -m tpusim` is `tpusim`."""
+"""The command `tpusim`, and `python -m tpusim`."""
 
-from tpusim.cli import main
+import os
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Ctrl-C while the command is still being imported ends it without a traceback."""
+    try:
+        from tpusim import cli
+    except KeyboardInterrupt:
+        os._exit(_INTERRUPTED)
+    cli.main()
+
 
 if __name__ == "__main__":
     main()
