@@ -24,7 +24,7 @@ from tpusim.commands import run as run_command
 from tpusim.engine import event, register
 from tpusim.errors import DeadlockError
 from tpusim.result import Mismatch
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 from tpusim.version import __version__
 
 WORKLOAD = """\

@@ -18,7 +18,7 @@ from tpusim.errors import CheckFailed
 from tpusim.lowering.channel_first import lower
 from tpusim.outcome import ENGINES, unwatched
 from tpusim.program import FilterFill, IfmapFill, Program, Spill, Step, Stream
-from tpusim.simulate import LOWERINGS
+from tpusim.simulation import LOWERINGS
 from tpusim.workload import Workload
 
 LAYER = conv(6, 9, 7, 3)

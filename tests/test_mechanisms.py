@@ -13,7 +13,7 @@ from tpusim.errors import InputError
 from tpusim.lowering.channel_first import lower
 from tpusim.machine.vector_memory import Frame, SeparateFrame
 from tpusim.program import IfmapFill, Preload, Program, Spill, Stream
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 from tpusim.workload import Conv2d, Gemm, Workload
 
 GEMM = Gemm("gemm", 4, 4, 4)

@@ -10,7 +10,7 @@ from tests.machines import conv
 from tpusim.hardware import load_hardware
 from tpusim.lowering.channel_first import lower
 from tpusim.result import Result
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 from tpusim.workload import Conv2d, Workload, load_workload
 
 

@@ -15,7 +15,7 @@ LAYERS = [
     ["report"],
     ["sweep"],
     ["explain"],
-    ["simulate", "validation"],
+    ["simulation", "validation"],
     ["outcome"],
     ["layer_result", "check"],
     ["engine"],

@@ -23,7 +23,7 @@ from tpusim.lowering.channel_first import lower
 from tpusim.machine.vector_memory import CLIENTS, Cycles, Frame, Port
 from tpusim.program import Preload, Program, Spill, Step, Stream
 from tpusim.result import Blocking, LayerResult, VectorMemoryUse
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 from tpusim.workload import Conv2d, Gemm, Workload
 
 TIMING = (Path(__file__).parent.parent / "docs" / "timing.md").read_text()

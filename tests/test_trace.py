@@ -23,8 +23,8 @@ from tpusim.lowering.channel_first import lower
 from tpusim.report.figure import DOTS_PER_INCH
 from tpusim.report.trace_picture import COLORS, draw
 from tpusim.report.trace_text import LEGEND, lines
-from tpusim.simulate import select_layers
-from tpusim.simulate import trace as simulated
+from tpusim.simulation import select_layers
+from tpusim.simulation import trace as simulated
 from tpusim.workload import Conv2d, load_workload
 
 ROOT = Path(__file__).parent.parent

@@ -32,7 +32,7 @@ from tpusim.program import FilterFill, IfmapFill, Spill
 from tpusim.report.trace_counters import COUNTERS, counters, windows
 from tpusim.report.trace_perfetto import TRACKS
 from tpusim.report.trace_vcd import CLIENTS, vcd
-from tpusim.simulate import select_layers, trace
+from tpusim.simulation import select_layers, trace
 from tpusim.workload import Gemm, load_workload
 
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")

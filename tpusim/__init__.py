@@ -10,12 +10,12 @@ from tpusim.version import __version__
 if TYPE_CHECKING:
     from tpusim.hardware import load_hardware
     from tpusim.result import Result
-    from tpusim.simulate import simulate
+    from tpusim.simulation import simulate
     from tpusim.workload import load_workload
 
 __all__ = ["Result", "__version__", "load_hardware", "load_workload", "simulate"]
 
-_MODULES = {"Result": "result", "load_hardware": "hardware", "load_workload": "workload", "simulate": "simulate"}
+_MODULES = {"Result": "result", "load_hardware": "hardware", "load_workload": "workload", "simulate": "simulation"}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ from tpusim.report.explain_json import to_json
 from tpusim.report.explain_lowering import WIDTH, lowering_text
 from tpusim.report.formats import KNOWN
 from tpusim.screen import Meter
-from tpusim.simulate import select_layers
+from tpusim.simulation import select_layers
 from tpusim.terminal import Nowhere, errors_reported, interruption_told, say, show
 from tpusim.workload import Workload, load_workload
 

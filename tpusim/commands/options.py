@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tpusim.report.formats import FORMATS, KNOWN
-from tpusim.simulate import LOWERINGS
+from tpusim.simulation import LOWERINGS
 
 WorkloadOption = Annotated[
     str, typer.Argument(metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin.")

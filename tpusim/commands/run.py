@@ -24,7 +24,7 @@ from tpusim.outcome import ENGINES
 from tpusim.report import tables
 from tpusim.report.load import RESULT_FILE
 from tpusim.screen import Progress, report
-from tpusim.simulate import select_layers, simulate
+from tpusim.simulation import select_layers, simulate
 from tpusim.terminal import Nowhere, errors_reported, say
 from tpusim.workload import load_workload
 

@@ -29,8 +29,8 @@ from tpusim.report import trace_text
 from tpusim.report.formats import KNOWN
 from tpusim.report.trace_size import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES
 from tpusim.screen import Meter
-from tpusim.simulate import recordings, select_layers
-from tpusim.simulate import trace as simulated_trace
+from tpusim.simulation import recordings, select_layers
+from tpusim.simulation import trace as simulated_trace
 from tpusim.terminal import errors_reported, interruption_told, say
 from tpusim.workload import Workload, load_workload
 

@@ -11,7 +11,7 @@ from tpusim.explain.phases import Phases, phases_of
 from tpusim.explain.relaxation import LARGER, Case, Relaxation, relaxations
 from tpusim.lowering.plan import Plan
 from tpusim.result import LayerResult
-from tpusim.simulate import LOWERINGS, simulate
+from tpusim.simulation import LOWERINGS, simulate
 from tpusim.workload import Workload
 
 LEAST_GAIN = 1.05

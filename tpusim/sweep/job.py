@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tpusim.errors import TpusimError
 from tpusim.hardware import Hardware
 from tpusim.result import LayerResult
-from tpusim.simulate import simulate
+from tpusim.simulation import simulate
 from tpusim.workload import Conv2d, Gemm, Workload
 
 Layer = Conv2d | Gemm

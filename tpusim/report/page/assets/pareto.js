@@ -5,7 +5,7 @@ const pareto = { x: "", y: "", front: new Set() };
 // Every column of numbers, wanted low or high: ["time_us", -1].
 function wishes() {
   const keys = [...data.figures, ...varying.filter((axis) => axis.measures)].map(({ key }) => key);
-  const wish = (key, better) => [`${better} ${key}`, `${better < 0 ? "less" : "more"} ${nameWithUnit(asColumn(key))}`];
+  const wish = (key, better) => [`${better} ${key}`, `${better < 0 ? "lower" : "higher"} ${nameWithUnit(asColumn(key))}`];
   return keys.flatMap((key) => [wish(key, -1), wish(key, 1)]);
 }
 
