@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import cache, lru_cache
@@ -49,6 +50,7 @@ PRAGMA user_version = {_VERSION};
 COMMIT;
 """
 _WAIT_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
 _MODEL = (
     "hardware.py", "workload.py", "program.py", "layer_result.py", "result.py", "lowering/*.py", "machine/*.py",
     "engine/event/*.py", "engine/timing.py",
@@ -93,14 +95,18 @@ class Store:
         with self._failures_told("used"):
             self._connection = sqlite3.connect(path, timeout=_WAIT_SECONDS)
             try:
-                self._open()
+                _when_free(self._open)
             except BaseException:
                 self._connection.close()
                 raise
 
     def _open(self) -> None:
+        self._connection.rollback()
+        # In one transaction: another sweep may be about to make the tables.
+        self._connection.execute("BEGIN")
         application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
         empty = not self._number("SELECT count(*) FROM sqlite_master")
+        self._connection.rollback()
         if not empty and (application, version) != (_APPLICATION, _VERSION):
             raise InputError(f"{self._path}: {_foreign(application)}; take another --out, or move it away")
         # A killed process loses nothing; without power the last points may be missing, and are computed again.
@@ -108,7 +114,7 @@ class Store:
             self._connection.execute(f"PRAGMA {setting}")
         if empty:
             self._connection.executescript(_SCHEMA)
-        self._connection.execute("CREATE TEMP TABLE asked (place INTEGER PRIMARY KEY, key TEXT NOT NULL)")
+        self._connection.execute("CREATE TEMP TABLE IF NOT EXISTS asked (place INTEGER PRIMARY KEY, key TEXT NOT NULL)")
 
     def close(self) -> None:
         """Write what is left of the log into the file."""
@@ -183,6 +189,18 @@ class Store:
             yield
         except sqlite3.Error as error:
             raise InputError(f"{self._path}: cannot be {done} as the results of a sweep ({error})") from None
+
+
+def _when_free(do: Callable[[], None]) -> None:
+    """Again and again while another process has the file to itself: SQLite does not wait while one makes the log."""
+    until = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            return do()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_LOOK_SECONDS)
 
 
 def _foreign(application: int) -> str:
