@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
 
+from tpusim.commands.json_output import JsonOutput
 from tpusim.errors import InputError, did_you_mean
-from tpusim.files import probe, write
 from tpusim.report import compare_tables as tables
 from tpusim.report.compare_results import ORDERS, Compared
 from tpusim.report.load import RESULT_FILE, read_result
-from tpusim.terminal import Nowhere, errors_reported, say, show
+from tpusim.terminal import errors_reported, show
 
 EXAMPLE = "Example: tpusim compare results/resnet50 run.json"
 
@@ -41,16 +40,11 @@ def compare(
             raise InputError(
                 f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}"
             )
-        if json == "-" and isinstance(sys.stdout, Nowhere):
-            raise InputError("--json -: standard output is closed; give a file")
-        if json not in (None, "-"):
-            probe(Path(str(json)))
+        output = JsonOutput(json)
+        output.check()
         compared = Compared(read_result(before), read_result(after))
-        if json == "-":
-            say(sys.stdout, tables.to_json(compared))
-        elif json is not None:
-            write(Path(json), f"{tables.to_json(compared)}\n".encode())
-        _report(compared, [str(before), str(after)], sort, sys.stderr if json == "-" else sys.stdout)
+        output.put(tables.to_json(compared))
+        _report(compared, [str(before), str(after)], sort, output.words_to)
 
 
 def _report(compared: Compared, names: list[str], sort: str, stream: TextIO) -> None:

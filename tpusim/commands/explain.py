@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
 
+from tpusim.commands.json_output import JsonOutput
 from tpusim.commands.options import BatchOption, ChangesOption, HardwareOption, LoweringOption, WorkloadOption
 from tpusim.errors import InputError
 from tpusim.explain.bottleneck import Bottleneck, find_bottleneck
@@ -21,7 +21,7 @@ from tpusim.report.explain_lowering import WIDTH, lowering_text
 from tpusim.report.formats import KNOWN
 from tpusim.screen import Meter
 from tpusim.simulation import select_layers
-from tpusim.terminal import Nowhere, errors_reported, interruption_told, say, show
+from tpusim.terminal import errors_reported, interruption_told, say, show
 from tpusim.workload import Workload, load_workload
 
 EXAMPLE = "Example: tpusim explain resnet50 --layer conv1"
@@ -51,20 +51,17 @@ def explain(
     with errors_reported(), interruption_told():
         work = load_workload(workload, batch=batch)
         case = Case(_chosen(work, layer), batch, load_hardware(hardware, changes or []))
-        file = _json_file(json)
-        for each in filter(None, (file, _picture_file(out))):
-            probe(each)
+        output = JsonOutput(json)
+        output.check()
+        if _picture_file(out):
+            probe(Path(str(out)))
         with Meter(len(relaxations(case))) as meter:
             found = find_bottleneck(case, lowering, meter.show)
-        if file:
-            write(file, f"{to_json(found, work.name)}\n".encode())
-        if json == "-":
-            say(sys.stdout, to_json(found, work.name))
-        report_to = sys.stderr if json == "-" else sys.stdout
-        _report(found, work.name, report_to)
+        output.put(to_json(found, work.name))
+        _report(found, work.name, output.words_to)
         if out:
             _draw(found, work.name, out)
-            say(report_to, "", str(out))
+            say(output.words_to, "", str(out))
 
 
 def _chosen(work: Workload, name: str | None) -> Layer:
@@ -77,12 +74,6 @@ def _chosen(work: Workload, name: str | None) -> Layer:
         names = ", ".join(layer.name for layer in found[:8]) + (", ..." if len(found) > 8 else "")
         raise InputError(f"one layer at a time is explained; {work.name} has {len(work.layers)}, {which}: {names}")
     return found[0]
-
-
-def _json_file(json: str | None) -> Path | None:
-    if json == "-" and isinstance(sys.stdout, Nowhere):
-        raise InputError("--json -: standard output is closed; give a file")
-    return Path(json) if json not in (None, "-") else None
 
 
 def _picture_file(out: Path | None) -> Path | None:

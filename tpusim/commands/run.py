@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tpusim.commands.json_output import JsonOutput
 from tpusim.commands.options import (
     BatchOption,
     ChangesOption,
@@ -17,7 +17,7 @@ from tpusim.commands.options import (
     SeedOption,
     WorkloadOption,
 )
-from tpusim.errors import CheckFailed, InputError
+from tpusim.errors import CheckFailed
 from tpusim.files import probe, write
 from tpusim.hardware import load_hardware
 from tpusim.outcome import ENGINES
@@ -25,7 +25,7 @@ from tpusim.report import tables
 from tpusim.report.load import RESULT_FILE
 from tpusim.screen import Progress, report
 from tpusim.simulation import select_layers, simulate
-from tpusim.terminal import Nowhere, errors_reported, say
+from tpusim.terminal import errors_reported
 from tpusim.workload import load_workload
 
 EXAMPLE = "Example: tpusim run resnet50 --batch 8 --set array.size=256 --json run.json"
@@ -56,11 +56,11 @@ def run(
     with errors_reported():
         machine = load_hardware(hardware, changes or [])
         work = select_layers(load_workload(workload, batch=batch), layers)
-        files = _json_files(json, out)
-        for file in files:
-            probe(file, make_folder=file.parent == out)
-        report_to = sys.stderr if json == "-" else sys.stdout
-        with Progress(work, report_to) as progress:
+        output = JsonOutput(json)
+        output.check(made=out)
+        if out is not None:
+            probe(out / RESULT_FILE, make_folder=True)
+        with Progress(work, output.words_to) as progress:
             result = simulate(
                 work,
                 machine,
@@ -71,17 +71,9 @@ def run(
                 progress=progress,
                 watch=progress.watch,
             )
-        for file in files:
-            write(file, f"{result.to_json()}\n".encode())
-        if json == "-":
-            say(sys.stdout, result.to_json())
-        report(report_to, work, result)
+        if out is not None:
+            write(out / RESULT_FILE, f"{result.to_json()}\n".encode())
+        output.put(result.to_json())
+        report(output.words_to, work, result)
         if not result.correct:
             raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
-
-
-def _json_files(json: str | None, out: Path | None) -> list[Path]:
-    if json == "-" and isinstance(sys.stdout, Nowhere):
-        raise InputError("--json -: standard output is closed; give a file")
-    files = [Path(json)] if json is not None and json != "-" else []
-    return files if out is None else [*files, out / RESULT_FILE]

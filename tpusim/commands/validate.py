@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -10,14 +9,15 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
+from tpusim.commands.json_output import JsonOutput
 from tpusim.commands.options import FormatOption
 from tpusim.commands.plot import write_pictures
 from tpusim.errors import InputError, did_you_mean
-from tpusim.files import probe, write
+from tpusim.files import probe
 from tpusim.report import validation_tables as tables
 from tpusim.report.formats import known_formats
 from tpusim.screen import Meter
-from tpusim.terminal import Nowhere, errors_reported, interruption_told, say, show
+from tpusim.terminal import errors_reported, interruption_told, say, show
 from tpusim.validation.cases import SET_NAMES, NumberSet, number_sets
 from tpusim.validation.compare import Comparison, compare
 
@@ -45,21 +45,15 @@ def validate(
     """
     with errors_reported(), interruption_told():
         chosen, kinds = _chosen(sets or []), known_formats(formats)
-        file = None if json in (None, "-") else Path(str(json))
-        if json == "-" and isinstance(sys.stdout, Nowhere):
-            raise InputError("--json -: standard output is closed; give a file")
-        if file:
-            probe(file)
+        output = JsonOutput(json)
+        output.check()
         for stem in dict.fromkeys(each.picture for each in chosen) if out else ():
             probe(Path(str(out)) / f"{stem}.png", make_folder=True)
         comparisons = _compared(chosen, changes or [])
-        if file:
-            write(file, f"{tables.to_json(comparisons)}\n".encode())
-        if json == "-":
-            say(sys.stdout, tables.to_json(comparisons))
-        _report(comparisons, sys.stderr if json == "-" else sys.stdout)
+        output.put(tables.to_json(comparisons))
+        _report(comparisons, output.words_to)
         if out:
-            _draw(comparisons, out, kinds, sys.stderr if json == "-" else sys.stdout)
+            _draw(comparisons, out, kinds, output.words_to)
 
 
 def _chosen(names: Sequence[str]) -> list[NumberSet]:
