@@ -1,0 +1,59 @@
+"""Nothing published moves unseen: every figure of the shipped networks, of `validate` and of a sweep, as goldens.
+
+A line a run: what it is, the totals that people quote, and a digest of every figure of every layer.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tpusim import cli, load_hardware, load_workload, simulate
+
+NETWORKS = (
+    "alexnet", "densenet121", "gemm_suite", "googlenet", "resnet18", "resnet50", "vgg16", "yolov2", "zfnet",
+)  # fmt: skip
+HEADER = "network batch: cycles, passes, HBM bytes read, written, words read, written, peak, digest of everything"
+
+
+def published(network: str, batch: int, machine: str) -> str:
+    """The line of one run."""
+    result = simulate(load_workload(network, batch=batch), load_hardware(machine), check=False).to_dict()
+    total, layers = result["total"], result["layers"]
+    del total["wall_seconds"]
+    memory = total["vector_memory"]
+    told = (total["cycles"], total["passes"], total["hbm_read_bytes"], total["hbm_write_bytes"])
+    told += (memory["reads"], memory["writes"], memory["peak_bytes"])
+    digest = sha256(json.dumps([total, layers], sort_keys=True).encode()).hexdigest()[:16]
+    return f"{network} {batch}: {', '.join(map(str, told))}, {digest}"
+
+
+def run(*words: str) -> None:
+    """A command of tpusim that must succeed."""
+    done = CliRunner().invoke(cli.app, words)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("machine", ["tpu_v2", "tpu_v2_core", "tpu_v3_core"])
+def test_every_figure_of_every_layer(machine: str, golden: Callable[[str, str], None]) -> None:
+    lines = [published(network, batch, machine) for batch in (1, 8) for network in NETWORKS]
+    golden(f"networks_{machine}.txt", "\n".join((HEADER, *lines, "")))
+
+
+def test_every_row_of_validate(golden: Callable[[str, str], None], tmp_path: Path) -> None:
+    run("validate", "--json", str(tmp_path / "rows.json"))
+    sets = json.loads((tmp_path / "rows.json").read_text())["sets"]
+    lines = [f"{each['name']} {row['name']}: {row['ours']:.10g}" for each in sets for row in each["rows"]]
+    golden("validate.txt", "\n".join((*lines, "")))
+
+
+def test_every_row_of_a_sweep(golden: Callable[[str, str], None], tmp_path: Path) -> None:
+    run("sweep", "word_size", "--out", str(tmp_path), "--workers", "1")
+    with (tmp_path / "points.csv").open(newline="") as file:
+        golden("sweep_word_size.txt", "".join(f"{', '.join(row)}\n" for row in csv.reader(file)))
