@@ -10,9 +10,9 @@ from typing import Any
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
-from tpusim import cli
-from tpusim.report.sweep_export import point_columns
-from tpusim.result import LayerResult, Mismatch, Result, total_of
+from tpusim.cli import app as cli
+from tpusim.report.tables.sweep_export import point_columns
+from tpusim.result.records import LayerResult, Mismatch, Result, total_of
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 LONG = "features.denseblock1.denselayer2.and.a.name.that.never.seems.to.come.to.its.end.conv1"

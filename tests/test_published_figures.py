@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tpusim import cli, load_hardware, load_workload, simulate
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.cli import app as cli
 
 NETWORKS = (
     "alexnet", "densenet121", "gemm_suite", "googlenet", "resnet18", "resnet50", "vgg16", "yolov2", "zfnet",

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "tpusim"
-LAYERS = [
-    ["cli", "__main__", "__init__"],
-    ["commands"],
-    ["screen"],
-    ["report"],
-    ["sweep"],
-    ["explain"],
-    ["simulation", "validation"],
-    ["outcome"],
-    ["layer_result", "check"],
-    ["engine"],
-    ["machine"],
-    ["lowering"],
-    ["program"],
-    ["reference"],
-    ["workload", "hardware"],
-    ["terminal", "files", "extras"],
-    ["result", "version", "fields", "checks", "yaml_source", "yaml_document"],
-    ["errors", "units"],
-]
-"""From the top down; a module may import from its own place in the list and below."""
+from tests import ROOT
 
+PACKAGE = ROOT / "tpusim"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
+TOP = ("__init__", "__main__")
+"""The package's own face: it hands names on."""
 
 
-def level(module: str) -> int:
-    """The place of `tpusim.<module>` in LAYERS."""
-    top = module.split(".")[0] or "__init__"
-    return next(index for index, names in enumerate(LAYERS) if top in names)
+def rooms(inside: str) -> list[list[str]]:
+    """The rooms of docs/architecture.md from the top down; those on one line stand side by side."""
+    block = re.search(rf"```rooms{f' {inside}' if inside else ''}\n(.*?)```", ARCHITECTURE, re.S)
+    assert block is not None
+    return [re.split(r"\s{2,}", line)[0].split() for line in block[1].splitlines()]
+
+
+def level(room: str, floors: list[list[str]]) -> int:
+    return next(index for index, names in enumerate(floors) if room in names)
 
 
 def imports(path: Path) -> set[str]:
@@ -47,27 +36,37 @@ def imports(path: Path) -> set[str]:
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, "absolute imports only"
-            submodules = {f"{node.module}.{name.name}" for name in node.names}
-            modules = {
-                name for name in submodules if (PACKAGE.parent / name.replace(".", "/")).with_suffix(".py").exists()
-            }
-            found |= modules or {node.module}
+            found |= {_module(node.module, name.name) for name in node.names}
     return {name.removeprefix("tpusim").lstrip(".") for name in found if name.split(".")[0] == "tpusim"}
 
 
+def _module(module: str, name: str) -> str:
+    """`from module import name` means the module of that name, if there is one."""
+    below = (ROOT / module.replace(".", "/") / name).with_suffix(".py")
+    return f"{module}.{name}" if below.exists() or below.with_suffix("").is_dir() else module
+
+
+def test_every_folder_is_a_room() -> None:
+    named = {room for floor in rooms("") for room in floor}
+    assert named == {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+
+
+@pytest.mark.parametrize("inside", ["", "machines.tpu"])
 @pytest.mark.parametrize("module", MODULES, ids=str)
-def test_imports_run_downward(module: Path) -> None:
+def test_imports_run_downward(module: Path, inside: str) -> None:
+    prefix = f"{inside}." if inside else ""
     own = ".".join(module.parts)
+    if own in TOP or not own.startswith(prefix):
+        return
+    floors, room = rooms(inside), own.removeprefix(prefix).split(".")[0]
+    if room == "__init__":
+        return
     for other in imports(PACKAGE / module.with_suffix(".py")):
-        assert level(other) >= level(own), f"{own} imports {other}"
+        if other.startswith(prefix) and (below := other.removeprefix(prefix).split(".")[0]):
+            assert room == below or level(below, floors) > level(room, floors), f"{own} imports {other}"
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.parts[0] == "machine"], ids=str)
-def test_units_of_the_machine_never_import_one_another(module: Path) -> None:
-    assert not any(other.startswith("machine") for other in imports(PACKAGE / module.with_suffix(".py")))
-
-
-DATA_PATH = {f"engine.register.{name}" for name in ("lanes", "array", "weights", "deserializers")}
+DATA_PATH = {f"machines.tpu.register.{name}" for name in ("lanes", "array", "weights", "deserializers")}
 
 
 @pytest.mark.parametrize("unit", sorted(DATA_PATH))
@@ -76,11 +75,17 @@ def test_units_of_the_data_path_meet_only_in_wires(unit: str) -> None:
 
 
 def test_the_reference_shares_no_code() -> None:
-    assert imports(PACKAGE / "reference.py") <= {"errors", "workload"}
+    for path in (PACKAGE / "reference").glob("*.py"):
+        assert {name.split(".")[0] for name in imports(path)} <= {"base", "network", "reference"}
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "cli"], ids=str)
-def test_only_the_command_line_prints(module: Path) -> None:
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_nothing_prints_past_the_terminal(module: Path) -> None:
+    """`print`, and the streams themselves, are for cli/ alone."""
+    if module.parts[0] == "cli":
+        return
     tree = ast.parse((PACKAGE / module.with_suffix(".py")).read_text())
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     assert not any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
+    named = (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    assert not {"stdout", "stderr"} & set(named)

@@ -5,17 +5,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tpusim.version import __version__
+from tpusim.base.version import __version__
 
 if TYPE_CHECKING:
-    from tpusim.hardware import load_hardware
-    from tpusim.result import Result
-    from tpusim.simulation import simulate
-    from tpusim.workload import load_workload
+    from tpusim.flow.simulation import simulate
+    from tpusim.machines.tpu.description import load_hardware
+    from tpusim.network.workload import load_workload
+    from tpusim.result.records import Result
 
 __all__ = ["Result", "__version__", "load_hardware", "load_workload", "simulate"]
 
-_MODULES = {"Result": "result", "load_hardware": "hardware", "load_workload": "workload", "simulate": "simulation"}
+_MODULES = {
+    "Result": "result.records",
+    "load_hardware": "machines.tpu.description",
+    "load_workload": "network.workload",
+    "simulate": "flow.simulation",
+}
 
 
 def __getattr__(name: str) -> Any:

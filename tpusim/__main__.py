@@ -8,7 +8,7 @@ _INTERRUPTED = 130
 def main() -> None:
     """Ctrl-C while the command is still being imported ends it without a traceback."""
     try:
-        from tpusim import cli
+        from tpusim.cli import app as cli
     except KeyboardInterrupt:
         os._exit(_INTERRUPTED)
     cli.main()

@@ -11,7 +11,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from tpusim.errors import InputError
+from tpusim.base.errors import InputError
 
 _ASSETS = files("tpusim.report.page") / "assets"
 _COMMON = ("dom", "format", "scale", "selection", "figure", "axis", "states", "table")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tpusim.hardware import Hardware
-from tpusim.report import tables
+from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+from tpusim.machines.tpu.description import Hardware
 from tpusim.report.page.states import STATES, states_of
-from tpusim.result import Result
-from tpusim.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+from tpusim.report.tables import run as tables
+from tpusim.result.records import Result
 
 _UNIT_OF = {
     "array.rows": "PEs",

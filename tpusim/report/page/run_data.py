@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tpusim.errors import InputError
-from tpusim.report import tables
+from tpusim.base.errors import InputError
 from tpusim.report.page import machine, run_words
 from tpusim.report.page.columns import Bar, Column
 from tpusim.report.page.states import STATES, states_of
-from tpusim.report.roofline import hardware_of, peaks_of
-from tpusim.result import LayerResult, Result, Total
+from tpusim.report.plots.roofline import hardware_of, peaks_of
+from tpusim.report.tables import run as tables
+from tpusim.result.records import LayerResult, Result, Total
 
 _UNITS = {"systolic_array": "systolic array", "preload": "weight path", "vector_unit": "vector unit", "hbm": "HBM"}
 """What the page calls the units but the ports."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpusim.hardware import Hardware
+from tpusim.machines.tpu.description import Hardware
 from tpusim.report.page.states import STATES, states_of
-from tpusim.report.roofline import Peaks, memory_roof
-from tpusim.report.tables import (
+from tpusim.report.plots.roofline import Peaks, memory_roof
+from tpusim.report.tables.run import (
     BYTES,
     COUNTS,
     MEMORY,
@@ -18,8 +18,8 @@ from tpusim.report.tables import (
     three_digits,
     word_notice,
 )
-from tpusim.report.tables import verdict as verdict_text
-from tpusim.result import LayerResult, Result
+from tpusim.report.tables.run import verdict as verdict_text
+from tpusim.result.records import LayerResult, Result
 
 Part = str | dict[str, int]
 Sentence = list[Part]

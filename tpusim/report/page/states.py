@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tpusim.result import LayerResult, Total
+from tpusim.result.records import LayerResult, Total
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tpusim.report import tables
 from tpusim.report.page.columns import Column, Style
 from tpusim.report.page.states import STATES
 from tpusim.report.page.sweep_file import SweepPoints, magnitude
-from tpusim.result import STALL_CAUSES
-from tpusim.sweep.column import DIRECTIONS, MAXIMIZE, MINIMIZE
+from tpusim.report.tables import run as tables
+from tpusim.result.records import STALL_CAUSES
+from tpusim.study.sweep.column import DIRECTIONS, MAXIMIZE, MINIMIZE
 
 _FINISHED_FIRST = ("time_us", "tflops", "pe_utilization", "port_idle_ratio")
 _BETTER = {MINIMIZE: -1, MAXIMIZE: 1, None: 0}

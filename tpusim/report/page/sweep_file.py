@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from tpusim.errors import InputError
-from tpusim.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+from tpusim.base.errors import InputError
+from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 
 POINTS_FILE = "points.csv"
 MOST_POINTS = 20_000

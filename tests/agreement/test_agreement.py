@@ -1,0 +1,246 @@
+"""Every level computes the same values: one test class, and each level overrides one method."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, currently_in_test_context, example, given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import conv, convs, gemms, layers, machine, machines, small_layers
+from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill
+from tpusim.network.workload import Conv2d, Gemm, load_workload
+from tpusim.reference import oracle as reference
+from tpusim.reference.oracle import Tensor
+
+Layer = Conv2d | Gemm
+MOST_WORK = 40_000
+CASES = int(os.environ.get("TPUSIM_CASES", "1000"))
+"""Random machines and layers on which the engines must agree; for a proof by hand, many more."""
+
+
+def suppose(condition: bool) -> None:
+    """Give a random case up; one written by hand must not need that."""
+    if currently_in_test_context():
+        assume(condition)
+    assert condition
+
+
+def lowered(layer: Layer, batch: int, hardware: Hardware, most_work: int = MOST_WORK) -> Program:
+    """The Program, or give the case up when the layer cannot fit or would be long."""
+    suppose(layer.macs(batch) / hardware.pes < most_work)
+    try:
+        return lower(layer, batch, hardware)[1]
+    except CapacityError as error:
+        assert_enough_is_enough(layer, batch, hardware, str(error))
+        suppose(False)
+        raise
+
+
+def assert_enough_is_enough(layer: Layer, batch: int, hardware: Hardware, message: str) -> None:
+    """The capacity the error asks for is the least that does."""
+    match = re.search(r"vector_memory.capacity to at least (\d+) B", message)
+    assert match is not None, message
+    need = int(match[1])
+    memory = hardware.vector_memory.model_copy(update={"capacity_bytes": need})
+    lower(layer, batch, hardware.model_copy(update={"vector_memory": memory}))
+    less = hardware.vector_memory.model_copy(update={"capacity_bytes": need - 1})
+    with pytest.raises(CapacityError):
+        lower(layer, batch, hardware.model_copy(update={"vector_memory": less}))
+
+
+class Level:
+    """What every level must do; `outputs` computes a layer's ofmap [c_out, h, w, n]."""
+
+    def outputs(self, layer: Layer, batch: int, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def check(self, layer: Layer, batch: int, hardware: Hardware) -> None:
+        ifmap, filter_ = reference.operands(layer, batch, seed=1)
+        actual = self.outputs(layer, batch, hardware, ifmap, filter_)
+        np.testing.assert_array_equal(actual, by_hand(layer, ifmap, filter_))
+
+    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
+    @example(layer=conv(4, 5, 4, 3), batch=2, hardware=machine())
+    @example(layer=conv(2, 5, 4, 3), batch=2, hardware=machine())
+    @example(layer=conv(1, 1, 1, 1, padding=3, stride=2), batch=1, hardware=machine(1, 1, word_elements=1))
+    def test_random_layers_on_random_machines(self, layer: Layer, batch: int, hardware: Hardware) -> None:
+        self.check(layer, batch, hardware)
+
+    @pytest.mark.parametrize("multi_tile", range(1, 10))
+    def test_any_number_of_stacked_taps(self, multi_tile: int) -> None:
+        self.check(conv(2, 6, 5, 3, padding=1), 3, machine(20, 6, multi_tile=multi_tile))
+
+    @pytest.mark.parametrize("order", ["block_major", "filter_major"])
+    def test_either_loop_order_in_tight_memory(self, order: str) -> None:
+        self.check(conv(5, 6, 5, 3, padding=1), 3, machine(capacity_words=100, loop_order=order))
+
+    def test_stride_wider_than_the_kernel(self) -> None:
+        self.check(conv(3, 11, 3, 2, stride=4), 2, machine())
+
+    def test_grouped_and_depthwise(self) -> None:
+        self.check(conv(6, 5, 6, 3, padding=1, groups=6), 4, machine())
+        self.check(conv(6, 5, 9, 3, padding=1, groups=3), 4, machine())
+
+
+class TestReference(Level):
+    """The oracle itself, against nested loops."""
+
+    def outputs(self, layer: Layer, batch: int, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Tensor:
+        return reference.compute(layer, ifmap, filter_)
+
+
+class TestDataPath(Level):
+    """The Program, through the vector memories."""
+
+    def outputs(self, layer: Layer, batch: int, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Tensor:
+        return datapath.run(lowered(layer, batch, hardware), hardware, ifmap, filter_)
+
+
+class TestRegister(Level):
+    """Every register, clock by clock: what leaves the bottom of the array."""
+
+    def outputs(self, layer: Layer, batch: int, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Tensor:
+        return register.run(lowered(layer, batch, hardware, 1_600), hardware, ifmap, filter_)[1]
+
+
+class TestTorch(Level):
+    """A further witness where PyTorch is installed."""
+
+    def outputs(self, layer: Layer, batch: int, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Tensor:
+        torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
+        x, f = (torch.from_numpy(np.ascontiguousarray(t)).double() for t in (ifmap, filter_))
+        x, f = x.permute(3, 0, 1, 2), f.permute(0, 3, 1, 2)
+        shape = (
+            {k: getattr(layer, k) for k in ("stride", "padding", "dilation", "groups")}
+            if isinstance(layer, Conv2d)
+            else {}
+        )
+        out = torch.nn.functional.conv2d(x, f, **shape).permute(1, 2, 3, 0)
+        return np.asarray(out.numpy(), dtype=np.float32)
+
+
+def by_hand(layer: Layer, ifmap: Tensor, filter_: Tensor) -> Tensor:
+    """The definition, one tap and one output pixel at a time, in float64."""
+    if isinstance(layer, Gemm):
+        sums = np.einsum("nk,km->nm", filter_[:, 0, 0].astype(np.float64), ifmap[:, 0, 0])
+        return sums[:, None, None].astype(np.float32)
+    (sh, sw), (ph, pw), (dh, dw) = layer.stride, layer.padding, layer.dilation
+    _, height, width, images = ifmap.shape
+    per_group = layer.out_channels // layer.groups
+    out = np.zeros((layer.out_channels, layer.out_height, layer.out_width, images))
+    for g in range(layer.groups):
+        filters = slice(g * per_group, (g + 1) * per_group)
+        inputs = slice(g * filter_.shape[3], (g + 1) * filter_.shape[3])
+        for y, x, i, j in np.ndindex(layer.out_height, layer.out_width, *layer.kernel):
+            row, col = y * sh + i * dh - ph, x * sw + j * dw - pw
+            if 0 <= row < height and 0 <= col < width:
+                out[filters, y, x] += filter_[filters, i, j].astype(np.float64) @ ifmap[inputs, row, col]
+    return out.astype(np.float32)
+
+
+class Clock:
+    """What every engine that keeps time must satisfy; `timing` runs one Program."""
+
+    def timing(self, program: Program, hardware: Hardware) -> Timing:
+        raise NotImplementedError
+
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
+    def test_accounts_and_bounds(self, layer: Layer, batch: int, hardware: Hardware) -> None:
+        program = lowered(layer, batch, hardware)
+        timing = self.timing(program, hardware)
+        for unit, account in timing.units.items():
+            assert sum(account.values()) == timing.cycles, unit
+            assert min(account.values()) >= 0, (unit, account)
+        assert timing.cycles >= layer.macs(batch) / hardware.pes
+        assert timing.cycles >= self.port_bound(program)
+        assert timing.cycles >= hbm_bytes(program) / hardware.hbm_bytes_per_cycle
+        assert timing.reads + timing.writes <= timing.cycles * hardware.lanes
+        assert timing == self.timing(program, hardware)
+
+    @staticmethod
+    def port_bound(program: Program) -> int:
+        """Every slot that streams, and every word that transfers, take of lane 0's one port."""
+        streams = sum(step.words * (2 + step.accumulate) for step in program.streams)
+        return streams + sum(getattr(step, "words", 0) for step in program.steps if hasattr(step, "hbm_bytes"))
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(layer=st.one_of(convs(), gemms()), batch=st.integers(1, 9), hardware=machines())
+    def test_every_operand_byte_that_is_needed_is_read(self, layer: Layer, batch: int, hardware: Hardware) -> None:
+        program = lowered(layer, batch, hardware)
+        size = hardware.vector_memory.element_bytes
+        filters = int(np.prod(program.filter_shape)) * size
+        outputs = int(np.prod(program.ofmap_shape)) * size
+        needed = touched(layer, batch) * size
+        reads, fills, spills = (
+            sum(step.hbm_bytes for step in program.steps if isinstance(step, kind))
+            for kind in (FilterFill, IfmapFill, Spill)
+        )
+        assert reads >= filters
+        assert fills >= needed
+        assert spills >= outputs
+
+
+class TestEventClock(Clock):
+    """The event engine."""
+
+    def timing(self, program: Program, hardware: Hardware) -> Timing:
+        return event.run(program, hardware)
+
+
+class TestEnginesAgree:
+    """Event engine == register engine: cycles, every unit's split, port accesses; and the values are right."""
+
+    @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        layer=small_layers(),
+        batch=st.integers(1, 9),
+        hardware=machines(16, st.sampled_from([1, 2, 3, 4, 8, 16])),
+    )
+    def test_to_the_cycle(self, layer: Layer, batch: int, hardware: Hardware) -> None:
+        program = lowered(layer, batch, hardware, 800)
+        expected = event.run(program, hardware)
+        suppose(expected.cycles < 12_000)
+        ifmap, filter_ = reference.operands(layer, batch, seed=2)
+        timing, ofmap = register.run(program, hardware, ifmap, filter_)
+        assert timing == expected
+        assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
+        np.testing.assert_array_equal(ofmap, reference.compute(layer, ifmap, filter_))
+
+    @pytest.mark.parametrize(("network", "name"), [("alexnet", "conv5"), ("resnet18", "layer4.0.conv1")])
+    def test_on_the_whole_machine(self, network: str, name: str) -> None:
+        """128 x 128, words of 8; scripts/prove does every layer."""
+        layer = next(layer for layer in load_workload(network, batch=1).layers if layer.name == name)
+        hardware = load_hardware("tpu_v2")
+        program = lower(layer, 1, hardware)[1]
+        ifmap, filter_ = reference.operands(layer, 1, seed=0)
+        timing, ofmap = register.run(program, hardware, ifmap, filter_)
+        assert timing == event.run(program, hardware)
+        np.testing.assert_array_equal(ofmap, reference.compute(layer, ifmap, filter_))
+
+
+def hbm_bytes(program: Program) -> int:
+    return sum(getattr(step, "hbm_bytes", 0) for step in program.steps)
+
+
+def touched(layer: Layer, batch: int) -> int:
+    """Ifmap elements that some tap of some output touches, by marking them."""
+    if isinstance(layer, Gemm):
+        return layer.m * layer.k
+    marks = np.zeros((layer.in_height, layer.in_width), dtype=bool)
+    for y, x, i, j in np.ndindex(layer.out_height, layer.out_width, *layer.kernel):
+        row = y * layer.stride[0] + i * layer.dilation[0] - layer.padding[0]
+        col = x * layer.stride[1] + j * layer.dilation[1] - layer.padding[1]
+        if 0 <= row < layer.in_height and 0 <= col < layer.in_width:
+            marks[row, col] = True
+    return int(marks.sum()) * layer.in_channels * batch

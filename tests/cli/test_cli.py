@@ -1,0 +1,546 @@
+"""The command: exit codes, messages, files, and what a pipe sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tpusim.base.errors import DeadlockError
+from tpusim.base.version import __version__
+from tpusim.cli import app as cli
+from tpusim.cli import screen
+from tpusim.cli.commands import run as run_command
+from tpusim.flow.simulation import simulate
+from tpusim.machines.tpu import event, register
+from tpusim.result.records import Mismatch
+
+WORKLOAD = """\
+name: small
+layers:
+  - {name: conv1, op: conv2d, in_channels: 3, in_height: 6, in_width: 6,
+     out_channels: 5, kernel: 3, padding: 1}
+  - {name: fc, op: gemm, m: batch, n: 7, k: 9}
+"""
+COMMANDS = [each.name or each.callback.__name__ for each in cli.app.registered_commands if each.callback]
+TINY = ("--hardware", "tiny_4x4", "--batch", "2")
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs where there is one small workload, one directory, and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(WORKLOAD)
+    Path("folder").mkdir()
+
+
+def tpusim(*arguments: str, stdin: str | None = None) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(cli.app, arguments, input=stdin)
+
+
+def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    words = [sys.executable, "-m", "tpusim", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def run_small(*arguments: str) -> Result:
+    return tpusim("run", "small.yaml", *TINY, *arguments)
+
+
+def files() -> list[str]:
+    return sorted(path.name for path in Path().rglob("*"))
+
+
+UNTOUCHED = ["folder", "small.yaml"]
+
+BAD_INPUT: list[tuple[list[str], str]] = [
+    (["rum"], "did you mean"),
+    (["--nonsense"], "no such option"),
+    (["run"], "missing argument"),
+    (["run", "resnet5"], "did you mean resnet50"),
+    (["run", "missing.yaml"], "no such file"),
+    (["run", "folder"], "is a directory"),
+    (["run", "small.yaml", "extra"], "extra"),
+    (["run", "small.yaml", "--layer"], "--layer"),
+    (["run", "small.yaml", "--hardware", "tpu_v3"], "did you mean tpu_v2"),
+    (["run", "small.yaml", "--hardware", "small.yaml"], "layers"),
+    (["run", "small.yaml", "--batch", "0"], "out of range"),
+    (["run", "small.yaml", "--batch", "-1"], "out of range"),
+    (["run", "small.yaml", "--batch", "abc"], "--batch"),
+    (["run", "small.yaml", "--batch", "1.5"], "--batch"),
+    (["run", "small.yaml", "--batch", "9" * 30], "out of range"),
+    (["run", "small.yaml", "--seed", "-1"], "--seed"),
+    (["run", "small.yaml", "--layers", "nothing*"], "no layer of small matches"),
+    (["run", "small.yaml", "--layers", ""], "no layer of small matches"),
+    (["run", "small.yaml", "--lowering", "channel_frist"], "did you mean channel_first"),
+    (["run", "small.yaml", "--engine", "evnt"], "did you mean event"),
+    (["run", "small.yaml", "--set", "array.rows"], "PATH=VALUE"),
+    (["run", "small.yaml", "--set", "array.rowz=4"], "did you mean array.rows"),
+    (["run", "small.yaml", "--set", "array.rows=0"], "array.rows"),
+    (["run", "small.yaml", "--set", "array.rows=four"], "array.rows"),
+    (["run", "small.yaml", "--set", "clock=700"], "unit"),
+    (["run", "small.yaml", "--set", "=4"], "--set"),
+    (["run", "small.yaml", "--set", ""], "--set"),
+    (["run", "small.yaml", "--json", "folder"], "is a directory"),
+    (["run", "small.yaml", "--json", ""], "cannot be written"),
+    (["run", "small.yaml", "--json", "nowhere/run.json"], "cannot be written"),
+    (["run", "small.yaml", "--json", "small.yaml/run.json"], "cannot be written"),
+    (["run", "small.yaml", "--json", "x" * 300], "cannot be written"),
+    (["run", "small.yaml", "--json", "a\0b"], "cannot be written"),
+    (["run", "small.yaml", "--out", "small.yaml"], "cannot be written"),
+    (["run", "small.yaml", "--out", "small.yaml/deep/er"], "cannot be written"),
+    (["trace", "small.yaml"], "a trace of lanes shows one layer; --layers leaves"),
+    (["trace", "small.yaml", "--layers", "fc", "--out", "trace.gif"], ".vcd, .perfetto-trace, .pftrace, not as .gif"),
+    (["trace", "small.yaml", "--layers", "fc", "--out", "trace"], "no suffix"),
+    (["trace", "small.yaml", "--layers", "fc", "--out", "nowhere/trace.txt"], "cannot be written"),
+    (["trace", "small.yaml", "--layers", "fc", "--from", "9", "--to", "8"], "--to 8 comes before --from 9"),
+    (["trace", "small.yaml", "--layers", "fc", "--from", "1000000"], "the layer has"),
+    (["trace", "small.yaml", "--layers", "fc", "--from", "-1"], "--from"),
+    (["trace", "small.yaml", "--layers", "fc", "--lowering", "row_first"], "unknown lowering"),
+    (["trace", "alexnet", "--layers", "conv5", "--out", "trace.png"], "a picture holds 2,000 cycles"),
+    (["plot"], "missing argument"),
+    (["plot", "nothing", "--format", "pgn"], "did you mean png"),
+    (["plot", "nothing"], "no such file"),
+    (["plot", "folder"], "no such file"),
+    (["plot", "small.yaml"], "not a tpusim result"),
+    (["list", "everything"], "everything"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD_INPUT, ids=lambda value: str(value)[:60])
+def test_bad_input_is_one_message_and_exit_code_2(arguments: list[str], says: str) -> None:
+    result = tpusim(*arguments)
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr.lower() or says in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert files() == UNTOUCHED
+
+
+@pytest.mark.parametrize("text", ["", "\0", "- a list", "name: x", "{", "name: [", "layers: []\nname: x", "\udcff"])
+def test_bad_standard_input(text: str) -> None:
+    shown = command("run", "-", *TINY, input=text.encode("utf-8", "surrogateescape").decode("latin-1"))
+    assert shown.returncode == 2
+    assert shown.stderr.startswith("Error: <stdin>:")
+    assert "Traceback" not in shown.stderr
+    assert shown.stdout == ""
+
+
+def test_every_problem_of_a_file_is_told() -> None:
+    Path("bad.yaml").write_text("name: bad\nlayers:\n  - {name: a, op: gem, m: 1}\n  - {name: b, op: gemm, m: 0}\n")
+    lines = tpusim("run", "bad.yaml").stderr.splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith("Error: bad.yaml:") for line in lines)
+
+
+def test_a_layer_that_cannot_fit_is_named_and_no_file_is_left() -> None:
+    result = run_small("--set", "vector_memory.capacity=8 B", "--out", "deep/er")
+    assert result.exit_code == 2
+    assert "layer " in result.stderr
+    assert files() == UNTOUCHED
+
+
+def test_in_a_process_of_its_own() -> None:
+    good = command("run", "small.yaml", *TINY)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "0 wrong." in good.stdout
+    bad = command("run", "small.yaml", "--batch", "0")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("Error: ")
+    assert bad.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_help_has_an_example(name: str | None) -> None:
+    result = tpusim(*([name] if name else []), "--help")
+    assert result.exit_code == 0
+    assert "Example: tpusim " in result.stdout
+
+
+def test_every_example_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order; only the check of all of ResNet-50 is left out."""
+    monkeypatch.setattr(run_command, "simulate", partial(simulate_unchecked, simulate))
+    examples = [cli.app.info.epilog, *(each.epilog for each in cli.app.registered_commands)]
+    assert len(examples) == len(COMMANDS) + 1
+    for example in examples:
+        assert isinstance(example, str)
+        words = shlex.split(example.removeprefix("Example: tpusim "))
+        result = tpusim(*words)
+        assert result.exit_code == 0, f"{example}: {result.output}"
+
+
+def simulate_unchecked(real: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return real(*arguments, **{**options, "check": False})
+
+
+def test_version() -> None:
+    assert tpusim("--version").stdout == f"tpusim {__version__}\n"
+
+
+def test_run_prints_the_layers_the_total_and_the_verdict() -> None:
+    result = run_small()
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("small, batch 2, on tiny_4x4: channel_first lowering, event engine")
+    assert any(line.startswith("conv1 ") and line.endswith(" ok") for line in lines)
+    assert any(line.startswith("Total: ") for line in lines)
+    outputs = 2 * (5 * 6 * 6 + 7)
+    assert lines[-1] == f"Every output checked: {outputs} of {outputs} elements equal the reference, 0 wrong."
+
+
+def test_without_check() -> None:
+    assert run_small("--no-check").stdout.splitlines()[-1] == "Outputs not checked (--no-check)."
+
+
+def test_partly_used_words_are_told() -> None:
+    assert "Words partly used" not in run_small("--layers", "fc").stdout
+    assert "Words partly used" in tpusim("run", "small.yaml", "--layers", "fc", "--batch", "1").stdout
+
+
+def test_layers_and_set() -> None:
+    result = run_small("--layers", "f*", "--set", "array.rows=2", "--set", "array.cols=8", "--json", "-")
+    data = json.loads(result.stdout)
+    assert [layer["name"] for layer in data["layers"]] == ["fc"]
+    assert data["hardware"]["array"]["rows"] == 2
+    assert data["hardware"]["array"]["cols"] == 8
+
+
+def test_a_workload_from_standard_input() -> None:
+    result = tpusim("run", "-", *TINY, "--json", "-", stdin=WORKLOAD)
+    assert json.loads(result.stdout)["workload"] == "small"
+
+
+def test_json_to_standard_output_is_all_there_is() -> None:
+    shown = command("run", "small.yaml", *TINY, "--json", "-")
+    data = json.loads(shown.stdout)
+    assert (data["tpusim"], data["batch"], len(data["layers"])) == (__version__, 2, 2)
+    assert "Every output checked" in shown.stderr
+
+
+def test_json_and_out_write_the_same_result() -> None:
+    assert run_small("--json", "a.json", "--out", "deep/er").exit_code == 0
+    assert files() == sorted([*UNTOUCHED, "a.json", "deep", "er", "run.json"])
+    assert Path("a.json").read_bytes() == Path("deep/er/run.json").read_bytes()
+
+
+def test_a_result_is_replaced_whole_through_a_link() -> None:
+    Path("old.json").write_text("old")
+    Path("link.json").symlink_to("old.json")
+    assert run_small("--json", "link.json").exit_code == 0
+    assert Path("link.json").is_symlink()
+    assert json.loads(Path("old.json").read_text())["workload"] == "small"
+
+
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    assert run_small("--json", os.devnull).exit_code == 0
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_failed_write_leaves_the_old_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    Path("a.json").write_text("old")
+    monkeypatch.setattr(os, "replace", full)
+    result = run_small("--json", "a.json")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "Error: a.json: cannot be written (No space left on device)\n",
+    )
+    assert Path("a.json").read_text() == "old"
+    assert files() == sorted([*UNTOUCHED, "a.json"])
+
+
+def test_an_unwritable_target_is_found_before_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_command, "simulate", lambda *_, **__: pytest.fail("simulated"))
+    assert run_small("--json", "folder").exit_code == 2
+
+
+def with_simulate(monkeypatch: pytest.MonkeyPatch, then: Callable[..., Any]) -> None:
+    """Let the command call `then` with what simulate returns."""
+    monkeypatch.setattr(run_command, "simulate", lambda *args, **options: then(simulate(*args, **options)))
+
+
+def test_a_wrong_output_is_exit_code_1_and_the_json_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def corrupt(result: Any) -> Any:
+        first = Mismatch((1, 2, 3, 0), ("channel", "row", "col", "image"), 7.0, 9.0)
+        conv1 = replace(result.layers[0], outputs_mismatched=2, first_mismatch=first)
+        total = replace(result.total, outputs_mismatched=2)
+        return replace(result, layers=(conv1, *result.layers[1:]), total=total)
+
+    with_simulate(monkeypatch, corrupt)
+    result = run_small("--json", "a.json")
+    assert result.exit_code == 1
+    assert "layer conv1: 2 of 360 outputs are wrong" in result.stderr
+    assert "ofmap[channel=1, row=2, col=3, image=0] is 9, expected 7" in result.stderr
+    assert "equal the reference, 2 wrong." in result.stdout
+    assert json.loads(Path("a.json").read_text())["layers"][0]["first_mismatch"]["expected"] == 7
+
+
+def test_a_deadlock_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(_: Any) -> None:
+        raise DeadlockError("conv1: the stream waits for a fill that nobody starts")
+
+    with_simulate(monkeypatch, stuck)
+    result = run_small("--out", "deep")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: conv1: the stream waits for a fill that nobody starts\n"
+    assert files() == UNTOUCHED
+
+
+def test_an_interrupt_shows_what_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any, progress: Any, **options: Any) -> None:
+        progress(simulate(*args, **options).layers[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_command, "simulate", interrupted)
+    result = run_small("--out", "deep")
+    assert result.exit_code == 130
+    assert any(line.startswith("conv1 ") for line in result.stdout.splitlines())
+    assert result.stderr == "Interrupted after 1 of 2 layers; no file was written.\n"
+    assert files() == UNTOUCHED
+
+
+def test_ctrl_c() -> None:
+    words = [sys.executable, "-m", "tpusim", "run", "vgg16", "--out", "deep"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, messages = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted after" in messages
+    assert "Traceback" not in messages
+    assert files() == UNTOUCHED
+
+
+def test_a_long_run_in_a_pipe_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
+    assert run_small().stderr.splitlines() == ["1/2 conv1 ...", "2/2 fc ..."]
+
+
+def test_a_pipe_gets_plain_text_in_full() -> None:
+    shown = command("run", "small.yaml", *TINY, env={**os.environ, "COLUMNS": "30", "TERM": "xterm-256color"})
+    assert "\x1b" not in shown.stdout + shown.stderr
+    assert "…" not in shown.stdout
+    assert "6x6x3>5 3x3" in shown.stdout
+    assert not any(line.endswith(" ") for line in shown.stdout.splitlines())
+
+
+def test_a_reader_that_leaves_early_changes_nothing() -> None:
+    words = [sys.executable, "-m", "tpusim", "run", "small.yaml", *TINY, "--json", "a.json"]
+    # Unbuffered, there would be nothing left to flush at exit.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=env) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        messages = process.stderr.read()
+    assert (process.returncode, messages) == (0, "")
+    assert json.loads(Path("a.json").read_text())["workload"] == "small"
+
+
+def test_a_terminal_without_unicode_can_show_every_name() -> None:
+    Path("small.yaml").write_text(WORKLOAD.replace("conv1", "层→ü"))
+    shown = command("run", "small.yaml", *TINY, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+def test_list_names_everything_shipped() -> None:
+    result = tpusim("list")
+    assert result.exit_code == 0
+    for part in (
+        "resnet50",
+        "54",
+        "4.09 G",
+        "tpu_v2",
+        "128 x 128",
+        "700 MHz",
+        "256 KiB",
+        "700 GB/s",
+        "tpusim run",
+    ):
+        assert part in result.stdout
+
+
+def test_plot_writes_pictures_beside_the_result_or_elsewhere() -> None:
+    assert run_small("--out", "results", "--no-check").exit_code == 0
+    pictures = [
+        "captions.txt",
+        *(f"{name}.{kind}" for name in ("cycle_breakdown", "pe_utilization", "roofline") for kind in ("png", "svg")),
+    ]
+    beside = tpusim("plot", "results")
+    assert (beside.exit_code, beside.stderr) == (0, "")
+    assert sorted(path.name for path in Path("results").iterdir()) == sorted([*pictures, "run.json"])
+    elsewhere = tpusim("plot", "results/run.json", "--out", "deep/figures")
+    assert sorted(elsewhere.stdout.split()) == [f"deep/figures/{name}" for name in pictures]
+    assert all(Path(name).stat().st_size > 1000 for name in elsewhere.stdout.split() if "captions" not in name)
+    assert "cycle_breakdown: What the systolic array did" in Path("deep/figures/captions.txt").read_text()
+
+
+def test_plot_in_the_formats_asked_for() -> None:
+    run_small("--out", "results", "--no-check")
+    shown = tpusim("plot", "results", "--out", "papers", "--format", "pdf", "--format", "pdf")
+    assert shown.stdout.split() == [
+        f"papers/{name}" for name in ("pe_utilization.pdf", "cycle_breakdown.pdf", "roofline.pdf", "captions.txt")
+    ]
+    first = Path("papers/pe_utilization.pdf").read_bytes()
+    assert first.startswith(b"%PDF")
+    tpusim("plot", "results", "--out", "papers", "--format", "pdf")
+    assert Path("papers/pe_utilization.pdf").read_bytes() == first
+
+
+def test_plot_into_an_unwritable_place() -> None:
+    run_small("--out", "results", "--no-check")
+    before = files()
+    assert tpusim("plot", "results", "--out", "small.yaml/figures").exit_code == 2
+    assert files() == before
+
+
+def test_ctrl_c_while_the_command_is_still_imported() -> None:
+    code = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from tpusim.__main__ import main
+main()
+"""
+    shown = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
+
+
+def test_matplotlib_is_only_for_plots() -> None:
+    code = "import sys, tpusim.cli.app; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_trace_on_the_screen_and_in_a_file() -> None:
+    """The same lines; a line for every cycle that the run takes."""
+    shown = tpusim("trace", "small.yaml", *TINY, "--layers", "fc")
+    assert shown.exit_code == 0, shown.output
+    cycles = json.loads(run_small("--layers", "fc", "--json", "-").stdout)["total"]["cycles"]
+    numbers = [int(line.split()[0]) for line in shown.stdout.splitlines()[4:]]
+    assert numbers == list(range(cycles))
+    assert tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--out", "trace.txt").exit_code == 0
+    assert Path("trace.txt").read_text() == shown.stdout
+    part = tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--from", "5", "--to", "9").stdout.splitlines()
+    assert part[4:] == shown.stdout.splitlines()[9:14]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_trace_as_a_picture(suffix: str) -> None:
+    """The same run gives the same bytes."""
+    pictures = []
+    for _ in range(2):
+        assert tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--out", f"trace.{suffix}").exit_code == 0
+        pictures.append(Path(f"trace.{suffix}").read_bytes())
+    assert len(pictures[0]) > 1000
+    assert pictures[0] == pictures[1]
+
+
+@pytest.mark.parametrize("engine", ["register", "both"])
+def test_every_engine_reports_the_same(engine: str) -> None:
+    event, other = (json.loads(run_small("--engine", each, "--json", "-").stdout) for each in ("event", engine))
+    assert other["layers"] == event["layers"]
+    assert other["engine"] == engine
+
+
+@pytest.mark.parametrize("missing", ["numba", "llvmlite"])
+@pytest.mark.parametrize("arguments", [("run", "--engine", "register"), ("trace", "--layers", "fc")])
+def test_without_numba_the_message_says_what_to_install(arguments: tuple[str, ...], missing: str) -> None:
+    hidden = f"import sys; sys.modules['{missing}'] = None; from tpusim.cli.app import main; main()"
+    words = [sys.executable, "-c", hidden, arguments[0], "small.yaml", *TINY, *arguments[1:]]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert shown.returncode == 2
+    assert "the register engine needs Numba, which cannot be imported (" in shown.stderr
+    assert shown.stderr.endswith(f"): {sys.executable} -m pip install numba\n")
+    assert shown.stderr.count("\n") == 1
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_a_trace() -> None:
+    """`tpusim trace ... | head` does not go on simulating."""
+    words = [sys.executable, "-m", "tpusim", "trace", "vgg16", "--layers", "conv1_2"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline().startswith("lanes: ")
+        process.stdout.close()
+        _, messages = process.communicate(timeout=60)
+    assert (process.returncode, messages) == (0, "")
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "trace.txt")])
+def test_a_trace_that_skips_tells_how_far_it_is(out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
+    Path("long.yaml").write_text("name: long\nlayers: [{name: fc, op: gemm, m: 300, n: 8, k: 60}]\n")
+    result = tpusim("trace", "long.yaml", *TINY, "--from", "5000", "--to", "5002", *out)
+    assert result.exit_code == 0, result.output
+    total = "5,003" if out else "5,000"
+    assert result.stderr.splitlines() == [f"{1024 * k:,}/{total} cycles ..." for k in range(1, 5)]
+
+
+def test_a_register_run_tells_how_far_a_layer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
+    lines = run_small("--engine", "register", "--layers", "conv1").stderr.splitlines()
+    assert lines[0] == "0/1 conv1: 1,024 cycles ..."
+    assert lines[-1] == "1/1 conv1 ..."
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "trace.txt"), ("--out", "trace.png")])
+def test_an_interrupted_trace_says_so(out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(register.Machine, "clock", interrupted)
+    result = tpusim("trace", "small.yaml", *TINY, "--layers", "fc", *out)
+    assert result.exit_code == 130
+    assert result.stderr == "Interrupted; no file was written.\n"
+    assert files() == UNTOUCHED
+
+
+def test_a_trace_of_another_length_than_the_event_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = event.run
+    for by, says in ((1, r"\d+ in"), (-1, "more in")):
+
+        def wrong(*arguments: Any, by: int = by) -> Any:
+            timing = sound(*arguments)
+            return replace(timing, cycles=timing.cycles + by)
+
+        monkeypatch.setattr(event, "run", wrong)
+        result = tpusim("trace", "small.yaml", *TINY, "--layers", "fc")
+        assert result.exit_code == 1
+        assert re.search(rf"layer fc: the engines disagree: \d+ cycles in the event engine, {says}", result.stderr)
+
+
+@pytest.mark.parametrize("arguments", [("run", "--engine", "register"), ("trace", "--layers", "fc")])
+def test_too_little_memory_is_told(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(register.Machine, "__init__", full)
+    result = tpusim(arguments[0], "small.yaml", *TINY, *arguments[1:])
+    assert result.exit_code == 2
+    assert "too little memory for the register engine; take a smaller --batch, or --engine event" in result.stderr
+    assert result.stderr.startswith("Error: layer ")

@@ -1,0 +1,250 @@
+import pickle
+import sys
+from fractions import Fraction
+from io import BytesIO, TextIOWrapper
+from math import ceil
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests import ROOT
+from tpusim import load_hardware
+from tpusim.base.errors import InputError
+from tpusim.machines.tpu.description import (
+    Array,
+    Hardware,
+    Hbm,
+    MappingPolicy,
+    VectorMemory,
+    VectorUnit,
+    hardware_paths,
+    shipped_hardware,
+)
+
+CONFIGS = ROOT / "configs"
+
+
+@st.composite
+def machines(draw):
+    memory = {"word_elements": draw(st.integers(1, 64)), "element_bytes": draw(st.integers(1, 8))}
+    return Hardware(
+        name=draw(st.text(min_size=1, max_size=200).filter(lambda text: text.strip() and text.isprintable())),
+        clock_hz=draw(st.integers(1, 10**11)),
+        array=Array(
+            rows=draw(st.integers(1, 65536)),
+            cols=draw(st.integers(1, 65536)),
+            weight_buffers=draw(st.integers(1, 2)),
+        ),
+        vector_memory=VectorMemory(**memory, capacity_bytes=draw(st.integers(64 * 8, 2**34))),
+        vector_unit=VectorUnit(alus=draw(st.integers(1, 2**24))),
+        hbm=Hbm(
+            bandwidth_bytes_per_s=draw(st.integers(1, 10**15)),
+            latency_ps=draw(st.integers(1, 10**9)),
+            burst_bytes=draw(st.integers(1, 65536)),
+        ),
+        mapping=MappingPolicy(
+            multi_tile=draw(st.just("auto") | st.integers(1, 65536)),
+            loop_order=draw(st.sampled_from(["auto", "block_major", "filter_major"])),
+        ),
+    )
+
+
+def test_tpu_v2_is_table_ii_of_the_paper():
+    tpu = load_hardware("tpu_v2")
+    assert (tpu.array.rows, tpu.array.cols, tpu.clock_hz) == (128, 128, 700_000_000)
+    assert tpu.vector_unit.alus == 256
+    assert (tpu.vector_memory.word_elements, tpu.vector_memory.element_bytes) == (8, 4)
+    assert tpu.lanes * tpu.vector_memory.capacity_bytes == 32 * 2**20
+    assert tpu.hbm.bandwidth_bytes_per_s == 700 * 10**9
+    assert tpu.mapping == MappingPolicy(multi_tile="auto", loop_order="auto")
+
+
+def test_derived_numbers_of_tpu_v2():
+    tpu = load_hardware("tpu_v2")
+    assert (tpu.pes, tpu.lanes, tpu.word_bytes, tpu.capacity_words) == (16384, 128, 32, 8192)
+    assert tpu.hbm_bytes_per_cycle == 1000
+    assert tpu.latency_cycles == 33  # 46.2 ns at 700 MHz is 32.34 cycles
+
+
+def test_tiny_4x4_is_fig_10_of_the_paper():
+    tiny = load_hardware("tiny_4x4")
+    assert (tiny.array.rows, tiny.array.cols, tiny.lanes) == (4, 4, 4)
+    assert tiny.vector_memory.word_elements == 2
+    assert (tiny.latency_cycles, tiny.hbm_bytes_per_cycle) == (7, 32)
+
+
+def test_shipped_names():
+    assert shipped_hardware() == ("tiny_4x4", "tpu_v2", "tpu_v2_core", "tpu_v3_core")
+
+
+@pytest.mark.parametrize("name", shipped_hardware())
+def test_every_shipped_number_has_its_source_on_the_line(name):
+    for line in (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
+        value = line.split("#")[0].split(":", 1)[-1].strip()
+        assert not value or line.startswith("name:") or "# " in line, line
+
+
+def test_lanes_follow_the_longer_side():
+    assert load_hardware("tpu_v2", ["array.rows=32"]).lanes == 128
+    assert load_hardware("tpu_v2", ["array.cols=256"]).lanes == 256
+
+
+def test_capacity_counts_whole_words():
+    assert load_hardware("tiny_4x4", ["vector_memory.capacity=31 B"]).capacity_words == 3
+
+
+@settings(deadline=None)
+@given(machines())
+def test_yaml_form_loads_back_equal(machine):
+    assert Hardware.model_validate(machine.to_dict()) == machine
+    text = yaml.safe_dump(machine.to_dict(), allow_unicode=True)
+    assert load_from_stdin(text) == machine
+
+
+@settings(deadline=None)
+@given(machines())
+def test_latency_cycles_is_the_exact_ceiling(machine):
+    assert machine.latency_cycles == ceil(Fraction(machine.hbm.latency_ps, 10**12) * machine.clock_hz)
+
+
+def load_from_stdin(text: str) -> Hardware:
+    stdin = sys.stdin
+    sys.stdin = TextIOWrapper(BytesIO(text.encode()))
+    try:
+        return load_hardware("-")
+    finally:
+        sys.stdin = stdin
+
+
+def test_size_is_shorthand_in_a_file(tmp_path):
+    text = (CONFIGS / "tpu_v2.yaml").read_text(encoding="utf-8")
+    short = text.replace("  rows: 128 ", "  size: 64 ").replace("  cols: 128 ", "  # ")
+    path = tmp_path / "short.yaml"
+    path.write_text(short, encoding="utf-8")
+    assert load_hardware(path).array == Array(rows=64, cols=64)
+    # One side can still be overridden, and the whole replaced.
+    assert load_hardware(path, ["array.rows=32"]).array == Array(rows=32, cols=64)
+    assert load_hardware(path, ["array.size=16"]).array == Array(rows=16, cols=16)
+
+
+def test_size_may_stand_beside_sides_that_agree():
+    machine = load_hardware("tpu_v2", ["array.size=64", "array.rows=64"])
+    assert machine.array == Array(rows=64, cols=64)
+
+
+@pytest.mark.parametrize(
+    ("override", "read", "value"),
+    [
+        ("name=other", lambda h: h.name, "other"),
+        ("clock=1 GHz", lambda h: h.clock_hz, 10**9),
+        ("array.rows=256", lambda h: h.array.rows, 256),
+        ("array.cols=256", lambda h: h.array.cols, 256),
+        ("array.weight_buffers=1", lambda h: h.array.weight_buffers, 1),
+        ("array.count=2", lambda h: h.array.count, 2),
+        ("array.weights_per_cycle=2", lambda h: h.array.weights_per_cycle, 2),
+        ("array.size=64", lambda h: (h.array.rows, h.array.cols, h.lanes), (64, 64, 64)),
+        ("vector_memory.capacity=1 MiB", lambda h: h.vector_memory.capacity_bytes, 2**20),
+        ("vector_memory.word_elements=16", lambda h: h.vector_memory.word_elements, 16),
+        ("vector_memory.ports=separate", lambda h: h.vector_memory.ports, "separate"),
+        ("vector_memory.element_bytes=2", lambda h: h.vector_memory.element_bytes, 2),
+        ("vector_unit.alus=512", lambda h: h.vector_unit.alus, 512),
+        ("vector_unit.unpack_cycles=6", lambda h: h.vector_unit.unpack_cycles, 6),
+        ("vector_unit.pack_cycles=14", lambda h: h.vector_unit.pack_cycles, 14),
+        ("hbm.channel_multiple=128", lambda h: h.hbm.channel_multiple, 128),
+        ("sequencer.launch_cycles=250", lambda h: h.sequencer.launch_cycles, 250),
+        ("sequencer.between_blocks=drain", lambda h: h.sequencer.between_blocks, "drain"),
+        ("hbm.bandwidth=300 GB/s", lambda h: h.hbm.bandwidth_bytes_per_s, 3 * 10**11),
+        ("hbm.latency=100 ns", lambda h: h.latency_cycles, 70),
+        ("hbm.burst=32 B", lambda h: h.hbm.burst_bytes, 32),
+        ("mapping.multi_tile=2", lambda h: h.mapping.multi_tile, 2),
+        ("mapping.loop_order=filter_major", lambda h: h.mapping.loop_order, "filter_major"),
+    ],
+)
+def test_override_reaches_every_field(override, read, value):
+    path, text = override.split("=")
+    assert path in hardware_paths()
+    assert read(load_hardware("tpu_v2", [override])) == value
+    assert read(load_hardware("tpu_v2", {path: text})) == value
+    assert read(load_hardware("tpu_v2").with_overrides([override])) == value
+
+
+def test_every_path_is_tested_above():
+    marks = test_override_reaches_every_field.pytestmark
+    assert {case[0].split("=")[0] for case in marks[0].args[1]} == set(hardware_paths())
+
+
+def test_override_mapping_takes_numbers():
+    assert load_hardware("tpu_v2", {"array.size": 32, "mapping.multi_tile": 3}).array.rows == 32
+
+
+def test_the_last_of_two_overrides_of_one_path_counts():
+    assert load_hardware("tpu_v2", ["array.rows=4", "array.rows=8"]).array.rows == 8
+
+
+def test_override_repairs_a_wrong_value(tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text(
+        (CONFIGS / "tpu_v2.yaml").read_text(encoding="utf-8").replace("700 MHz", "fast", 1), encoding="utf-8"
+    )
+    assert load_hardware(path, ["clock=1 MHz"]).clock_hz == 10**6
+
+
+def test_optional_keys_have_defaults(tmp_path):
+    path = tmp_path / "least.yaml"
+    path.write_text(
+        "clock: 1 MHz\narray: {rows: 2, cols: 3}\nvector_unit: {alus: 3}\nhbm: {bandwidth: 1 MB/s}\n"
+        "vector_memory: {capacity: 1 KiB, word_elements: 2, element_bytes: 4}\n",
+        encoding="utf-8",
+    )
+    machine = load_hardware(path)
+    assert machine.name == "least"
+    assert machine.array.weight_buffers == 2
+    assert machine.mapping == MappingPolicy()
+    tpu = load_hardware("tpu_v2")
+    assert (machine.hbm.latency_ps, machine.hbm.burst_bytes) == (tpu.hbm.latency_ps, tpu.hbm.burst_bytes)
+
+
+def test_anchors_and_merge_keys_are_read(tmp_path):
+    text = (CONFIGS / "tiny_4x4.yaml").read_text(encoding="utf-8").replace("  rows: 4 ", "  rows: &side 4 ")
+    path = tmp_path / "anchors.yaml"
+    path.write_text(text.replace("  cols: 4 ", "  cols: *side "), encoding="utf-8")
+    assert load_hardware(path).array == Array(rows=4, cols=4)
+
+
+def test_byte_order_mark_is_skipped(tmp_path):
+    path = tmp_path / "bom.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + (CONFIGS / "tpu_v2.yaml").read_bytes())
+    assert load_hardware(path) == load_hardware("tpu_v2")
+
+
+def test_hardware_is_frozen_hashable_and_pickles():
+    tpu = load_hardware("tpu_v2")
+    with pytest.raises(ValidationError, match="frozen"):
+        tpu.clock_hz = 1
+    assert hash(tpu) == hash(load_hardware("tpu_v2"))
+    assert pickle.loads(pickle.dumps(tpu)) == tpu
+
+
+def test_python_construction_is_checked():
+    with pytest.raises(ValidationError, match="0 is out of range"):
+        Array(rows=0, cols=1)
+    with pytest.raises(ValidationError, match="cannot hold one word of 32 B"):
+        VectorMemory(word_elements=8, element_bytes=4, capacity_bytes=31)
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Array(rows=1, cols=1, lanes=1)
+
+
+def test_capacity_is_checked_against_an_overridden_word():
+    with pytest.raises(InputError, match="cannot hold one word of 16384 B"):
+        load_hardware("tiny_4x4", ["vector_memory.word_elements=4096"])
+
+
+def test_array_size_brings_the_vector_alus_of_its_lanes() -> None:
+    """Two ALUs a lane stay two a lane, unless their number is set as well."""
+    assert load_hardware("tpu_v2", ["array.size=512"]).vector_unit.alus == 1024
+    assert load_hardware("tpu_v2", ["array.size=32"]).vector_unit.alus == 64
+    assert load_hardware("tpu_v2", ["array.size=512", "vector_unit.alus=256"]).vector_unit.alus == 256
+    assert load_hardware("tpu_v2", ["array.rows=512"]).vector_unit.alus == 256

@@ -1,0 +1,153 @@
+"""What the register engine refuses: slots and registers used twice, lanes that do not exist, steps that never end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.agreement.test_corruption import change, edit_read, edit_tile
+from tests.strategies import conv, machine
+from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
+from tpusim.flow.verify import failures_named
+from tpusim.machines.tpu import register
+from tpusim.machines.tpu.definition.frame import Frame
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.program import contents as dma
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Stream, Transfer
+from tpusim.machines.tpu.register import wires
+from tpusim.machines.tpu.register.result_queue import ResultQueue
+from tpusim.network.workload import load_workload
+from tpusim.reference import oracle as reference
+
+LAYER = conv(6, 9, 7, 3)
+MACHINE = machine(4, 4, word_elements=4, capacity_words=200)
+PROGRAM = lower(LAYER, 4, MACHINE)[1]
+NARROW = machine(4, 4, word_elements=2, alus=4, capacity_words=400)
+NARROW_PROGRAM = lower(LAYER, 4, NARROW)[1]
+OPERANDS = reference.operands(LAYER, 4, seed=0)
+
+
+def started(program: Program = PROGRAM) -> register.Machine:
+    return register.Machine(program, MACHINE, *OPERANDS)
+
+
+def reframed(running: register.Machine, frame: Frame) -> register.Machine:
+    """The machine with another frame on its port."""
+    stream = running.control.stream
+    stream.frame, stream.queues = frame, [ResultQueue(frame, 0, stream.scoreboard)]
+    return running
+
+
+def run(machine: register.Machine) -> None:
+    with failures_named(LAYER):
+        while not machine.finished:
+            machine.clock()
+
+
+class Clashing(Frame):
+    """Results are written in the slot in which ifmaps are read."""
+
+    @property
+    def result_slot(self) -> int:
+        return self.IFMAP_SLOT
+
+
+def test_two_clients_in_one_slot() -> None:
+    running = started()
+    frame = running.control.stream.frame
+    reframed(running, Clashing(frame.period, frame.elements, frame.add_cycles, frame.accumulates))
+    with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: two clients of the stream ask for lane 0's port"):
+        run(running)
+
+
+def test_a_frame_too_short_for_the_serializers() -> None:
+    running = started()
+    assert running.control.stream.frame.elements == 4
+    reframed(running, replace(running.control.stream.frame, period=3))
+    with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
+        run(running)
+
+
+def test_weights_read_faster_than_they_leave() -> None:
+    running = register.Machine(NARROW_PROGRAM, NARROW, *OPERANDS)
+    running.control.preload.tick = _hasty(running.control.preload)  # type: ignore[method-assign]
+    with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
+        run(running)
+
+
+def _hasty(unit: Any) -> Any:
+    def tick(_: int) -> None:
+        unit.injecting = 0
+
+    return tick
+
+
+def test_too_few_places_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IN_FLIGHT is what three frames need; with less a result would be lost without a word."""
+    run(register.Machine(NARROW_PROGRAM, NARROW, *OPERANDS))
+    monkeypatch.setattr(wires, "IN_FLIGHT", 1)
+    with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: result word \d+ is written when \d+ are"):
+        run(register.Machine(NARROW_PROGRAM, NARROW, *OPERANDS))
+
+
+def test_steps_that_wait_for_one_another_are_named() -> None:
+    """In the words of the event engine."""
+    spill = next(index for index, step in enumerate(PROGRAM.steps) if isinstance(step, Spill))
+    preload = next(index for index, step in enumerate(PROGRAM.steps) if isinstance(step, Preload))
+    stuck = change(PROGRAM, Preload, lambda step: replace(step, after=(*step.after, spill)))
+    says = (
+        rf"layer conv: cycle \d+: nothing moves, \d+ steps never finish: .*step {preload} \(Preload\) waits for "
+        rf"step {spill} \(Spill\)"
+    )
+    with pytest.raises(DeadlockError, match=says):
+        run(started(stuck))
+
+
+WRONG = {
+    "Stream's columns": (Stream, lambda step: replace(step, cols=5), r"\(Stream\) names columns \[0, 5\)"),
+    "Stream's rows": (
+        Stream,
+        lambda step: replace(step, reads=(replace(step.reads[0], first_lane=4),)),
+        r"\(Stream\) names rows \[4, ",
+    ),
+    "Preload's columns": (Preload, lambda step: replace(step, cols=5), r"\(Preload\) names columns \[0, 5\)"),
+    "Preload's rows": (Preload, lambda step: replace(step, rows=5), r"\(Preload\) names rows \[0, 5\)"),
+    "IfmapFill's lanes": (IfmapFill, lambda step: replace(step, copies=5), r"\(IfmapFill\) names lanes \[0, "),
+    "FilterFill's columns": (
+        FilterFill,
+        lambda step: edit_tile(step, out_channels=range(5)),
+        r"\(FilterFill\) names columns \[0, 5\)",
+    ),
+    "Spill's columns": (
+        Spill,
+        lambda step: replace(step, box=replace(step.box, channels=range(5))),
+        r"\(Spill\) names columns \[0, 5\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_step_of_every_kind_that_names_what_is_not_there(what: str) -> None:
+    kind, edit, says = WRONG[what]
+    with pytest.raises(CheckFailed, match=says + r".*; the machine has 4"):
+        started(change(PROGRAM, kind, edit))
+
+
+def test_a_word_that_does_not_exist() -> None:
+    with pytest.raises(CheckFailed, match=r"layer conv: cycle \d+: lane 0: word 1000000 is outside"):
+        run(started(change(PROGRAM, Stream, lambda step: edit_read(step, base=10**6))))
+
+
+def test_hbm_holds_only_the_words_of_lanes_that_take_part() -> None:
+    """A layer of three channels on 128 lanes."""
+    from tpusim.machines.tpu.description import load_hardware
+
+    layer, hardware = load_workload("resnet50", batch=8).layers[0], load_hardware("tpu_v2")
+    program = lower(layer, 8, hardware)[1]
+    words = dma.HbmWords.of(program, *reference.operands(layer, 8, seed=0), hardware.vector_memory.word_elements)
+    transfers = [step for step in program.steps if isinstance(step, Transfer)]
+    everywhere = hardware.lanes * sum(step.words for step in transfers)
+    assert len(words.values) == sum(dma.lanes_of(step) * step.words for step in transfers)
+    assert len(words.values) < everywhere / 3

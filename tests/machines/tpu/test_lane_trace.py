@@ -1,0 +1,146 @@
+"""Fig. 10 and 11 of the paper and the manual's figure, cycle by cycle, on the 4 x 4 machine with words of 2."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from typer.testing import CliRunner
+
+from tests import ROOT
+from tests.strategies import machine
+from tpusim.cli import app as cli
+from tpusim.flow.simulation import select_layers
+from tpusim.flow.simulation import trace as simulated
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import load_hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.lane_trace import MEANINGS, PORT_LETTERS, UNUSED, Cycle, unwatched
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.register import Machine, trace
+from tpusim.network.workload import Conv2d, load_workload
+from tpusim.reference import oracle as reference
+from tpusim.report.plots.figure import DOTS_PER_INCH
+from tpusim.report.plots.trace_picture import COLORS, draw
+from tpusim.report.trace.text import LEGEND, lines
+
+TIMING = (ROOT / "docs" / "timing.md").read_text()
+
+Golden = Callable[[str, str], None]
+FIG_10 = Conv2d("fig10", 4, 3, 3, 4, (1, 1), (1, 1), (0, 0), (1, 1), 1)
+"""Tile (1,1) of the 3 x 3 filter: N = 2, C_I = C_O = 4, 3 x 3 outputs, as a 1 x 1 layer of its own."""
+FIG_11 = Conv2d("fig11", 2, 3, 4, 4, (1, 2), (1, 1), (0, 0), (1, 1), 1)
+"""Tiles (1,1) and (1,2) stacked: C_I = 2, 3 x 3 outputs."""
+
+
+def traced(layer: Conv2d) -> tuple[list[str], Machine]:
+    hardware = machine(4, 4, word_elements=2, alus=8, bytes_per_cycle=5000, latency_cycles=1)
+    program = lower(layer, 2, hardware)[1]
+    ifmap, filter_ = reference.operands(layer, 2, seed=0)
+    running = Machine(program, hardware, ifmap, filter_)
+    text = list(lines(trace(running)))
+    np.testing.assert_array_equal(running.ofmap, reference.compute(layer, ifmap, filter_))
+    return text, running
+
+
+def ports(text: list[str]) -> list[str]:
+    return [line.split()[1] for line in text[len(LEGEND) + 1 :]]
+
+
+def test_fig_10_reads_and_writes_swap_every_cycle(golden: Golden) -> None:
+    """In the steady state lanes 1 and 3 read while lanes 2 and 4 write, and swap the cycle after."""
+    text, _ = traced(FIG_10)
+    golden("fig10.txt", "\n".join(text) + "\n")
+    assert ports(text)[25:34] == ["WRWR", "RWRW"] * 4 + ["WRWR"]
+
+
+def test_the_manual_shows_fig_10_and_the_command_that_prints_it(golden: Golden) -> None:
+    """docs/timing.md, section 8: its lines are the golden's, in order."""
+    (arguments,) = re.findall(r"`tpusim (trace tiny --layers fig10 [^`]*)`", TIMING)
+    shown = CliRunner().invoke(cli.app, shlex.split(arguments))
+    assert shown.exit_code == 0, shown.output
+    golden("fig10.txt", shown.stdout)
+    (block,) = re.findall(r"^```\n(cycle  lanes.*?)^```", TIMING, re.MULTILINE | re.DOTALL)
+    printed = [line.split() for line in shown.stdout.splitlines()]
+    for part in block.split("...\n"):
+        quoted = [line.split() for line in part.splitlines()]
+        at = printed.index(quoted[0])
+        if quoted[0][0] == "cycle":
+            quoted, at = quoted[1:], printed.index(quoted[1])
+        assert printed[at : at + len(quoted)] == quoted
+
+
+@pytest.fixture(scope="module")
+def two_passes() -> tuple[Timing, list[Cycle]]:
+    """What the manual's figure shows."""
+    work = select_layers(load_workload("tiny", batch=2), "two_passes")
+    hardware = load_hardware("tiny_4x4")
+    timing = event.run(lower(work.layers[0], 2, hardware)[1], hardware)
+    return timing, list(simulated(work, hardware)[1](0, unwatched))
+
+
+def test_what_the_manual_says_of_two_passes(two_passes: tuple[Timing, list[Cycle]], golden: Golden) -> None:
+    """docs/timing.md, section 8: every cycle that the bullets name."""
+    timing, cycles = two_passes
+    golden("two_passes.txt", "\n".join(lines(cycles)) + "\n")
+    lane_0 = "".join(cycle.ports[0] for cycle in cycles)
+    at = {letter: [cycle for cycle, other in enumerate(lane_0) if other == letter] for letter in "RPWkfs"}
+    moving = [cycle.number for cycle in cycles if cycle.moving]
+    assert (at["f"][0], max(cycle for cycle in at["f"] if cycle < at["R"][0])) == (8, 20)
+    assert at["k"] == [10, 12, 23, 25]
+    assert moving == [*range(11, 21), *range(24, 34)]
+    assert at["R"] == [*range(21, 43, 3), *range(48, 70, 3)]
+    assert at["W"][:8] == list(range(29, 51, 3))
+    assert at["f"][-2:] == [45, 46]
+    assert at["P"] == list(range(55, 77, 3))
+    assert at["s"][0] > at["W"][-1]
+    assert {cycle.working for cycle in cycles[26:45]} == {10, 11}
+    array = timing.units["systolic_array"]
+    assert (array["starved"], array["blocked"]) == (23, 0)
+    words = " ".join(TIMING.split())
+    for claim in (
+        "(8 to 20)", "(k) in 10 and 12", "travel down until 20", "from 21 to 42", "10 or 11 activations", "D_w = 8",
+        "from 29 to 50", "(23 to 33)", "in 23 and 25", "(f) in 45 and 46", "from 48 to 69", "(P), from 55 to 76",
+    ):  # fmt: skip
+        assert claim in words
+
+
+def test_the_manuals_figure_is_what_the_command_draws(tmp_path: Path) -> None:
+    """Up to a few dots, since fonts differ from one matplotlib to the next."""
+    (arguments,) = re.findall(r"`tpusim (trace tiny --layers two_passes [^`]*)two_passes.png`", TIMING)
+    drawn = tmp_path / "two_passes.png"
+    assert CliRunner().invoke(cli.app, [*shlex.split(arguments), str(drawn)]).exit_code == 0
+    one, other = (imread(path) for path in (drawn, ROOT / "docs" / "two_passes.png"))
+    assert one.shape == other.shape
+    assert np.abs(one - other).mean() < 0.01
+
+
+def test_pictures_of_one_cycle_and_of_many_lanes(two_passes: tuple[Timing, list[Cycle]]) -> None:
+    """Whole cycles below, and at least two dots for each lane."""
+    _, cycles = two_passes
+    figure = draw(cycles[30:31], "one")
+    figure.canvas.draw()
+    low, high = figure.axes[1].get_xlim()
+    assert [tick for tick in figure.axes[1].get_xticks() if low <= tick <= high] == [30]
+    many = draw([Cycle(0, "R" * 512, 0, 0), Cycle(1, "W" * 512, 0, 0)], "many")
+    many.canvas.draw()
+    assert many.axes[0].get_window_extent().height / many.dpi * DOTS_PER_INCH > 2 * 500
+
+
+def test_every_letter_has_a_meaning_and_a_colour() -> None:
+    assert set(MEANINGS) == set(PORT_LETTERS[1:] + UNUSED)
+    assert set(COLORS) == {*MEANINGS, "."}
+
+
+def test_fig_11_two_taps_fill_the_array(golden: Golden) -> None:
+    """One pass instead of two; every PE works in the steady state."""
+    text, running = traced(FIG_11)
+    golden("fig11.txt", "\n".join(text) + "\n")
+    assert len({stream.rows for stream in running.program.streams}) == 1
+    assert running.program.streams[0].rows == 4
+    assert running.program.multi_tile == 2

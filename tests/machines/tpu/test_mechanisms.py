@@ -1,0 +1,180 @@
+"""What silicon has besides arrays and ports, docs/timing.md sections 2, 3 and 5: each mechanism by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.strategies import conv, machine
+from tpusim.base.errors import InputError
+from tpusim.flow.simulation import simulate
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.definition.frame import Frame, SeparateFrame
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.steps import IfmapFill, Preload, Program, Spill, Stream
+from tpusim.network.workload import Conv2d, Gemm, Workload
+
+GEMM = Gemm("gemm", 4, 4, 4)
+
+
+def timed(layer: Conv2d | Gemm, batch: int = 1, **options: Any) -> tuple[Program, Timing]:
+    hardware = machine(4, 4, **options)
+    program = lower(layer, batch, hardware)[1]
+    return program, event.run(program, hardware)
+
+
+@pytest.mark.parametrize("launch", [1, 7, 250])
+def test_a_launch_moves_everything_back(launch: int) -> None:
+    _, plain = timed(conv(5, 6, 5, 3), 2)
+    _, launched = timed(conv(5, 6, 5, 3), 2, launch_cycles=launch)
+    period = 3
+    # The frame grid does not move with the launch.
+    assert launch <= launched.cycles - plain.cycles + period
+    assert launched.cycles - plain.cycles <= launch + period
+    assert launched.units["hbm"]["busy"] == plain.units["hbm"]["busy"]
+
+
+def test_a_conversion_paces_its_transfers_and_no_others() -> None:
+    """Slower than the bytes: so many cycles a word, of ifmap fills and of spills."""
+    program, plain = timed(GEMM, bytes_per_cycle=10**6)
+    fills, spills = (sum(s.words for s in program.steps if isinstance(s, kind)) for kind in (IfmapFill, Spill))
+    count = {kind: sum(isinstance(s, kind) for s in program.steps) for kind in (IfmapFill, Spill)}
+    for option, words, kind in (("unpack_cycles", fills, IfmapFill), ("pack_cycles", spills, Spill)):
+        paced, timing = timed(GEMM, bytes_per_cycle=10**6, **{option: 5})
+        assert paced.steps == program.steps
+        # At such a bandwidth every transfer takes one cycle without conversion.
+        assert timing.units["hbm"]["busy"] - plain.units["hbm"]["busy"] == 5 * words - count[kind]
+
+
+def test_a_slow_bus_hides_the_conversion() -> None:
+    _, slow = timed(GEMM, bytes_per_cycle=1)
+    _, paced = timed(GEMM, bytes_per_cycle=1, unpack_cycles=2, pack_cycles=2)
+    assert paced == slow
+
+
+def test_draining_blocks_do_not_overlap() -> None:
+    """The first preload of every block and column fold waits for the stream ahead, and only that one."""
+    hardware = {"capacity_words": 60}
+    plain, fast = timed(conv(5, 9, 7, 3), 2, **hardware)
+    program, slow = timed(conv(5, 9, 7, 3), 2, between_blocks="drain", **hardware)
+    waiting = [
+        step for step in program.steps
+        if isinstance(step, Preload) and any(isinstance(program.steps[other], Stream) for other in step.after)
+    ]  # fmt: skip
+    assert len(waiting) == sum(isinstance(step, Spill) for step in program.steps) - 1
+    assert not any(isinstance(plain.steps[o], Stream) for s in plain.steps if isinstance(s, Preload) for o in s.after)
+    assert slow.units["preload"]["blocked"] > fast.units["preload"]["blocked"]
+
+
+@pytest.mark.parametrize(("channels", "moved"), [(1, 8), (8, 8), (9, 16)])
+@pytest.mark.parametrize("rows", [4, 16])
+def test_padding_is_moved_in_whole_bursts(channels: int, moved: int, rows: int) -> None:
+    """Every fill a multiple of the burst; all fills together the padded map, however it is folded."""
+    hardware = machine(rows, 4, channel_multiple=8, burst_bytes=64)
+    program = lower(Conv2d("c", channels, 4, 4, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1), 16, hardware)[1]
+    fills = [step.hbm_bytes for step in program.steps if isinstance(step, IfmapFill)]
+    assert all(size % 64 == 0 for size in fills)
+    assert sum(fills) == moved * 4 * 4 * 16 * 4
+
+
+@pytest.mark.parametrize(("channels", "stored"), [(3, 8), (8, 8), (9, 16)])
+def test_channels_are_stored_in_multiples(channels: int, stored: int) -> None:
+    plain, _ = timed(conv(channels, 6, 4, 3), 2, burst_bytes=4)
+    padded, _ = timed(conv(channels, 6, 4, 3), 2, burst_bytes=4, channel_multiple=8)
+
+    def fetched(program: Program) -> int:
+        return sum(step.hbm_bytes for step in program.steps if isinstance(step, IfmapFill))
+
+    assert fetched(padded) * channels == fetched(plain) * stored
+
+
+@pytest.mark.parametrize(
+    ("channels", "rows", "kernel", "taps"), [(1, 12, 3, 9), (2, 12, 3, 6), (3, 12, 3, 3), (5, 12, 3, 2), (1, 4, 2, 4)]
+)
+def test_whole_filter_rows_are_stacked_where_several_fit(channels: int, rows: int, kernel: int, taps: int) -> None:
+    hardware = machine(rows, 4, multi_tile="rows")
+    assert lower(conv(channels, 6, 4, kernel), 1, hardware)[1].multi_tile == taps
+
+
+@pytest.mark.parametrize(
+    ("elements", "adds", "accumulates", "arrays", "period", "result"),
+    [(8, 1, True, 2, 8, 4), (8, 3, True, 2, 8, 5), (8, 6, True, 2, 8, 4), (4, 1, True, 2, 6, 4), (2, 1, False, 2, 4, 2),
+     (8, 20, True, 2, 20, 4), (8, 2, True, 3, 9, 6)],
+)  # fmt: skip
+def test_frames_of_several_arrays(
+    elements: int, adds: int, accumulates: bool, arrays: int, period: int, result: int
+) -> None:
+    """No two clients own one slot, and a word is added before it is written."""
+    frame = Frame.of(elements, adds, accumulates, arrays)
+    assert (frame.period, frame.result_slot) == (period, result)
+    kinds = (Frame.IFMAP_SLOT, result, *([frame.psum_slot] if accumulates else []))
+    owned = [first + array for first in kinds for array in range(arrays)]
+    assert len(set(owned)) == len(owned) == frame.slots
+    assert max(owned) < period
+    for latency in range(2, 40):
+        assert frame.result_delay(latency) % period == result
+        if accumulates:
+            assert frame.psum_delay(latency) + frame.add_cycles <= frame.result_delay(latency)
+
+
+def test_two_arrays_take_half_the_time_of_a_long_stream() -> None:
+    one, two = (
+        timed(Gemm("g", 512, 4, 4), word_elements=8, alus=1000, bytes_per_cycle=10**6, array_count=count)[1]
+        for count in (1, 2)
+    )
+    assert one.units["systolic_array"]["busy"] == 2 * two.units["systolic_array"]["busy"] == 512
+    assert one.units["port"]["ifmap"] == two.units["port"]["ifmap"]
+
+
+def test_separate_ports_are_in_nobodys_way() -> None:
+    """Words of one element need three slots a frame of one; with a port for each client, one."""
+    layer, shared = conv(8, 8, 4, 3), machine(4, 4, word_elements=1)
+    separate = shared.with_overrides(["vector_memory.ports=separate"])
+    before, after = (event.run(lower(layer, 2, each)[1], each) for each in (shared, separate))
+    stalls = {unit: after.units[unit]["port_stall"] for unit in ("systolic_array", "preload")}
+    assert stalls == {"systolic_array": 0, "preload": 0}
+    assert before.units["systolic_array"]["port_stall"] == 2 * before.units["systolic_array"]["busy"]
+    assert after.units["systolic_array"]["busy"] == before.units["systolic_array"]["busy"]
+    assert {sum(split.values()) for split in after.units.values()} == {after.cycles}
+
+
+@pytest.mark.parametrize(
+    ("elements", "adds", "arrays", "period"), [(1, 1, 1, 1), (8, 8, 1, 8), (2, 5, 1, 5), (1, 1, 3, 3)]
+)
+def test_a_frame_of_separate_ports(elements: int, adds: int, arrays: int, period: int) -> None:
+    """docs/timing.md, section 2: F = max(E, n, adds), D_p = L - 1, D_w = D_p + adds; without sums, L."""
+    frame, plain = (SeparateFrame.of(elements, adds, accumulates, arrays) for accumulates in (True, False))
+    assert frame.period == period
+    assert (frame.psum_delay(30), frame.result_delay(30)) == (29, 29 + adds)
+    assert (plain.period, plain.result_delay(30)) == (max(elements, arrays), 30)
+
+
+def test_the_pass_worked_by_hand_with_separate_ports() -> None:
+    """Section 7 again: the ifmap comes in 8 and 9, no longer behind the preload in 9 and 11; its weights are later."""
+    hardware = machine(4, 4).with_overrides(["vector_memory.ports=separate"])
+    timing = event.run(lower(GEMM, 1, hardware)[1], hardware)
+    array = timing.units["systolic_array"]
+    assert (timing.cycles, array["starved"], array["waiting_weights"]) == (35, 10, 12 - 10 + 1)
+    assert timing.units["port_dma"] == {"dma": 6, "idle": 29}
+
+
+@pytest.mark.parametrize("rate", [1, 2, 3, 8, 100])
+def test_weights_enter_faster(rate: int) -> None:
+    """A column of 12 weights in words of 8: the second word holds four."""
+    hardware = machine(12, 12, word_elements=8).with_overrides([f"array.weights_per_cycle={rate}"])
+    assert hardware.preload_cycles == {1: 12, 2: 6, 3: 3 + 2, 8: 2, 100: 2}[rate]
+    program = lower(Gemm(name="gemm", m=1, n=12, k=120), 1, hardware)[1]
+    preload = event.run(program, hardware).units["preload"]
+    assert preload["busy"] == 10 * hardware.preload_cycles
+
+
+@pytest.mark.parametrize("change", ["vector_memory.ports=separate", "array.weights_per_cycle=2"])
+def test_the_register_engine_says_what_it_does_not_know(change: str) -> None:
+    pytest.importorskip("numba")
+    path = change.split("=")[0]
+    work = Workload("one", 1, (conv(3, 4, 4, 3),))
+    for engine in ("register", "both"):
+        with pytest.raises(InputError, match=rf"{path}: the register engine knows only .*--engine event"):
+            simulate(work, machine(4, 4).with_overrides([change]), engine=engine)

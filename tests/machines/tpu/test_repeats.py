@@ -1,0 +1,92 @@
+"""Passes that the event engine takes at once come out as they do one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import integers
+
+from tests.strategies import convs, machine, machines
+from tpusim import load_hardware, load_workload
+from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.definition.frame import Port
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.sequencer import Sequencer
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.steps import Program
+from tpusim.network.workload import Conv2d
+
+
+def one_by_one(program: Program, hardware: Hardware) -> Timing:
+    with patch.object(Sequencer, "_repeat", return_value=0):
+        return event.run(program, hardware)
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """How many places each look back skipped."""
+    skipped, sound = [], Sequencer._repeat
+
+    def repeat(self: Sequencer, *arguments: object) -> int:
+        skipped.append(sound(self, *arguments))  # type: ignore[arg-type]
+        return skipped[-1]
+
+    with patch.object(Sequencer, "_repeat", repeat):
+        yield skipped
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=convs(channels=60, size=9), hardware=machines(6))
+def test_repeating_changes_no_figure(layer: Conv2d, hardware: Hardware) -> None:
+    try:
+        program = lower(layer, 3, hardware)[1]
+    except CapacityError:
+        return
+    assert event.run(program, hardware) == one_by_one(program, hardware)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=convs(channels=60, size=9), hardware=machines(6), rate=integers(1, 4))
+def test_nor_where_each_client_has_a_port(layer: Conv2d, hardware: Hardware, rate: int) -> None:
+    hardware = hardware.with_overrides(["vector_memory.ports=separate", f"array.weights_per_cycle={rate}"])
+    try:
+        program = lower(layer, 3, hardware)[1]
+    except CapacityError:
+        return
+    assert event.run(program, hardware) == one_by_one(program, hardware)
+
+
+LAYERS = [
+    ("vgg16", "conv4_1", 8, ["array.size=32"], 0.8),
+    ("vgg16", "conv5_1", 8, ["array.size=64", "vector_memory.word_elements=1"], 0.8),
+    ("resnet50", "layer3.1.conv2", 1, ["array.size=16", "array.weight_buffers=1"], 0.8),
+    ("resnet50", "layer3.1.conv2", 8, ["array.size=32", "array.count=2", "hbm.bandwidth=100 GB/s"], 0.3),
+    ("googlenet", "inception3a.branch2.1", 3, ["array.size=16", "vector_memory.word_elements=3"], 0.3),
+]
+
+
+@pytest.mark.parametrize(("network", "name", "batch", "changes", "share"), LAYERS)
+def test_on_layers_of_networks(network: str, name: str, batch: int, changes: list[str], share: float) -> None:
+    layer = next(layer for layer in load_workload(network, batch=batch).layers if layer.name == name)
+    hardware = load_hardware("tpu_v2", changes)
+    program = lower(layer, batch, hardware)[1]
+    with counted() as skipped:
+        timing = event.run(program, hardware)
+    assert timing == one_by_one(program, hardware)
+    assert sum(skipped) / 2 > share * len(program.streams)
+
+
+def test_the_log_names_every_step_once() -> None:
+    hardware = machine(4, 4, word_elements=4)
+    layer = Conv2d("conv", 40, 9, 9, 12, (3, 3))
+    program = lower(layer, 4, hardware)[1]
+    log = event.logged(program, hardware, Port())
+    steps = [step for each in (*log.loads, *log.passes) for step in each.steps] + [move.step for move in log.moves]
+    assert sorted(steps) == list(range(len(program.steps)))
+    assert len(log.passes) < len(program.streams)

@@ -1,0 +1,233 @@
+"""The timeline: the accounts, slice by slice, and the cycles that the register engine finds by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import conv, convs, layers, machine, machines, small_layers
+from tpusim import load_hardware, load_workload
+from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.definition.frame import CLIENTS
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.lane_trace import PORT_LETTERS, UNUSED
+from tpusim.machines.tpu.observation.occupancy import words_in_use
+from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Track
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.steps import IfmapFill, Program, Stream
+from tpusim.network.workload import Conv2d, Gemm
+from tpusim.reference import oracle as reference
+
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def lowered(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> Program:
+    """Assumes that it fits."""
+    try:
+        return lower(layer, batch, hardware)[1]
+    except CapacityError:
+        assume(False)
+        raise
+
+
+def agree(timeline: Timeline, timing: Timing) -> None:
+    """Of every unit the slices called by a name add up to what is reported under it, and none overlaps another."""
+    assert timeline.cycles == timing.cycles
+    for unit, account in timing.units.items():
+        sums = timeline.tracks[unit].sums()
+        idle = timing.cycles - sum(sums.values())
+        assert {**{name: sums.get(name, 0) for name in account}, "idle": idle} == account, unit
+        assert {name for name, cycles in sums.items() if cycles} <= set(account)
+    for name, track in timeline.tracks.items():
+        assert (track.starts < track.ends).all(), name
+        assert (track.ends[:-1] <= track.starts[1:]).all(), name
+        assert not len(track) or (track.starts[0] >= 0 and track.ends[-1] <= timing.cycles), name
+
+
+# ---- tracks by hand
+
+
+def test_pieces_become_slices_in_order() -> None:
+    """Those of one name and step that touch are one; empty ones are none."""
+    starts = np.array([0, 4, 8])
+    track = Track.of([Pieces("b", starts + 3, np.array([1, 0, 1])), Pieces("a", starts, np.array([3, 4, 2]), 7)])
+    assert list(track) == [Slice(0, 3, "a", 7), Slice(3, 4, "b", -1), Slice(4, 10, "a", 7), Slice(11, 12, "b", -1)]
+    assert track.sums() == {"a": 9, "b": 2}
+
+
+def test_slices_of_two_steps_stay_two() -> None:
+    assert len(Track.of([Pieces("a", np.array([0, 2]), 2, np.array([0, 1]))])) == 2
+
+
+def test_nothing_makes_an_empty_track() -> None:
+    track = Track.of([])
+    assert (list(track), track.sums(), list(track.clipped(0, 9))) == ([], {}, [])
+
+
+def test_clipping_cuts_slices_at_the_edges() -> None:
+    track = Track.of([Pieces("a", np.array([0, 10, 20]), 5)])
+    assert [(each.start, each.end) for each in track.clipped(3, 21)] == [(3, 5), (10, 15), (20, 21)]
+    assert len(track.clipped(5, 10)) == len(track.clipped(3, 3)) == 0
+
+
+# ---- the pass of docs/timing.md, section 7
+
+
+def by_hand() -> Timeline:
+    hardware = machine(4, 4, word_elements=2)
+    return event.record(lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1], hardware).timeline()
+
+
+PASS_BY_HAND = {
+    "hbm": [(0, 1, "busy"), (1, 2, "busy"), (2, 24, "blocked"), (24, 25, "busy"), (25, 27, "port_stall")],
+    "dma_0": [(0, 8, "filter fill"), (24, 26, "spill")],
+    "dma_1": [(1, 12, "ifmap fill")],
+    "preload": [(0, 8, "starved"), (8, 12, "busy")],
+    "stream": [(14, 17, "stream")],
+    "systolic_array": [(0, 13, "starved"), (13, 17, "busy")],
+    "drain": [(21, 24, "drain")],
+    "vector_unit": [],
+    "port": [
+        (6, 8, "dma"), (8, 9, "weight"), (9, 10, "dma"), (10, 11, "weight"), (11, 12, "dma"), (14, 15, "ifmap"),
+        (16, 17, "ifmap"), (21, 22, "result"), (23, 24, "result"), (24, 26, "dma"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PASS_BY_HAND)
+def test_the_pass_worked_by_hand(name: str) -> None:
+    assert [(each.start, each.end, each.name) for each in by_hand().tracks[name]] == PASS_BY_HAND[name]
+
+
+def test_every_track_is_in_the_pass_by_hand() -> None:
+    assert list(by_hand().tracks) == list(PASS_BY_HAND)
+
+
+# ---- against the accounts
+
+
+@st.composite
+def all_machines(draw: st.DrawFn) -> Hardware:
+    """Also such as the register engine does not know."""
+    hardware = draw(machines())
+    ports = draw(st.sampled_from(["shared", "shared", "separate"]))
+    weights = draw(st.integers(1, hardware.vector_memory.word_elements))
+    memory, array = hardware.vector_memory, hardware.array
+    changed = {
+        "vector_memory": memory.model_copy(update={"ports": ports}),
+        "array": array.model_copy(update={"weights_per_cycle": weights}),
+    }
+    return hardware.model_copy(update=changed)
+
+
+@relaxed
+@given(hardware=all_machines(), layer=layers(), batch=st.integers(1, 9))
+def test_slices_add_up_to_the_accounts(hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> None:
+    program = lowered(layer, batch, hardware)
+    agree(event.record(program, hardware).timeline(), event.run(program, hardware))
+
+
+@settings(relaxed, max_examples=40)
+@given(hardware=machines(6), layer=convs(channels=60, size=9))
+def test_slices_of_passes_that_repeat(hardware: Hardware, layer: Conv2d) -> None:
+    program = lowered(layer, 3, hardware)
+    agree(event.record(program, hardware).timeline(), event.run(program, hardware))
+
+
+@relaxed
+@given(hardware=all_machines(), layer=layers(), edges=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_part_of_a_timeline_is_the_timeline_clipped(
+    hardware: Hardware, layer: Conv2d | Gemm, edges: tuple[float, float]
+) -> None:
+    run = event.record(lowered(layer, 4, hardware), hardware)
+    first, stop = sorted(int(edge * run.cycles) for edge in edges)
+    part, whole = (each.clipped(first, stop) for each in (run.timeline(first, stop), run.timeline()))
+    for name, track in whole.tracks.items():
+        assert list(part.tracks[name]) == list(track), name
+
+
+LAYERS = [
+    ("resnet50", "conv1", "tpu_v2", []),
+    ("resnet50", "layer1.0.conv2", "tpu_v2", []),
+    ("resnet50", "layer4.2.conv2", "tpu_v3_core", []),
+    ("resnet50", "layer2.0.downsample", "tpu_v2", ["vector_memory.word_elements=1"]),
+    ("resnet50", "layer3.1.conv2", "tpu_v2", ["array.size=16", "array.weight_buffers=1"]),
+    ("alexnet", "fc6", "tpu_v2", []),
+    ("resnet50", "layer1.0.conv2", "tpu_v2", ["vector_memory.ports=separate", "array.weights_per_cycle=8"]),
+]
+
+
+@pytest.mark.parametrize(("network", "name", "base", "changes"), LAYERS)
+def test_layers_of_networks(network: str, name: str, base: str, changes: list[str]) -> None:
+    hardware = load_hardware(base, changes)
+    layer = next(layer for layer in load_workload(network, batch=8).layers if layer.name == name)
+    program = lower(layer, 8, hardware)[1]
+    agree(event.record(program, hardware).timeline(), event.run(program, hardware))
+
+
+# ---- against the register engine
+
+
+@settings(relaxed, max_examples=30)
+@given(hardware=machines(6), layer=small_layers(), batch=st.integers(1, 4))
+def test_the_port_is_that_of_lane_0_in_the_register_engine(
+    hardware: Hardware, layer: Conv2d | Gemm, batch: int
+) -> None:
+    """Cycle by cycle; of a slot left unused the letters do not tell the owner."""
+    pytest.importorskip("numba")
+    from tpusim.machines.tpu.register import Machine, trace
+
+    program = lowered(layer, batch, hardware)
+    run = event.record(program, hardware)
+    assume(run.cycles < 4000)
+    track = run.timeline().tracks["port"]
+    owner = {cycle: each.name for each in track for cycle in range(each.start, each.end)}
+    for cycle in trace(Machine(program, hardware, *reference.operands(layer, batch, seed=0))):
+        letter = cycle.ports[0]
+        if letter == UNUSED:
+            assert cycle.number in owner
+        else:
+            client = CLIENTS[min(PORT_LETTERS.index(letter), len(CLIENTS) - 1)]
+            assert owner.get(cycle.number, "idle") == client, cycle.number
+
+
+# ---- words in use
+
+
+def test_words_in_use_of_the_pass_by_hand() -> None:
+    """Filter: 2 words, from 0 until its weights are loaded at 12; ifmap: 2, 1 to 24; results: 2, 21 to 26."""
+    hardware = machine(4, 4, word_elements=2)
+    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1]
+    cycles, words = words_in_use(program, event.record(program, hardware).timeline())
+    assert dict(zip(cycles.tolist(), words.tolist(), strict=True)) == {0: 2, 1: 4, 12: 2, 21: 4, 24: 2, 26: 0}
+
+
+@relaxed
+@given(hardware=machines(), layer=layers(), batch=st.integers(1, 9))
+def test_words_in_use_never_exceed_those_set_aside(hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> None:
+    program = lowered(layer, batch, hardware)
+    cycles, words = words_in_use(program, event.record(program, hardware).timeline())
+    assert (np.diff(cycles) > 0).all()
+    assert words.min() >= 0
+    assert words.max() <= program.peak_words
+    assert words[-1] == 0
+
+
+def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
+    """Also the pieces that no stream names."""
+    hardware = machine(4, 4, word_elements=2, capacity_words=60)
+    program = lower(conv(4, 12, 4, 3), 2, hardware)[1]
+    fills = [index for index, step in enumerate(program.steps) if isinstance(step, IfmapFill)]
+    named = {fill: index for index, step in enumerate(program.steps) if isinstance(step, Stream) for fill in step.after}
+    first, last = [fill for fill in fills if fill in named][:2]
+    unnamed = [fill for fill in fills if first < fill < last]
+    assert unnamed
+    timeline = event.record(program, hardware).timeline()
+    end = next(each.end for each in timeline.tracks["drain"] if each.step == named[last])
+    cycles, words = words_in_use(program, timeline)
+    pieces = [program.steps[fill] for fill in (*unnamed, last)]
+    assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, IfmapFill))

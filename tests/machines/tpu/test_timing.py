@@ -1,0 +1,257 @@
+"""docs/timing.md, rule by rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from tests import ROOT
+from tests.strategies import conv, machine
+from tpusim.base.errors import DeadlockError
+from tpusim.flow.simulation import simulate
+from tpusim.machines.tpu import event, register
+from tpusim.machines.tpu.definition.frame import CLIENTS, Cycles, Frame, Port
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.timing import Timing, split
+from tpusim.machines.tpu.program.steps import Preload, Program, Spill, Step, Stream
+from tpusim.machines.tpu.register.machine import Unit
+from tpusim.machines.tpu.register.wires import Wires
+from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.reference import oracle as reference
+from tpusim.result.records import Blocking, LayerResult, VectorMemoryUse
+
+TIMING = (ROOT / "docs" / "timing.md").read_text()
+
+
+def gemm(m: int, k: int, n: int) -> Gemm:
+    return Gemm(name="gemm", m=m, n=n, k=k)
+
+
+def timed(layer: Gemm | Conv2d, hardware: Hardware, batch: int = 1) -> tuple[Program, Timing]:
+    program = lower(layer, batch, hardware)[1]
+    return program, event.run(program, hardware)
+
+
+def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Section 7: each cycle of the table."""
+    taken: dict[str, list[int]] = {client: [] for client in CLIENTS}
+
+    class Watched(Port):
+        def _paint(self, client: int, cycles: range) -> None:
+            taken[CLIENTS[client]] += cycles
+            super()._paint(client, cycles)
+
+        def _mark(self, client: int, cycle: int) -> None:
+            taken[CLIENTS[client]].append(cycle)
+            super()._mark(client, cycle)
+
+        def take(self, client: int, cycles: Cycles) -> None:
+            taken[CLIENTS[client]] += cycles.tolist()
+            super().take(client, cycles)
+
+    monkeypatch.setattr(event, "Port", Watched)
+    _, timing = timed(gemm(4, 4, 4), machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5))
+    assert taken["weight"] == [8, 10]
+    assert taken["ifmap"] == [14, 16]
+    assert taken["result"] == [21, 23]
+    assert taken["psum"] == []
+    assert taken["dma"] == [6, 7, 9, 11, 24, 25]
+    assert timing.cycles == 35
+    assert timing.units["systolic_array"] == split({"starved": 13, "busy": 4}, 35)
+    for row in (
+        "words written in 6, 7",
+        "words written in 9, 11",
+        "read in 8, 10",
+        "read in 14, 16",
+        "written in 21, 23",
+    ):
+        assert row in TIMING
+    assert re.search(r"\*\*35 cycles\*\*", TIMING)
+
+
+@pytest.mark.parametrize("rows", [8, 16, 128])
+def test_passes_of_at_least_r_rows_leave_no_gap(rows: int) -> None:
+    """Double-buffered weights: k passes of M = R rows take k * M cycles of the array, none between them."""
+    hardware = machine(rows, 8, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6)
+    program, timing = timed(gemm(rows, 6 * rows, 8), hardware)
+    assert len(program.streams) == 6
+    array = timing.units["systolic_array"]
+    assert array["busy"] == 6 * rows
+    first_wait = array.get("starved", 0) + array.get("waiting_weights", 0)
+    assert first_wait < 2 * rows + 60
+    single = timed(gemm(rows, rows, 8), hardware)[1].units["systolic_array"]
+    assert array["blocked"] == single["blocked"] == 0
+    assert array.get("waiting_weights", 0) == single.get("waiting_weights", 0)
+
+
+@pytest.mark.parametrize("rows", [8, 16, 128])
+def test_one_weight_buffer_waits_for_the_stream_before(rows: int) -> None:
+    """The preload, R cycles, cannot overlap: each pass after the first waits for its weights."""
+    hardware = machine(
+        rows, 8, weight_buffers=1, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6
+    )
+    array = timed(gemm(rows, 6 * rows, 8), hardware)[1].units["systolic_array"]
+    single = timed(gemm(rows, rows, 8), hardware)[1].units["systolic_array"]
+    extra = array["waiting_weights"] - single.get("waiting_weights", 0)
+    assert 5 * rows <= extra <= 5 * (rows + 8)
+
+
+@pytest.mark.parametrize(
+    ("elements", "adds", "accumulates", "period", "result"),
+    [(8, 4, True, 8, 5), (8, 8, True, 8, 2), (1, 1, True, 3, 2), (2, 1, True, 3, 2), (2, 1, False, 2, 1),
+     (1, 1, False, 2, 1), (4, 9, True, 9, 2), (4, 3, True, 4, 2), (8, 99, False, 8, 1)],
+)  # fmt: skip
+def test_frames(elements: int, adds: int, accumulates: bool, period: int, result: int) -> None:
+    """Section 2: the frame's length and its result slot, which no other client owns."""
+    frame = Frame.of(elements, adds, accumulates)
+    assert (frame.period, frame.result_slot) == (period, result)
+    assert elements + frame.port_stall + frame.blocked == period
+    owned = {0, frame.result_slot, *([1] if accumulates else [])}
+    assert len(owned) == frame.slots
+    for latency in range(2, 40):
+        assert frame.result_delay(latency) % period == frame.result_slot
+        assert frame.result_delay(latency) >= latency
+        if accumulates:
+            assert frame.psum_delay(latency) + frame.add_cycles <= frame.result_delay(latency)
+
+
+def test_a_narrow_word_stalls_the_array_and_a_wide_one_does_not() -> None:
+    """Three accesses a word: at one element a word the array runs a third of the time."""
+    narrow = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=1), 4)[1].units["systolic_array"]
+    wide = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=4), 4)[1].units["systolic_array"]
+    assert narrow["port_stall"] == 2 * narrow["busy"]
+    assert wide["port_stall"] == 0
+
+
+def test_a_slow_vector_unit_blocks_the_array() -> None:
+    """One ALU for eight lanes: 8 x 4 adds a word of 4 elements."""
+    array = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=4, alus=1), 4)[1].units["systolic_array"]
+    assert array["blocked"] >= array["busy"] // 4 * (32 - 4)
+
+
+def test_steps_that_wait_for_one_another_are_a_deadlock() -> None:
+    """The engine names who waits for whom instead of stopping in silence."""
+    hardware = machine()
+    program = lower(gemm(4, 4, 4), 1, hardware)[1]
+    spill = next(index for index, step in enumerate(program.steps) if isinstance(step, Spill))
+    steps: list[Step] = [*program.steps]
+    at = next(index for index, step in enumerate(steps) if isinstance(step, Preload))
+    steps[at] = Preload(after=(spill,), base=0, rows=4, cols=4)
+    stuck = replace(program, steps=tuple(steps))
+    with pytest.raises(DeadlockError, match=r"Preload\) waits for step \d+ \(Spill\)"):
+        event.run(stuck, hardware)
+
+
+def test_streams_are_the_passes() -> None:
+    """H_F x ceil(W_F / T) x row folds x column folds, for every block."""
+    program = lower(conv(10, 6, 9, 3, padding=1), 2, machine(4, 4, capacity_words=8000))[1]
+    blocks = sum(isinstance(step, Spill) for step in program.steps)
+    assert sum(isinstance(step, Stream) for step in program.steps) == blocks * 9 * 3
+
+
+@dataclass
+class Quiet:
+    """A unit that must not drive a wire while it samples."""
+
+    unit: Unit
+    wires: Wires
+
+    def sample(self) -> None:
+        before = {name: wire.copy() for name, wire in vars(self.wires).items()}
+        self.unit.sample()
+        for name, wire in vars(self.wires).items():
+            np.testing.assert_array_equal(wire, before[name], err_msg=name)
+
+    def commit(self) -> None:
+        self.unit.commit()
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4)))[1::5])
+def test_the_order_in_which_units_are_visited_does_not_matter(order: tuple[int, ...]) -> None:
+    """Sample, then commit: the register engine gives the same whichever unit comes first."""
+    layer, hardware = conv(3, 6, 5, 3, padding=1), machine(5, 4, word_elements=3)
+    program = lower(layer, 4, hardware)[1]
+    operands = reference.operands(layer, 4, seed=0)
+    plain = register.Machine(program, hardware, *operands)
+    shuffled = register.Machine(program, hardware, *operands)
+    shuffled.units = [shuffled.units[index] for index in order]
+    shuffled.units = [Quiet(unit, shuffled.lanes.wires) for unit in shuffled.units]
+    for each in (plain, shuffled):
+        while not each.finished:
+            each.clock()
+    assert shuffled.timing() == plain.timing()
+    np.testing.assert_array_equal(shuffled.ofmap, plain.ofmap)
+
+
+@pytest.mark.parametrize("rows", [8, 16, 32])
+@pytest.mark.parametrize("folds", [(1, 1), (1, 2), (4, 2), (5, 5)])
+@pytest.mark.parametrize("m", [8, 64, 200])
+def test_against_the_closed_form_of_scale_sim(rows: int, folds: tuple[int, int], m: int) -> None:
+    """docs/timing.md, section 8: ours is the sum over folds without the array's skew, on the frame grid.
+
+    SCALE-Sim (weight-stationary): ceil(K/R) * ceil(N/C) * (M + 2R + C - 2) - 1.
+    """
+    k_folds, n_folds = folds
+    hardware = machine(
+        rows, rows, weight_buffers=1, word_elements=8, alus=8 * rows, capacity_words=8000, bytes_per_cycle=10**6
+    )
+    layer = gemm(m, k_folds * rows, n_folds * rows)
+    program, timing = timed(layer, hardware)
+    streams = len(program.streams)
+    assert streams == k_folds * n_folds
+    array = timing.units["systolic_array"]
+    span = timing.cycles - array["idle"]
+    first = timed(gemm(m, rows, rows), hardware)[1].units["systolic_array"]
+    first_span = sum(first.values()) - first["idle"]
+    assert span == first_span + (streams - 1) * (m + rows)
+    scale_sim = streams * (m + 2 * rows + rows - 2) - 1
+    assert scale_sim - (streams * (m + rows)) == streams * (2 * rows - 2) - 1
+
+
+def test_every_field_of_the_hand_worked_pass() -> None:
+    """The record that reports and JSON are made of, by hand (1 GHz, so a cycle is a nanosecond)."""
+    hardware = machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5)
+    layer = simulate(Workload("w", 1, (gemm(4, 4, 4),)), hardware).layers[0]
+    assert layer == LayerResult(
+        name="gemm",
+        op="gemm",
+        macs=4 * 4 * 4,
+        passes=1,
+        multi_tile=1,
+        cycles=35,
+        time_us=pytest.approx(0.035),
+        ideal_cycles=4,
+        pe_utilization=64 / (16 * 35),
+        mapping_efficiency=1.0,
+        tflops=pytest.approx(2 * 64 / 35e-9 / 1e12),
+        stall_cycles={"starved": 13, "blocked": 0, "waiting_weights": 0, "port_stall": 0},
+        hbm_read_bytes=64 + 64,
+        hbm_write_bytes=64,
+        vector_memory=VectorMemoryUse(
+            reads=4 * (2 + 2 + 2),  # lanes x words of ifmap, weights, spill
+            writes=4 * (2 + 2 + 2),  # fills and results
+            port_idle_ratio=pytest.approx(1 - 48 / (4 * 35)),
+            peak_bytes=4 * 8 * (2 + 2 + 2),  # lanes x word bytes x words of ifmap, weights, results
+            ifmap_bytes=4 * 8 * 2,
+        ),
+        outputs=16,
+        outputs_checked=16,
+        outputs_mismatched=0,
+        units=layer.units,
+        blocking=Blocking(1, 1, 4, 1, 1, 1, "block_major", 2, 1),
+    )
+    assert set(layer.units) == {"systolic_array", "preload", "vector_unit", "hbm", "port"}
+    assert layer.units["port"] == {"ifmap": 2, "psum": 0, "result": 2, "weight": 2, "dma": 6, "idle": 23}
+
+
+def test_both_engines_report_the_same_record() -> None:
+    """The JSON of one engine is that of the other, entry by entry."""
+    workload = Workload("w", 3, (conv(3, 6, 5, 3, padding=1),))
+    reports = [simulate(workload, machine(5, 4), engine=name).to_dict()["layers"] for name in ("event", "register")]
+    assert json.dumps(reports[0]) == json.dumps(reports[1])

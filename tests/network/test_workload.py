@@ -1,0 +1,141 @@
+import time
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpusim import load_hardware, load_workload
+from tpusim.base.errors import InputError
+from tpusim.network.workload import Conv2d, Gemm, Workload, shipped_workloads
+
+SMALL = st.integers(1, 12)
+PAIRS = st.tuples(SMALL, SMALL)
+
+
+@st.composite
+def convolutions(draw, name="conv"):
+    groups = draw(st.integers(1, 4))
+    kernel, dilation = draw(PAIRS), draw(PAIRS)
+    padding = draw(st.tuples(st.integers(0, 5), st.integers(0, 5)))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    least = [max(1, r - 2 * p) for r, p in zip(reach, padding, strict=True)]
+    return Conv2d(
+        name=name,
+        in_channels=groups * draw(SMALL),
+        in_height=draw(st.integers(least[0], least[0] + 20)),
+        in_width=draw(st.integers(least[1], least[1] + 20)),
+        out_channels=groups * draw(SMALL),
+        kernel=kernel,
+        stride=draw(PAIRS),
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+
+
+def write(path, name, layers, **more):
+    entries = [{"op": layer.op, **asdict(layer)} for layer in layers]
+    data = yaml.safe_dump({"name": name, "layers": [as_yaml(entry) for entry in entries], **more})
+    path.write_text(data, encoding="utf-8")
+    return path
+
+
+def as_yaml(entry):
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in entry.items()}
+
+
+@settings(deadline=None)
+@given(convs=st.lists(convolutions(), max_size=4), m=SMALL, n=SMALL, k=SMALL, batch=SMALL)
+def test_a_file_loads_back_equal(tmp_path_factory, convs, m, n, k, batch):
+    renamed = [Conv2d(**{**asdict(conv), "name": f"conv{i}"}) for i, conv in enumerate(convs)]
+    layers = (*renamed, Gemm("fc", m, n, k))
+    path = write(tmp_path_factory.getbasetemp() / "round_trip.yaml", "mine", layers, source="here")
+    assert load_workload(path, batch) == Workload("mine", batch, layers, "here")
+
+
+@settings(deadline=None)
+@given(convolutions(), SMALL)
+def test_output_size_counts_the_kernel_positions(conv, batch):
+    for axis, (size, out) in enumerate([(conv.in_height, conv.out_height), (conv.in_width, conv.out_width)]):
+        reach = conv.dilation[axis] * (conv.kernel[axis] - 1) + 1
+        padded = size + 2 * conv.padding[axis]
+        assert out == len(range(0, padded - reach + 1, conv.stride[axis])) >= 1
+    assert conv.outputs(batch) == batch * conv.out_channels * conv.out_height * conv.out_width
+    assert conv.macs(batch) * conv.groups == conv.outputs(batch) * conv.in_channels * conv.kernel[0] * conv.kernel[1]
+
+
+def test_an_int_stands_for_both_of_a_pair_and_defaults_hold(tmp_path):
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "name: n\nlayers:\n"
+        "- {name: a, op: conv2d, in_channels: 3, in_height: 9, in_width: 8, out_channels: 2, kernel: 3}\n"
+        "- {name: b, op: conv2d, in_channels: 3, in_height: 9, in_width: 8, out_channels: 2, kernel: [3, 2],"
+        " stride: 2, padding: [1, 0], dilation: [1, 2]}\n",
+        encoding="utf-8",
+    )
+    first, second = load_workload(path).layers
+    assert first == Conv2d("a", 3, 9, 8, 2, (3, 3), (1, 1), (0, 0), (1, 1), 1)
+    assert second == Conv2d("b", 3, 9, 8, 2, (3, 2), (2, 2), (1, 0), (1, 2), 1)
+
+
+def test_m_batch_is_the_batch(tmp_path):
+    path = tmp_path / "net.yaml"
+    path.write_text("name: n\nlayers: [{name: fc, op: gemm, m: batch, n: 10, k: 20}]\n", encoding="utf-8")
+    assert load_workload(path).layers == (Gemm("fc", 8, 10, 20),)
+    assert load_workload(path, batch=3).layers[0].macs(3) == 3 * 10 * 20
+
+
+def test_merge_keys_fill_in_what_a_layer_leaves_out(tmp_path):
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "name: n\nlayers:\n"
+        "- &a {name: a, op: conv2d, in_channels: 3, in_height: 9, in_width: 8, out_channels: 2, kernel: 3}\n"
+        "- {<<: *a, name: b, kernel: 5}\n",
+        encoding="utf-8",
+    )
+    first, second = load_workload(path).layers
+    assert second == Conv2d(**{**asdict(first), "name": "b", "kernel": (5, 5)})
+
+
+@pytest.mark.parametrize("name", shipped_workloads())
+def test_shipped_workloads_load(name):
+    workload = load_workload(name, batch=4)
+    assert (workload.name, workload.batch) == (name, 4)
+    assert all(layer.macs(4) > 0 for layer in workload.layers)
+    assert hash(workload) == hash(load_workload(name, batch=4))
+
+
+def test_layers_are_frozen():
+    with pytest.raises(FrozenInstanceError):
+        Gemm("fc", 1, 2, 3).m = 4
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: Gemm("fc", 0, 1, 1), "m: 0 is out of range"),
+        (lambda: Gemm("", 1, 1, 1), "name: .*write some text"),
+        (lambda: Conv2d("c", 1, 1, 1, 1, (3, 1)), "kernel: .*spans 3 in height"),
+        (lambda: Conv2d("c", 1, 1, 1, 1, 3), "kernel: 3 is not a size"),
+        (lambda: Workload("n", 1, ()), "layers: no layers"),
+        (lambda: Workload("n", 0, (Gemm("fc", 1, 1, 1),)), "batch: 0 is out of range"),
+        (lambda: Workload("n", 1, (Gemm("fc", 1, 1, 1),) * 2), 'layers: the name "fc" is taken'),
+    ],
+)
+def test_python_construction_is_checked(build, words):
+    with pytest.raises(InputError, match=words):
+        build()
+
+
+def test_loading_160_layers_and_a_machine_takes_less_than_60_ms(tmp_path):
+    layers = [Conv2d(f"layer{i}", 64, 56, 56, 64, (3, 3), padding=(1, 1)) for i in range(160)]
+    path = write(tmp_path / "deep.yaml", "deep", layers)
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        load_workload(path)
+        load_hardware("tpu_v2")
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.06

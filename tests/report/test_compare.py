@@ -1,0 +1,231 @@
+"""Two results against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from typer.testing import Result as Done
+
+from tests.strategies import conv, machine
+from tpusim import simulate
+from tpusim.cli import app as cli
+from tpusim.machines.tpu.description import Hardware
+from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.report.tables.compare_results import Change, Compared
+from tpusim.result.records import Result, total_of
+
+LAYERS = (replace(conv(4, 8, 4, 3), name="first"), Gemm("second", 4, 40, 4), Gemm("third", 4, 4, 4))
+
+
+def run(*layers: Conv2d | Gemm, hardware: Hardware | None = None, batch: int = 2, check: bool = False) -> Result:
+    return simulate(Workload("net", batch, layers or LAYERS), hardware or machine(4, 4), check=check)
+
+
+def slowed(result: Result, **factors: float) -> Result:
+    """The result with the cycles of some layers multiplied, in the largest part of every unit's."""
+
+    def changed(split: Mapping[str, int], cycles: int) -> dict[str, int]:
+        largest = max(split, key=lambda cause: split[cause])
+        return {**split, largest: split[largest] + cycles - sum(split.values())}
+
+    cycles = {layer.name: round(layer.cycles * factors.get(layer.name, 1)) for layer in result.layers}
+    layers = tuple(
+        replace(layer, cycles=cycles[layer.name],
+                units={unit: changed(split, cycles[layer.name]) for unit, split in layer.units.items()})
+        for layer in result.layers
+    )  # fmt: skip
+    return replace(result, layers=layers, total=total_of(layers, 0.0))
+
+
+def test_only_what_differs_is_listed() -> None:
+    fast, slow = machine(4, 4), machine(4, 4, bytes_per_cycle=7)
+    assert Compared(run(), run()).changes == ()
+    changed = Compared(run(hardware=fast), run(hardware=slow, batch=4)).changes
+    assert changed == (Change("batch", 2, 4), Change("hbm.bandwidth", "64 GB/s", "7 GB/s"))
+
+
+def test_a_field_that_one_result_does_not_have() -> None:
+    result = run()
+    memory = {key: value for key, value in result.hardware["vector_memory"].items() if key != "ports"}
+    old = replace(result, tpusim="0.1", hardware={**result.hardware, "vector_memory": memory, "name": "old"})
+    changes = Compared(old, replace(result, tpusim="0.2")).changes
+    assert changes == (
+        Change("tpusim", "0.1", "0.2"),
+        Change("hardware", "old", "test"),
+        Change("vector_memory.ports", None, "shared"),
+    )
+
+
+def test_ratios_and_their_mean() -> None:
+    before = run()
+    compared = Compared(before, slowed(before, first=4, second=1))
+    ratios = [row.ratio for row in compared.rows]
+    assert ratios == [4, 1, 1]
+    assert [row.unchanged for row in compared.rows] == [False, True, True]
+    assert compared.rows[0].difference == 3 * before.layers[0].cycles
+    assert compared.geometric_mean == pytest.approx(4 ** (1 / 3))
+    assert Compared(compared.after, before).geometric_mean == pytest.approx(4 ** (-1 / 3))
+
+
+def test_other_work_is_compared_by_the_mac() -> None:
+    one, two = run(LAYERS[2], LAYERS[0]), run(Gemm("third", 8, 4, 4), LAYERS[0])
+    compared = Compared(one, two)
+    row = compared.rows[0]
+    assert not compared.same_work
+    assert row.ratio is not None
+    assert row.mac_ratio == pytest.approx(row.ratio / 2)
+    assert compared.geometric_mean == pytest.approx(sqrt(row.ratio / 2))
+
+
+def test_layers_in_one_only_and_of_one_name() -> None:
+    compared = Compared(run(LAYERS[0], LAYERS[1]), run(LAYERS[1], LAYERS[2]))
+    sides = [(row.name, row.before is not None, row.after is not None) for row in compared.rows]
+    assert sides == [("first", True, False), ("second", True, True), ("third", False, True)]
+    assert compared.rows[0].difference == -compared.before.layers[0].cycles
+    assert compared.rows[0].ratio is None
+    assert sum(row.difference for row in compared.rows) == compared.after.total.cycles - compared.before.total.cycles
+    twins = replace(compared.before, layers=(compared.before.layers[0],) * 2)
+    assert [row.ratio for row in Compared(twins, twins).rows] == [1, 1]
+
+
+# ---- the command
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def saved(result: Result, name: str) -> str:
+    Path(name).write_text(result.to_json())
+    return name
+
+
+def tpusim(*arguments: str) -> Done:
+    return CliRunner().invoke(cli.app, ["compare", *arguments])
+
+
+def table_of(text: str) -> list[str]:
+    """The names in the table of layers, in order."""
+    names = [line.split()[0] for line in text.splitlines() if line.split()]
+    return [name for name in names if name in {"first", "second", "third"}]
+
+
+def test_the_words(desk: Path) -> None:
+    before = run(check=True)
+    after = replace(slowed(run(hardware=machine(4, 4, bytes_per_cycle=7)), third=9), engine="both")
+    done = tpusim(saved(before, "a.json"), saved(after, "b.json"))
+    assert done.exit_code == 0
+    text = " ".join(done.stdout.split())
+    assert "hbm.bandwidth 64 GB/s 7 GB/s" in text
+    assert "engine event both" in text
+    assert f"Total: {before.total.cycles:,} -> {after.total.cycles:,} cycles" in text
+    assert "A: Every output checked" in text
+    assert "B: Outputs not checked" in text
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_orders(desk: Path) -> None:
+    before = run()
+    cycles = {layer.name: layer.cycles for layer in before.layers}
+    after = slowed(before, first=0.9, third=1 + 2 * cycles["first"] / cycles["third"])
+    files = saved(before, "a.json"), saved(after, "b.json")
+    assert table_of(tpusim(*files).stdout) == ["third", "first"]
+    assert "1 of 3 layers take the same cycles" in tpusim(*files).stdout
+    assert table_of(tpusim(*files, "--sort", "ratio").stdout) == ["first", "third"]
+    assert table_of(tpusim(*files, "--sort", "network").stdout) == ["first", "second", "third"]
+
+
+def test_the_same_run_in_a_directory(desk: Path) -> None:
+    Path("run").mkdir()
+    saved(run(), "run/run.json")
+    done = tpusim("run", "run/run.json")
+    assert done.exit_code == 0
+    assert "Nothing differs in what was asked." in done.stdout
+    assert "Every layer takes the same cycles." in done.stdout
+
+
+def test_another_batch_and_clock(desk: Path) -> None:
+    faster = machine(4, 4).with_overrides(["clock=2 GHz"])
+    before, after = run(), run(hardware=faster, batch=4)
+    done = tpusim(saved(before, "a.json"), saved(after, "b.json"), "--sort", "network")
+    per_image = after.total.time_us / 4 / (before.total.time_us / 2)
+    assert f"(x {per_image:.3f})" in done.stdout.split("Per image")[1]
+    heads = " ".join(done.stdout.split())
+    assert "time MAC" in heads
+    first = after.layers[0].time_us / before.layers[0].time_us
+    assert f" {first:.3f} " in done.stdout
+
+
+def test_no_layer_in_common(desk: Path) -> None:
+    done = tpusim(saved(run(LAYERS[0]), "a.json"), saved(run(LAYERS[1]), "b.json"))
+    assert done.exit_code == 0
+    assert table_of(done.stdout) == ["first", "second"]
+    assert "no layer in common" in done.stdout
+    assert "Geometric" not in done.stdout
+
+
+def test_wrong_outputs_are_said(desk: Path) -> None:
+    good = run(check=True)
+    layer = replace(good.layers[0], outputs_mismatched=3)
+    wrong = replace(good, layers=(layer, *good.layers[1:]), total=replace(good.total, outputs_mismatched=3))
+    done = tpusim(saved(good, "a.json"), saved(wrong, "b.json"))
+    assert done.exit_code == 0
+    text = " ".join(done.stdout.split())
+    assert "WRONG: layer first: 3 of" in text.split("B: Every output")[1]
+
+
+def test_the_json(desk: Path) -> None:
+    before = run()
+    after = slowed(before, first=2)
+    files = saved(before, "a.json"), saved(after, "b.json")
+    done = tpusim(*files, "--json", "-")
+    data: dict[str, Any] = json.loads(done.stdout)
+    assert data["changes"] == []
+    assert data["layers"][0]["ratio"] == 2
+    assert data["layers"][0]["cycles"] == [layer.cycles for layer in (before.layers[0], after.layers[0])]
+    assert data["total"]["ratio"] == after.total.cycles / before.total.cycles
+    assert data["outputs"][0] == {"outputs": before.total.outputs, "checked": 0, "mismatched": 0}
+    assert "first" in done.stderr
+    assert tpusim(*files, "--json", "out.json").exit_code == 0
+    assert json.loads(Path("out.json").read_text()) == data
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.json", "missing.json"], "missing.json: no such file"),
+        (["a.json", "other.json"], "other.json: not a tpusim result"),
+        (["a.json"], "Missing argument"),
+        (["a.json", "a.json", "--sort", "chang"], "did you mean change"),
+        (["a.json", "a.json", "--json", "missing/c.json"], "missing/c.json: cannot be written"),
+        (["a.json", "empty"], "run.json: no such file"),
+    ],
+)
+def test_bad_input(arguments: list[str], message: str, desk: Path) -> None:
+    saved(run(), "a.json")
+    Path("other.json").write_text("{}")
+    Path("empty").mkdir()
+    done = tpusim(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert sorted(path.name for path in desk.rglob("*")) == ["a.json", "empty", "other.json"]
+
+
+def test_numbers_that_no_run_gives(desk: Path) -> None:
+    """A file edited by hand: no work, no batch, no machine."""
+    result = run()
+    layers = tuple(replace(layer, macs=0) for layer in result.layers)
+    odd = replace(result, batch=0, layers=layers, total=replace(result.total, macs=0))
+    data = json.loads(json.dumps(asdict(odd)))
+    Path("odd.json").write_text(json.dumps({**data, "hardware": {"name": [1], "clock": None}}))
+    for files in (["odd.json", saved(result, "a.json")], ["a.json", "odd.json"], ["odd.json", "odd.json"]):
+        assert tpusim(*files, "--json", "c.json").exit_code == 0

@@ -1,0 +1,380 @@
+"""Plots, tables and reading results back, on results made by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
+from tpusim.machines.tpu.description import load_hardware
+from tpusim.network.workload import Conv2d, Gemm, load_workload
+from tpusim.report.plots.run import plots
+from tpusim.report.tables import run as tables
+from tpusim.result.load import parse_result, read_result
+from tpusim.result.records import Blocking, LayerResult, Mismatch, Result, VectorMemoryUse, total_of
+
+PES, CLOCK_MHZ, MACS = 128 * 128, 700, 16_384_000
+
+
+def layer(name: str, *, busy: int = 1000, starved: int = 300, port_stall: int = 40, word_fill: int = 8) -> LayerResult:
+    """A layer whose array was busy, starved, stalled at the port, and idle for 60 cycles."""
+    array = {
+        "busy": busy,
+        "starved": starved,
+        "blocked": 0,
+        "waiting_weights": 0,
+        "port_stall": port_stall,
+        "idle": 60,
+    }
+    cycles = sum(array.values())
+    return LayerResult(
+        name=name,
+        op="conv2d",
+        macs=MACS,
+        passes=9,
+        multi_tile=1,
+        cycles=cycles,
+        time_us=cycles / CLOCK_MHZ,
+        ideal_cycles=MACS // PES,
+        pe_utilization=MACS / PES / cycles,
+        mapping_efficiency=1.0,
+        tflops=2 * MACS / (cycles / CLOCK_MHZ) / 1e6,
+        stall_cycles={"starved": starved, "blocked": 0, "waiting_weights": 0, "port_stall": port_stall},
+        hbm_read_bytes=2_500_000,
+        hbm_write_bytes=800_000,
+        vector_memory=VectorMemoryUse(5000, 4000, 0.6, 2**20, 2**19),
+        outputs=1234,
+        outputs_checked=1234,
+        outputs_mismatched=0,
+        units={"systolic_array": array},
+        blocking=Blocking(14, 14, 8, 1, 1, 1, "block_major", word_fill, 1),
+    )
+
+
+def result(*layers: LayerResult) -> Result:
+    """A run of these layers."""
+    return Result(
+        tpusim="0.1.0",
+        hardware=load_hardware("tpu_v2").to_dict(),
+        workload="net",
+        batch=8,
+        lowering="channel_first",
+        engine="event",
+        seed=0,
+        total=total_of(layers, 0.5),
+        layers=layers,
+    )
+
+
+def wrong(each: LayerResult) -> LayerResult:
+    """The same layer with three wrong outputs."""
+    first = Mismatch((1, 2, 3, 4), ("channel", "row", "col", "image"), 7.0, 9.0)
+    return replace(each, outputs_mismatched=3, first_mismatch=first)
+
+
+def files(of: Result) -> dict[str, bytes]:
+    """Every picture of a result, by file name."""
+    return {name: contents for picture in plots(of) for name, contents in picture.files()}
+
+
+def shown(of: Result, width: int | None) -> list[str]:
+    """The lines of the layer table."""
+    console = Console(width=width or 1000)
+    with console.capture() as captured:
+        console.print(tables.layer_table(of.layers, {"conv1": "56x56x64>64 3x3"}, width))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def names_of(network: str) -> list[str]:
+    return [each.name for each in load_workload(network).layers]
+
+
+@pytest.mark.parametrize("names", [["only"], ["a", "b", "c"], names_of("densenet121")], ids=len)
+def test_plots_are_pictures_with_labelled_axes(names: list[str]) -> None:
+    pictures = files(result(*map(layer, names)))
+    assert sorted(pictures) == [
+        "cycle_breakdown.png",
+        "cycle_breakdown.svg",
+        "pe_utilization.png",
+        "pe_utilization.svg",
+        "roofline.png",
+        "roofline.svg",
+    ]
+    for name, picture in pictures.items():
+        if name.endswith(".png"):
+            assert picture.startswith(b"\x89PNG")
+            assert len(picture) > 5000
+    utilization, breakdown = pictures["pe_utilization.svg"].decode(), pictures["cycle_breakdown.svg"].decode()
+    for text in ("PE utilisation (%)", "network: 71.4 %", "layer", names[-1][-20:]):
+        assert text in utilization
+    for text in ("cycles", "share of cycles (%)", "starved: HBM data late", "idle", "NETWORK"):
+        assert text in breakdown
+
+
+def test_the_same_result_gives_the_same_pictures() -> None:
+    of = result(layer("conv1"))
+    assert files(of) == files(of)
+
+
+def test_plots_take_names_as_they_are() -> None:
+    picture = files(result(layer("a$b$_^"), layer("[red]<&>")))["pe_utilization.svg"].decode()
+    assert "a$b$_^" in picture
+    assert "[red]&lt;&amp;&gt;" in picture
+
+
+def test_a_result_survives_json() -> None:
+    for of in (result(layer("conv1"), layer("fc")), result(wrong(layer("conv1")))):
+        assert parse_result(of.to_json()) == of
+
+
+def test_a_result_is_found_in_its_directory(tmp_path: Path) -> None:
+    of = result(layer("conv1"))
+    (tmp_path / "run.json").write_text(of.to_json())
+    assert read_result(tmp_path) == read_result(tmp_path / "run.json") == of
+
+
+def test_a_key_of_a_later_version_is_ignored() -> None:
+    of = result(layer("conv1"))
+    assert parse_result(json.dumps({**of.to_dict(), "energy": 1})) == of
+
+
+def changed(*path: Any, to: Any = None) -> str:
+    """The JSON of a result in which the value at `path` is `to`, or is missing."""
+    data = json.loads(result(layer("conv1"), layer("fc")).to_json())
+    *above, last = path
+    inner: Any = data
+    for key in above:
+        inner = inner[key]
+    if to is None:
+        del inner[last]
+    else:
+        inner[last] = to
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", 'no "tpusim" key'),
+        ('{"name": "x"}', 'no "tpusim" key'),
+        ('{"tpusim": "0.1.0"}', "has no hardware, workload"),
+        (changed("total", "cycles"), "total has no cycles"),
+        (changed("layers", 1, "macs"), "layers[1] has no macs"),
+        (changed("layers", 0, "macs", to="many"), "layers[0].macs is not a int"),
+        (changed("layers", 0, "macs", to=True), "layers[0].macs is not a int"),
+        (changed("layers", to={"a": 1}), "layers is not a list"),
+        (changed("layers", 0, to=3), "layers[0] is not a mapping"),
+        (changed("layers", to=[]), "no layers"),
+        (changed("layers", 0, "units", to={}), "do not add up"),
+        (changed("layers", 0, "units", "systolic_array", "idle", to=61), "do not add up"),
+        (changed("layers", 0, "stall_cycles", "starved"), "stall_cycles must hold"),
+    ],
+)
+def test_what_is_not_a_result_is_refused(text: str, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_result(text)
+    assert says in str(error.value)
+
+
+def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for path, says in (
+        ("nothing.json", "no such file"),
+        ("binary", "not UTF-8"),
+        ("", "run.json: no such file"),
+    ):
+        with pytest.raises(InputError, match=says) as error:
+            read_result(tmp_path / path)
+        assert str(tmp_path / path) in str(error.value)
+
+
+def test_the_table_has_every_column_when_there_is_room() -> None:
+    lines = shown(result(layer("conv1")), None)
+    assert lines[-1].split() == (
+        [
+            "conv1",
+            "56x56x64>64",
+            "3x3",
+            "9",
+            "1",
+            "1,400",
+            "2.00",
+            "71.4",
+            "100",
+            "16.4",
+            "21.4",
+            "0",
+            "0",
+            "2.9",
+            "2.50",
+            "0.80",
+            "60.0",
+            "ok",
+        ]
+    )
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 200])
+def test_the_table_fits_its_width(width: int) -> None:
+    lines = shown(result(*map(layer, names_of("densenet121")[:20])), width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 3 + 20
+    assert any("1,400" in line for line in lines)
+
+
+def test_resnet50_keeps_every_column_in_120_characters() -> None:
+    work = load_workload("resnet50")
+    shapes = {each.name: tables.shape_text(each) for each in work.layers}
+    layers = [layer(each.name, busy=700_000) for each in work.layers]
+    columns = tables.layer_table(layers, shapes, 120).columns
+    assert len(columns) == len(tables.layer_columns(layers, shapes))
+
+
+def test_a_long_name_keeps_its_end() -> None:
+    lines = shown(result(layer("features.denseblock1.denselayer2.conv1")), 100)
+    assert lines[-1].startswith("…")
+    assert ".denselayer2.conv1 " in lines[-1]
+
+
+def test_names_are_not_markup() -> None:
+    assert shown(result(layer("[red]x[/red]")), 100)[-1].startswith("[red]x[/red]")
+
+
+def test_the_check_of_a_layer_in_a_word() -> None:
+    unchecked = replace(layer("c"), outputs_checked=0)
+    assert [tables.outcome(each) for each in (layer("a"), wrong(layer("b")), unchecked)] == [
+        "ok",
+        "3 wrong",
+        "-",
+    ]
+
+
+def test_the_verdict() -> None:
+    right = result(layer("a"), layer("b"))
+    assert tables.verdict(right.total) == (
+        "Every output checked: 2,468 of 2,468 elements equal the reference, 0 wrong."
+    )
+    assert tables.first_wrong(right) == ""
+    bad = result(layer("a"), wrong(layer("b")))
+    assert tables.verdict(bad.total) == ("Every output checked: 2,465 of 2,468 elements equal the reference, 3 wrong.")
+    assert tables.first_wrong(bad) == (
+        "layer b: 3 of 1,234 outputs are wrong; the first: ofmap[channel=1, row=2, col=3, image=4] is 9, expected 7"
+    )
+    none = result(replace(layer("a"), outputs_checked=0))
+    assert tables.verdict(none.total) == "Outputs not checked (--no-check)."
+
+
+def test_totals_carry_units() -> None:
+    text = tables.totals(result(layer("a"), layer("b")).total)
+    for part in (
+        "2,800 cycles = 4 us at 700 MHz",
+        "32.77 MMAC in 18 passes",
+        "16.38 TFLOPS",
+        "PE utilisation 71.4 %",
+        "starved 21.4 %",
+        "HBM read 5.00 MB, written 1.60 MB",
+        "peak 1.00 MiB",
+        "simulated in 0.50 s",
+    ):
+        assert part in text
+
+
+def test_partly_used_words_are_noticed() -> None:
+    assert tables.word_notice(result(layer("a"))) == ""
+    notice = tables.word_notice(result(layer("a"), layer("b", word_fill=2)))
+    assert "2 of 8 elements hold anything, in 1 of 2 layers" in notice
+    assert "4 times the space" in notice
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0, "0"), (0.00001, "0.0"), (0.05, "5.0"), (0.999, "99.9"), (0.9996, "100"), (1, "100")],
+)
+def test_percent_is_short_and_tells_nothing_from_little(ratio: float, text: str) -> None:
+    assert tables.percent(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.123, "0.12"), (9.994, "9.99"), (9.996, "10.0"), (99.96, "100"), (12345, "12345")],
+)
+def test_three_digits(value: float, text: str) -> None:
+    assert tables.three_digits(value) == text
+
+
+def test_shapes_in_short() -> None:
+    conv = Conv2d(
+        "c",
+        in_channels=64,
+        in_height=56,
+        in_width=28,
+        out_channels=128,
+        kernel=(3, 1),
+        stride=(2, 2),
+        groups=2,
+    )
+    assert tables.shape_text(conv) == "56x28x64>128 3x1/2 g2"
+    assert tables.shape_text(replace(conv, stride=(1, 2), dilation=(2, 2))) == "56x28x64>128 3x1/1x2 d2 g2"
+    assert tables.shape_text(Gemm("g", m=8, n=1000, k=512)) == "8x512>1000"
+
+
+def edited(**changes: Any) -> str:
+    """The JSON of a run whose one layer says something else."""
+    data = json.loads(result(layer("a")).to_json())
+    data["layers"][0] |= changes
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"time_us": 0.0}, "layer a: cycles and time_us must be above zero"),
+        ({"macs": -5, "tflops": -1.0}, "layer a: macs, tflops must not be below zero"),
+        ({"macs": 10**400}, "layers[0].macs is not a finite number below 1e+30"),
+        ({"tflops": float("nan")}, "layers[0].tflops is not a finite number"),
+        ({"name": "half \ud800"}, "a name holds half of a character"),
+        ({"units": {**layer("a").units, "hbm": {"busy": 0, "idle": 0}}}, "layer a: units.hbm must hold cycles"),
+        ({"units": {**layer("a").units, "hbm": {}}}, "layer a: units.hbm must hold cycles"),
+        ({"units": {**layer("a").units, "hbm": {"busy": -5, "idle": 9}}}, "none of them below zero"),
+    ],
+)
+def test_figures_that_cannot_be(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_result(edited(**changes))
+    assert says in str(error.value)
+
+
+def test_names_of_whole_characters_are_read() -> None:
+    assert parse_result(edited(name="\U0001f600")).layers[0].name == "\U0001f600"
+    assert "\\ud83d" in edited(name="\U0001f600")
+
+
+@pytest.mark.parametrize("changes", [{"macs": 0, "tflops": 0.0}, {"hbm_read_bytes": 0, "hbm_write_bytes": 0}])
+def test_a_roofline_without_a_layer_on_it(changes: dict[str, Any]) -> None:
+    machine = load_hardware("tpu_v2").to_dict()
+    (roofline,) = plots(replace(parse_result(edited(**changes)), hardware=machine))[2:]
+    ((name, contents),) = roofline.files(["svg"])
+    assert (name, b"GB/s" in contents) == ("roofline.svg", True)
+
+
+def test_a_machine_that_is_none_is_told_before_anything_is_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(replace(result(layer("a")), hardware={"name": "x"}).to_json())
+    shown = CliRunner().invoke(cli.app, ["plot", str(file)])
+    assert (shown.exit_code, shown.stderr) == (2, f"Error: {file}: hardware.clock: Field required\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(("us", "text"), [(300.0, "300 us"), (692.8485714, "692.85 us"), (3558.83, "3.56 ms")])
+def test_a_quantity_has_two_decimals_or_none(us: float, text: str) -> None:
+    assert tables.quantity(us, tables.TIMES) == text

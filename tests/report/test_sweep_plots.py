@@ -1,0 +1,146 @@
+"""The pictures of a sweep: which there are, and that they say what the rows say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpusim.report.plots.sweep_labels import axis_label, rows_of, scale_of
+from tpusim.report.plots.sweep_plots import file_names, plots
+from tpusim.study.sweep.spec import Sweep, load_sweep
+
+HEAD = "name: s\nhardware: tiny_4x4\nbatch: 2\n"
+NAMES = ("net", "$a$/_b<i>")
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two networks, the second with a name that is hard on files and pictures."""
+    monkeypatch.chdir(tmp_path)
+    for index, name in enumerate(NAMES):
+        Path(f"{index}.yaml").write_text(f"name: '{name}'\nlayers:\n  - {{name: x, op: gemm, m: batch, n: 3, k: 4}}\n")
+
+
+def spec(axes: str, rest: str = "", workloads: str = "[0.yaml]") -> Sweep:
+    Path("s.yaml").write_text(f"{HEAD}workloads: {workloads}\naxes: {{{axes}}}\n{rest}\n")
+    return load_sweep("s.yaml")
+
+
+def rows(sweep: Sweep, failed: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    """A row a point with made-up figures, each different; the last two are on the front."""
+    made = []
+    for index, point in enumerate(sweep.points):
+        error = "does not fit" if index in failed else None
+        figures = {
+            "tflops": 1.25 + index,
+            "pe_utilization": 0.01 * index,
+            "port_idle_ratio": 0.5,
+            "time_us": 9e3 - index,
+        }
+        figures |= {"pes": 16 + index, "cycles": 5, "pareto": index >= len(sweep.points) - 2 and not error}
+        names = {"workload": point.workload.name, "batch": point.workload.batch, "error": error}
+        made.append({**(figures if not error else dict.fromkeys(figures)), **names, **dict(point.settings)})
+    return made
+
+
+def drawn(sweep: Sweep, made: list[dict[str, Any]]) -> dict[str, str]:
+    """The SVGs by name; the PNGs are looked at for being some."""
+    files = dict(file for picture in plots(sweep, made) for file in picture.files())
+    assert all(contents.startswith(b"\x89PNG") for name, contents in files.items() if name.endswith(".png"))
+    assert len(files) % 2 == 0
+    return {name.removesuffix(".svg"): text.decode() for name, text in files.items() if name.endswith(".svg")}
+
+
+def texts(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+
+
+def test_one_axis_gives_curves_with_units() -> None:
+    sweep = spec("hbm.bandwidth: [100 GB/s, 700 GB/s, 300 GB/s]")
+    made = drawn(sweep, rows(sweep))
+    assert {*made} == {"throughput", "port_idle"}
+    assert {"HBM bandwidth (GB/s)", "TFLOPS", "PE utilisation (%)", "100", "300", "700"} <= {*texts(made["throughput"])}
+    assert "port cycles without an access (%)" in texts(made["port_idle"])
+    assert "s: net, batch 2" in texts(made["port_idle"])
+
+
+def test_several_workloads_are_told_apart_and_any_name_can_be_drawn() -> None:
+    sweep = spec("array.size: [2, 4]", workloads="[0.yaml, 1.yaml]")
+    found = texts(drawn(sweep, rows(sweep))["throughput"])
+    assert "net" in found
+    assert "$a$/_b&lt;i&gt;" in found
+
+
+def test_axes_that_move_together_are_one_curve() -> None:
+    sweep = spec("array.size: [2, 4], batch: [1, 8]", "combine: zip")
+    made = drawn(sweep, rows(sweep))
+    assert {*made} == {"throughput", "port_idle"}
+    assert {"array size (PEs a side)", "batch (images)"} <= {*texts(made["throughput"])}
+
+
+def test_two_axes_give_heat_maps_with_the_numbers() -> None:
+    sweep = spec("array.size: [2, 4], batch: [1, 8]")
+    made = drawn(sweep, rows(sweep, failed=(0,)))
+    assert {*made} == {"utilization_net", "tflops_net"}
+    found = texts(made["tflops_net"])
+    assert {"2.25", "3.25", "4.25"} <= {*found}
+    assert "1.25" not in found
+
+
+def test_three_axes_give_a_panel_each() -> None:
+    sweep = spec("array.size: [2, 4], batch: [1, 8], clock: [1 GHz, 700 MHz]")
+    made = drawn(sweep, rows(sweep, failed=(1,)))
+    assert {*made} == {"axes_net"}
+    assert {"array size (PEs a side)", "batch (images)", "clock", "700 MHz"} <= {*texts(made["axes_net"])}
+
+
+@pytest.mark.parametrize("goals", ["[time_us, pes]", "{tflops: maximize, pes: maximize, port_idle_ratio: minimize}"])
+def test_the_front_is_numbered_and_its_settings_stand_beside(goals: str) -> None:
+    sweep = spec("array.size: [2, 4, 8], batch: [1, 8]", f"pareto: {goals}")
+    found = texts(drawn(sweep, rows(sweep, failed=(0,)))["pareto_net"])
+    assert "Pareto front" in found
+    beside = [text.split() for text in found]
+    assert ["1", "8"] in beside or ["1", "1"] in beside
+    assert any(text.split() == ["size", "8"] for text in found), found
+
+
+def test_fields_that_move_together_are_all_named_beside_the_front() -> None:
+    sweep = spec("'array.rows, array.cols': [2, 4, 8], batch: [1, 8]", "pareto: [time_us, pes]")
+    found = texts(drawn(sweep, rows(sweep))["pareto_net"])
+    assert any(text.split() == ["rows,", "cols", "8"] for text in found), found
+
+
+def test_nothing_is_drawn_where_all_failed() -> None:
+    sweep = spec("array.size: [2, 4]", "pareto: [time_us, pes]")
+    assert drawn(sweep, rows(sweep, failed=(0, 1))) == {}
+
+
+def test_the_same_rows_give_the_same_files() -> None:
+    sweep = spec("array.size: [2, 4], batch: [1, 8]", "pareto: [time_us, pes]")
+    assert drawn(sweep, rows(sweep)) == drawn(sweep, rows(sweep))
+
+
+def test_file_names_are_safe_and_different() -> None:
+    names = file_names(["a/b", "a b", "A_B", "..", "", "x" * 300, "vgg16", "/etc/passwd", "日本"])
+    assert len({name.casefold() for name in names.values()}) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,70}", name) for name in names.values())
+    assert names["vgg16"] == "vgg16"
+
+
+def test_where_values_stand() -> None:
+    assert scale_of("array.size", [64, 128, 512]).kind == "log"
+    assert scale_of("array.size", [64, 96, 128]).kind == "linear"
+    assert scale_of("mapping.multi_tile", [1, "auto", "rows"]).places == {1: 0, "auto": 1, "rows": 2}
+    assert scale_of("hbm.latency", ["1 us", "100 ns"]).places == {"1 us": 10**6, "100 ns": 10**5}
+    assert scale_of("hbm.latency", ["1 us", "100 ns"]).label == "HBM latency"
+    assert rows_of("array.size", [9, 3, 5]).places == {3: 0, 5: 1, 9: 2}
+    assert axis_label("layers.conv1.out_channels, batch") == "out channels of conv1, batch (images)"
+
+
+def test_of_many_values_only_as_many_are_written_as_have_room() -> None:
+    places, shown = scale_of("batch", range(1, 1001)).ticks()
+    assert 5 < len(places) == len(shown) < 15
+    assert shown[0] == "1"

@@ -1,0 +1,458 @@
+"""Traces in files: Perfetto's own format, read by the perfetto package, and VCD, read by pyvcd."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
+from typer.testing import CliRunner, Result
+from vcd.reader import TokenKind, tokenize
+
+from tests.strategies import machine
+from tpusim.cli import app as cli
+from tpusim.cli.commands import trace as command
+from tpusim.flow.simulation import select_layers, trace
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import load_hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.lane_trace import MEANINGS, Cycle, unwatched
+from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Spill
+from tpusim.network.workload import Gemm, load_workload
+from tpusim.report.trace.counters import COUNTERS, counters, windows
+from tpusim.report.trace.perfetto import TRACKS
+from tpusim.report.trace.vcd import CLIENTS, vcd
+
+TINY = ("--hardware", "tiny_4x4", "--batch", "2")
+UNITS = ("systolic_array", "preload", "vector_unit", "hbm", "port")
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def tpusim(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+@dataclass
+class Read:
+    """A Perfetto trace as its parser sees it: by track (begin, end, name, arguments), by counter (time, value)."""
+
+    root: str = ""
+    slices: dict[str, list[tuple[int, int, str, dict[str, Any]]]] = field(default_factory=lambda: defaultdict(list))
+    values: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    units: dict[str, str] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    def sums(self, track: str, first: int = 0, stop: int = sys.maxsize) -> dict[str, int]:
+        """Time by name, of the slices that begin in [first, stop)."""
+        found: dict[str, int] = defaultdict(int)
+        for begin, end, name, _ in self.slices[track]:
+            if first <= begin < stop:
+                found[name] += end - begin
+        return found
+
+
+def read(file: str | Path) -> Read:
+    """Fails when a packet is not as the format demands, or when slices of a track overlap."""
+    found = Read()
+    tracks: dict[int, TrackDescriptor] = {}
+    events: dict[int, str] = {}
+    keys: dict[int, str] = {}
+    open_: dict[int, tuple[int, str, dict[str, Any]]] = {}
+    for number, packet in enumerate(_packets(file)):
+        assert packet.trusted_packet_sequence_id
+        cleared = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+        assert packet.sequence_flags == (TracePacket.SEQ_NEEDS_INCREMENTAL_STATE if number else cleared)
+        for entry in packet.interned_data.event_names:
+            assert events.setdefault(entry.iid, entry.name) == entry.name
+        for key in packet.interned_data.debug_annotation_names:
+            assert keys.setdefault(key.iid, key.name) == key.name
+        if packet.HasField("track_descriptor"):
+            _see_track(found, tracks, packet.track_descriptor)
+        if packet.HasField("track_event"):
+            assert packet.HasField("timestamp")
+            _see_event(found, tracks[packet.track_event.track_uuid], packet, events, keys, open_)
+    assert not open_
+    return found
+
+
+def _packets(file: str | Path) -> Iterator[TracePacket]:
+    parsed = Trace()
+    parsed.ParseFromString(Path(file).read_bytes())
+    yield from parsed.packet
+
+
+def _see_track(found: Read, tracks: dict[int, TrackDescriptor], descriptor: TrackDescriptor) -> None:
+    assert descriptor.uuid not in tracks
+    assert descriptor.HasField("parent_uuid") == bool(tracks)
+    if tracks:
+        assert descriptor.parent_uuid in tracks
+        found.order.append(descriptor.name)
+    else:
+        found.root = descriptor.name
+    tracks[descriptor.uuid] = descriptor
+    if descriptor.HasField("counter"):
+        found.units[descriptor.name] = descriptor.counter.unit_name
+
+
+def _see_event(
+    found: Read,
+    track: TrackDescriptor,
+    packet: TracePacket,
+    events: dict[int, str],
+    keys: dict[int, str],
+    open_: dict[int, tuple[int, str, dict[str, Any]]],
+) -> None:
+    event_, time = packet.track_event, packet.timestamp
+    if event_.type == TrackEvent.TYPE_COUNTER:
+        assert track.HasField("counter")
+        found.values[track.name].append((time, event_.double_counter_value))
+    elif event_.type == TrackEvent.TYPE_SLICE_BEGIN:
+        assert track.uuid not in open_, f"slices of {track.name} overlap"
+        arguments = {keys[a.name_iid]: getattr(a, a.WhichOneof("value")) for a in event_.debug_annotations}
+        open_[track.uuid] = time, events[event_.name_iid], arguments
+    else:
+        assert event_.type == TrackEvent.TYPE_SLICE_END
+        begin, name, arguments = open_.pop(track.uuid)
+        assert begin < time
+        known = found.slices[track.name]
+        assert not known or known[-1][1] <= begin, f"slices of {track.name} overlap"
+        known.append((begin, time, name, arguments))
+
+
+def account(found: Read, unit: str, first: int, stop: int) -> dict[str, int]:
+    """What the result would say of a unit in cycles [first, stop)."""
+    sums = found.sums(unit, first, stop)
+    return {**sums, "idle": stop - first - sum(sums.values())}
+
+
+def reported(split: dict[str, int]) -> dict[str, int]:
+    return {name: cycles for name, cycles in split.items() if cycles or name == "idle"}
+
+
+# ---- Perfetto
+
+
+@pytest.mark.parametrize(("layer", "batch"), [("conv1", "1"), ("layer1.0.conv2", "8")])
+def test_a_layer_of_resnet50_adds_up_to_what_is_reported(layer: str, batch: str) -> None:
+    """7 x 7 of stride 2, and 3 x 3, on the machine of the paper."""
+    selected = ("resnet50", "--layers", layer, "--batch", batch)
+    assert tpusim("trace", *selected, "-o", "run.perfetto-trace").exit_code == 0
+    assert tpusim("run", *selected, "--no-check", "--json", "run.json").exit_code == 0
+    found, result = read("run.perfetto-trace"), json.loads(Path("run.json").read_text())["layers"][0]
+    assert found.order == ["layer", *(name for name in TRACKS if "port_" not in name), *COUNTERS]
+    assert found.slices["layer"] == [(0, result["cycles"], layer, {"cycles": result["cycles"]})]
+    assert set(result["units"]) == set(UNITS)
+    for unit, split in result["units"].items():
+        assert account(found, unit, 0, result["cycles"]) == reported(split), unit
+    assert len(found.slices["stream"]) == len(found.slices["drain"]) == result["passes"]
+
+
+@pytest.fixture
+def tiny() -> tuple[Read, list[dict[str, Any]]]:
+    """All layers of `tiny` in one trace, and their results."""
+    assert tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace").exit_code == 0
+    assert tpusim("run", "tiny", *TINY, "--json", "tiny.json").exit_code == 0
+    return read("tiny.pftrace"), json.loads(Path("tiny.json").read_text())["layers"]
+
+
+def test_layers_follow_one_another_on_one_axis(tiny: tuple[Read, list[dict[str, Any]]]) -> None:
+    found, layers = tiny
+    at = 0
+    for (begin, end, name, _), layer in zip(found.slices["layer"], layers, strict=True):
+        assert (begin, end - begin, name) == (at, layer["cycles"], layer["name"])
+        for unit, split in layer["units"].items():
+            assert account(found, unit, at, end) == reported(split), (name, unit)
+        at = end
+    assert "tiny, batch 2, on tiny_4x4" in found.root
+    assert "1 ns here is 1 cycle (1.429 ns at 700 MHz)" in found.root
+
+
+def test_slices_tell_of_their_step(tiny: tuple[Read, list[dict[str, Any]]]) -> None:
+    """two_passes: K = 8 on 4 rows, 16 rows of input in words of 2."""
+    found, layers = tiny
+    start = found.slices["layer"][2][0]
+    passes = [arguments for begin, _, _, arguments in found.slices["stream"] if begin >= start]
+    shape = {"rows": 4, "cols": 4, "words": 8}
+    assert passes == [{"pass": 0, **shape, "accumulate": "no"}, {"pass": 1, **shape, "accumulate": "yes"}]
+    loads = [arguments["pass"] for begin, _, name, arguments in found.slices["preload"] if begin >= start]
+    assert sorted(set(loads)) == [0, 1]
+    moved = [each for track in ("dma_0", "dma_1") for each in found.slices[track] if each[0] >= start]
+    bytes_ = defaultdict(int)
+    for _, _, name, arguments in moved:
+        bytes_[name == "spill"] += arguments["bytes"]
+    assert bytes_ == {False: layers[2]["hbm_read_bytes"], True: layers[2]["hbm_write_bytes"]}
+    assert {name for _, _, name, _ in moved} == {"ifmap fill", "filter fill", "spill"}
+
+
+def test_from_and_to_cut_the_trace(tiny: tuple[Read, list[dict[str, Any]]]) -> None:
+    """The same slices, cut at both ends; a part that ends in the second layer has nothing of the third."""
+    whole, layers = tiny
+    first, stop = 21, layers[0]["cycles"] + 25
+    span = ("--from", str(first), "--to", str(stop - 1))
+    assert tpusim("trace", "tiny", *TINY, *span, "-o", "part.pftrace").exit_code == 0
+    part = read("part.pftrace")
+    assert [name for _, _, name, _ in part.slices["layer"]] == ["fig10", "fig11"]
+    for track in ("layer", *TRACKS):
+        seen = (each for each in whole.slices[track] if each[1] > first and each[0] < stop)
+        cut = [(max(begin, first), min(end, stop), *rest) for begin, end, *rest in seen]
+        assert part.slices[track] == cut, track
+    for counter in COUNTERS:
+        times = [time for time, _ in part.values[counter]]
+        assert (times[0], times[-1]) == (first, stop)
+
+
+def test_counters_add_up(tiny: tuple[Read, list[dict[str, Any]]]) -> None:
+    """Over a layer: bytes of HBM, cycles of the port; and no share beyond 100 %."""
+    found, layers = tiny
+    assert found.units == {name: unit for name, (unit, _) in COUNTERS.items()}
+    for (begin, end, *_), layer in zip(found.slices["layer"], layers, strict=True):
+        total = {name: _integral(values, begin, end) for name, values in found.values.items()}
+        moved = layer["hbm_read_bytes"] + layer["hbm_write_bytes"]
+        assert total["HBM bandwidth"] / 0.7 == pytest.approx(moved)
+        port = layer["units"]["port"]
+        assert total["port occupancy"] / 100 == pytest.approx(layer["cycles"] - port["idle"])
+        busy = layer["units"]["systolic_array"]["busy"]
+        assert total["PE occupancy"] / 100 == pytest.approx(busy)
+    assert all(0 <= value <= 100 for name in COUNTERS if "occup" in name for _, value in found.values[name])
+    assert all(values[-1][1] == 0 for values in found.values.values())
+
+
+def _integral(values: list[tuple[int, float]], begin: int, end: int) -> float:
+    times = [time for time, _ in values if begin <= time < end]
+    heights = [value for time, value in values if begin <= time < end]
+    return float(np.dot(np.diff([*times, end]), heights))
+
+
+def test_counters_of_a_pass_by_hand() -> None:
+    """4 x 4 x 4 on 4 x 4 PEs, docs/timing.md section 7: transfers of 64 B in 0, 1 and 24, elements in 13 to 16."""
+    hardware = machine(4, 4, word_elements=2)
+    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1]
+    found = counters(program, event.record(program, hardware).timeline(), hardware, windows(0, 30, 4))
+    bandwidth = [32, 0, 0, 0, 0, 0, 16, 0]
+    assert found["HBM bandwidth"][1].tolist() == bandwidth
+    assert found["PE occupancy"][1].tolist() == [0, 0, 0, 75, 25, 0, 0, 0]
+    assert found["port occupancy"][1].tolist() == [0, 50, 100, 25, 25, 50, 50, 0]
+    assert found["port occupancy"][0].tolist() == [0, 4, 8, 12, 16, 20, 24, 28]
+
+
+def test_of_part_of_the_array_part_is_occupied() -> None:
+    """3 of 4 rows and 2 of 4 columns; with two arrays, the last frame has a word for one of them only."""
+    for arrays, share in ((1, 6 / 16), (2, 6 / 16 * 3 / 4)):
+        hardware = machine(4, 4, word_elements=2, array_count=arrays)
+        program = lower(Gemm("gemm", 6, 2, 3), 1, hardware)[1]
+        timeline = event.record(program, hardware).timeline()
+        busy = timeline.tracks["systolic_array"].sums()["busy"]
+        (mean,) = counters(program, timeline, hardware, windows(0, timeline.cycles, timeline.cycles))["PE occupancy"][1]
+        assert mean / 100 * timeline.cycles == pytest.approx(busy * share, rel=1e-5)
+
+
+def test_each_of_separate_ports_has_a_track() -> None:
+    """And their occupancy is the mean of theirs."""
+    separate = ("tiny", *TINY, "--layers", "two_passes", "--set", "vector_memory.ports=separate")
+    assert tpusim("trace", *separate, "-o", "run.pftrace").exit_code == 0
+    assert tpusim("run", *separate, "--no-check", "--json", "run.json").exit_code == 0
+    found, result = read("run.pftrace"), json.loads(Path("run.json").read_text())["layers"][0]
+    ports = [unit for unit in result["units"] if unit.startswith("port_")]
+    assert [name for name in found.order if name.startswith("port_")] == ports
+    owned = 0
+    for port in ports:
+        assert account(found, port, 0, result["cycles"]) == reported(result["units"][port])
+        owned += result["cycles"] - result["units"][port]["idle"]
+    mean = _integral(found.values["port occupancy"], 0, result["cycles"]) / 100
+    assert mean == pytest.approx(owned / len(ports), rel=1e-5)
+
+
+def test_the_same_run_gives_the_same_bytes() -> None:
+    for name in ("one.pftrace", "two.pftrace"):
+        assert tpusim("trace", "tiny", *TINY, "--out", name).exit_code == 0
+    assert Path("one.pftrace").read_bytes() == Path("two.pftrace").read_bytes()
+
+
+def test_names_that_people_may_give() -> None:
+    """Layers of one name, or of strange ones, stay apart."""
+    layer = "{name: 'größe $end \\n', op: gemm, m: 4, n: 4, k: 4}"
+    Path("odd.yaml").write_text(f"name: 'odd'\nlayers: [{layer.replace('größe', 'a')}, {layer}]\n")
+    assert tpusim("trace", "odd.yaml", *TINY, "-o", "odd.pftrace").exit_code == 0
+    first, second = (name for _, _, name, _ in read("odd.pftrace").slices["layer"])
+    assert (first, second) == ("a $end \\n", "größe $end \\n")
+
+
+@pytest.mark.parametrize(("limit", "found"), [("MOST_SLICES", "196 slices"), ("MOST_TIMELINE_CYCLES", "136 cycles")])
+def test_too_much_is_refused_before_a_file_is_written(limit: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, limit, 100)
+    result = tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace")
+    assert result.exit_code == 2
+    count, what = found.split()
+    assert re.search(rf"holds 100 {what}, and up to layer \w+ there are {count};", result.stderr)
+    assert "use --layers, or --from and --to" in result.stderr
+    assert not list(Path().iterdir())
+    assert tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace", "--to", "40").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--from", "100000"], "--from 100000: the 3 layers have"),
+        (["--from", "100000", "--layers", "fig10"], "--from 100000: the layer has"),
+        (["--lowering", "row_first"], "unknown lowering"),
+        (["--set", "vector_memory.capacity=16 B"], "layer fig10"),
+    ],
+)
+def test_bad_input_leaves_no_timeline(arguments: list[str], says: str) -> None:
+    result = tpusim("trace", "tiny", *TINY, *arguments, "-o", "tiny.pftrace")
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+    assert not list(Path().iterdir())
+
+
+def test_an_interrupted_timeline_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(event, "record", interrupted)
+    result = tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted; no file was written.\n")
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("hidden", "suffix", "library"), [("perfetto", "perfetto-trace", "perfetto"), ("vcd", "vcd", "pyvcd")]
+)
+def test_a_missing_library_is_told_with_the_command(hidden: str, suffix: str, library: str) -> None:
+    code = f"import sys; sys.modules['{hidden}'] = None; from tpusim.cli.app import main; main()"
+    words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", f"run.{suffix}"]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert shown.returncode == 2
+    assert shown.stderr.startswith(f"Error: a .{suffix} file needs {library}, which cannot be imported (")
+    assert shown.stderr.endswith(f"): {sys.executable} -m pip install {library}\n")
+    assert not list(Path().iterdir())
+
+
+def test_a_timeline_needs_no_numba_and_a_text_none_of_the_extras() -> None:
+    for hidden, file in (("'numba'", "run.pftrace"), ("'vcd', 'perfetto'", "run.txt")):
+        code = f"import sys; sys.modules.update(dict.fromkeys([{hidden}])); from tpusim.cli.app import main; main()"
+        words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", file]
+        shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.skipif(shutil.which("trace_processor_shell") is None, reason="no trace_processor_shell on the PATH")
+def test_the_trace_processor_finds_the_same_sums(tiny: tuple[Read, list[dict[str, Any]]]) -> None:
+    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+
+    config = TraceProcessorConfig(bin_path=shutil.which("trace_processor_shell"))
+    query = """
+        select track.name as track, slice.name as name, sum(slice.dur) as cycles
+        from slice join track on slice.track_id = track.id group by 1, 2
+    """
+    with TraceProcessor(trace="tiny.pftrace", config=config) as processor:
+        sums = {(row.track, row.name): row.cycles for row in processor.query(query)}
+        problems = processor.query("select sum(value) as n from stats where severity = 'error'")
+        assert [row.n for row in problems] == [0]
+    found, _ = tiny
+    assert sums == {(track, name): n for track in ("layer", *TRACKS) for name, n in found.sums(track).items()}
+
+
+# ---- VCD
+
+
+def replayed(data: bytes) -> Iterator[tuple[int, dict[str, str | int]]]:
+    """The value of every variable in every cycle of the file; the last time ends it."""
+    names: dict[str, str] = {}
+    values: dict[str, str | int] = {}
+    time = None
+    scope = ""
+    for token in tokenize(io.BytesIO(data)):
+        match token.kind:
+            case TokenKind.TIMESCALE:
+                assert str(token.timescale) == "1 ns"
+            case TokenKind.SCOPE:
+                scope = token.scope.ident
+            case TokenKind.VAR:
+                names[token.var.id_code] = f"{scope}.{token.var.reference}"
+            case TokenKind.CHANGE_TIME:
+                for cycle in range(token.time_change if time is None else time, token.time_change):
+                    yield cycle, dict(values)
+                time = token.time_change
+            case TokenKind.CHANGE_STRING:
+                values[names[token.string_change.id_code]] = token.string_change.value
+            case TokenKind.CHANGE_VECTOR:
+                values[names[token.vector_change.id_code]] = token.vector_change.value
+
+
+def expected(cycles: list[Cycle]) -> list[tuple[int, dict[str, str | int]]]:
+    return [
+        (
+            cycle.number,
+            {
+                **{f"port.lane_{lane}": CLIENTS[letter] for lane, letter in enumerate(cycle.ports)},
+                "array.pes": cycle.working,
+                "array.weights": cycle.moving,
+            },
+        )
+        for cycle in cycles
+    ]
+
+
+@pytest.mark.parametrize(("arguments", "first", "stop"), [((), 0, 1000), (("--from", "20", "--to", "49"), 20, 50)])
+def test_a_vcd_says_what_the_register_engine_did(arguments: tuple[str, ...], first: int, stop: int) -> None:
+    assert tpusim("trace", "tiny", *TINY, "--layers", "two_passes", *arguments, "-o", "run.vcd").exit_code == 0
+    work = select_layers(load_workload("tiny", batch=2), "two_passes")
+    cycles = list(trace(work, load_hardware("tiny_4x4"))[1](0, unwatched))[first:stop]
+    assert list(replayed(Path("run.vcd").read_bytes())) == expected(cycles)
+
+
+def test_a_vcd_of_many_lanes_and_strange_names() -> None:
+    """Lanes sort as they are counted; a name cannot end the comment."""
+    cycles = [Cycle(7, "R" * 100, 1, 0), Cycle(8, "W" + "R" * 99, 1, 2)]
+    text = vcd(cycles, "a\n$end größe").decode()
+    assert "lane_00 " in text
+    assert "lane_99 " in text
+    comment = next(token for token in tokenize(io.BytesIO(text.encode())) if token.kind is TokenKind.COMMENT)
+    assert comment.comment.startswith("a _end gr??e: 1 ns here is 1 cycle.")
+    assert [cycle for cycle, _ in replayed(text.encode())] == [7, 8]
+
+
+def test_every_letter_has_a_value() -> None:
+    assert set(CLIENTS) == {*MEANINGS, "."}
+    assert len(set(CLIENTS.values())) == len(CLIENTS)
+
+
+def test_a_vcd_is_for_small_machines() -> None:
+    result = tpusim("trace", "alexnet", "--layers", "conv5", "-o", "run.vcd")
+    assert result.exit_code == 2
+    assert "of 128 lanes a VCD holds 31,250 cycles, not" in result.stderr
+    assert "use --from and --to" in result.stderr
+    assert not list(Path().iterdir())
+
+
+# ---- counters of a timeline made by hand
+
+
+def test_a_transfer_is_spread_over_its_busy_cycles_alone() -> None:
+    """Also where a pause cuts it in two."""
+    hardware = machine(4, 4, word_elements=2)
+    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1]
+    sizes = {i: s.hbm_bytes for i, s in enumerate(program.steps) if isinstance(s, IfmapFill | FilterFill | Spill)}
+    step = next(iter(sizes))
+    timeline = event.record(program, hardware).timeline()
+    bus = Track.of([Pieces("busy", np.array([0, 20]), 2, step), Pieces("port_stall", 2, 3, step)])
+    made = Timeline(timeline.cycles, {**timeline.tracks, "hbm": bus})
+    found = counters(program, made, hardware, np.array([0, 2, 20, 21, 22]))["HBM bandwidth"][1]
+    assert found.tolist() == [sizes[step] / 4, 0, sizes[step] / 4, sizes[step] / 4]

@@ -1,0 +1,137 @@
+"""Machines and layers for the tests: small ones by hand, random ones by hypothesis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tpusim.machines.tpu.description import Array, Hardware, Hbm, MappingPolicy, Sequencer, VectorMemory, VectorUnit
+from tpusim.network.workload import Conv2d, Gemm
+
+
+def machine(
+    rows: int = 4,
+    cols: int = 4,
+    *,
+    weight_buffers: int = 2,
+    array_count: int = 1,
+    word_elements: int = 2,
+    capacity_words: int = 4096,
+    alus: int | None = None,
+    bytes_per_cycle: int = 64,
+    latency_cycles: int = 5,
+    burst_bytes: int = 64,
+    channel_multiple: int = 1,
+    unpack_cycles: int = 0,
+    pack_cycles: int = 0,
+    launch_cycles: int = 0,
+    between_blocks: Any = "overlap",
+    multi_tile: Any = "auto",
+    loop_order: Any = "auto",
+) -> Hardware:
+    """A machine at 1 GHz, so that GB/s are bytes a cycle and ns are cycles."""
+    return Hardware(
+        name="test",
+        clock_hz=10**9,
+        array=Array(rows=rows, cols=cols, weight_buffers=weight_buffers, count=array_count),
+        vector_memory=VectorMemory(
+            capacity_bytes=capacity_words * word_elements * 4, word_elements=word_elements, element_bytes=4
+        ),
+        vector_unit=VectorUnit(alus=alus or 2 * max(rows, cols), unpack_cycles=unpack_cycles, pack_cycles=pack_cycles),
+        hbm=Hbm(
+            bandwidth_bytes_per_s=bytes_per_cycle * 10**9,
+            latency_ps=latency_cycles * 1000,
+            burst_bytes=burst_bytes,
+            channel_multiple=channel_multiple,
+        ),
+        sequencer=Sequencer(launch_cycles=launch_cycles, between_blocks=between_blocks),
+        mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order),
+    )
+
+
+def conv(
+    in_channels: int,
+    size: int,
+    out_channels: int,
+    kernel: int,
+    stride: int = 1,
+    padding: int = 0,
+    **more: Any,
+) -> Conv2d:
+    """A square convolution."""
+    shape: dict[str, Any] = {"dilation": (1, 1), "groups": 1, **more}
+    return Conv2d(
+        name="conv",
+        in_channels=in_channels,
+        in_height=size,
+        in_width=size,
+        out_channels=out_channels,
+        kernel=(kernel, kernel),
+        stride=(stride, stride),
+        padding=(padding, padding),
+        **shape,
+    )
+
+
+@st.composite
+def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] | None = None) -> Hardware:
+    """Arrays 1..`largest` on a side, words 1..16, tight and ample memories, slow and fast HBM."""
+    return machine(
+        rows=draw(st.integers(1, largest)),
+        cols=draw(st.integers(1, largest)),
+        weight_buffers=draw(st.integers(1, 2)),
+        array_count=draw(st.sampled_from([1, 1, 1, 2, 3, 16])),
+        word_elements=draw(st.integers(1, 16) if words is None else words),
+        capacity_words=draw(st.sampled_from([12, 24, 60, 150, 1000, 8000])),
+        alus=draw(st.sampled_from([1, 4, 16, 64, 1000])),
+        bytes_per_cycle=draw(st.sampled_from([1, 7, 64, 1000, 5000])),
+        latency_cycles=draw(st.sampled_from([1, 3, 40, 200])),
+        burst_bytes=draw(st.sampled_from([4, 64])),
+        channel_multiple=draw(st.sampled_from([1, 1, 8, 128])),
+        unpack_cycles=draw(st.sampled_from([0, 0, 1, 6])),
+        pack_cycles=draw(st.sampled_from([0, 0, 2, 14])),
+        launch_cycles=draw(st.sampled_from([0, 0, 17])),
+        between_blocks=draw(st.sampled_from(["overlap", "overlap", "drain"])),
+        multi_tile=draw(st.sampled_from(["auto", "auto", "rows", 1, 2, 3, 5, 9])),
+        loop_order=draw(st.sampled_from(["auto", "auto", "block_major", "filter_major"])),
+    )
+
+
+@st.composite
+def gemms(draw: st.DrawFn, largest: int = 40) -> Gemm:
+    """Matrix products below and above the array."""
+    m, n, k = (draw(st.integers(1, largest)) for _ in range(3))
+    return Gemm(name="gemm", m=m, n=n, k=k)
+
+
+@st.composite
+def convs(draw: st.DrawFn, channels: int = 30, size: int = 12) -> Conv2d:
+    """Kernels 1..5, strides 1..4, dilations 1..3, padding, rectangular throughout, sometimes grouped."""
+    kernel, stride, padding, dilation = (
+        (draw(st.integers(low, high)), draw(st.integers(low, high))) for low, high in ((1, 5), (1, 4), (0, 3), (1, 3))
+    )
+    least = [max(1, d * (k - 1) + 1 - 2 * p) for k, p, d in zip(kernel, padding, dilation, strict=True)]
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    return Conv2d(
+        name="conv",
+        in_channels=groups * draw(st.integers(1, channels // groups)),
+        in_height=least[0] + draw(st.integers(0, size)),
+        in_width=least[1] + draw(st.integers(0, size)),
+        out_channels=groups * draw(st.integers(1, channels // groups)),
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+
+
+def layers() -> st.SearchStrategy[Conv2d | Gemm]:
+    """Convolutions, and GEMMs now and then."""
+    return st.one_of(convs(), convs(), convs(), gemms())
+
+
+def small_layers() -> st.SearchStrategy[Conv2d | Gemm]:
+    """Layers for an engine that takes time for every cycle."""
+    return st.one_of(convs(channels=10, size=5), convs(channels=10, size=5), gemms(largest=30))

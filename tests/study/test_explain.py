@@ -1,0 +1,300 @@
+"""What bounds a layer: named from first principles here, found by simulation there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.strategies import conv, machine
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.cli import app as cli
+from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.report.tables import explain_text
+from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck
+from tpusim.study.explain.relaxation import LARGER, Case
+
+CHANGES = {
+    "twice the arrays": ["array.count=2"],
+    "twice the HBM bandwidth": ["hbm.bandwidth={2 * hbm} GB/s"],
+    "HBM latency of one cycle": ["hbm.latency=1 ns"],
+    "a port for every client": ["vector_memory.ports=separate"],
+    "words twice as long": ["vector_memory.word_elements={2 * word}"],
+    "weights enter twice as fast": ["array.weights_per_cycle=2"],
+    "twice the vector memory": ["vector_memory.capacity=512 KiB"],
+    "a vector unit twice as fast": ["vector_unit.alus=512"],
+    "whole filter rows stacked": ["mapping.multi_tile=rows"],
+}
+"""What each relaxation of tpu_v2 must come to, as a user would type it."""
+
+
+def explained(layer: Conv2d | Gemm, batch: int, *changes: str, hardware: str = "tpu_v2") -> Bottleneck:
+    case = Case(layer, batch, load_hardware(hardware, list(changes)))
+    return find_bottleneck(case, "channel_first", lambda done, name: None)
+
+
+def of_resnet50(name: str) -> Conv2d | Gemm:
+    return next(layer for layer in load_workload("resnet50", batch=8).layers if layer.name == name)
+
+
+def cycles(layer: Conv2d | Gemm, batch: int, *changes: str) -> int:
+    work = Workload("one", batch, (layer,))
+    return simulate(work, load_hardware("tpu_v2", list(changes)), check=False).total.cycles
+
+
+PIXELS = 8 * 56 * 56
+LIMITS = [
+    # One pass streams 8 * 112 * 112 elements: 7 passes of 3 x 7 rows and 64 columns where all 128 x 128 would
+    # need 49 * 3 * 64 / 128 / 128 of one.
+    ("conv1", [], "mapping", {"array": 49 * 3 * 64 / 128**2 * 8 * 112**2, "mapping": 7 * 8 * 112**2,
+                              "hbm": 4 * 8 * (224**2 * 3 + 112**2 * 64) / 1000}),
+    # 256 channels are two full passes of 128 x 128; HBM brings a kB a cycle ...
+    ("layer2.0.conv1", [], "array", {"array": 2 * PIXELS, "hbm": 4 * PIXELS * (256 + 128) / 1000}),
+    # ... or 214 B of it.
+    ("layer2.0.conv1", ["hbm.bandwidth=150 GB/s"], "hbm",
+     {"array": 2 * PIXELS, "hbm": 4 * PIXELS * (256 + 128) / (150 / 0.7)}),
+    # 4 x 4 folds, 9 taps, 8 * 49 elements each: longer than the 128 cycles of the next preload.
+    ("layer4.1.conv2", [], "array", {"array": 16 * 9 * 8 * 49, "weights": 16 * 9 * 128,
+                                     "hbm": 4 * (9 * 512**2 + 2 * 8 * 49 * 512) / 1000}),
+    # 16 x 8 folds: 128 cycles to load each, 8 rows of input to use it on.
+    ("fc", [], "weights", {"array": 128 * 8, "weights": 128 * 128, "hbm": 4 * (2048 * 1000) / 1000}),
+    # The same weights, of which HBM brings 71 B a cycle: they are long in coming, not in loading.
+    ("fc", ["hbm.bandwidth=50 GB/s"], "hbm",
+     {"array": 128 * 8, "weights": 128 * 128, "hbm": 4 * (2048 * 1000) / (50 / 0.7)}),
+    # 16 folds of 9 taps as before, but for each element the port moves an ifmap word, a partial sum and a result.
+    ("layer4.1.conv2", ["vector_memory.word_elements=1"], "ports",
+     {"array": 16 * 9 * 8 * 49, "ports": 3 * 16 * 9 * 8 * 49, "weights": 16 * 9 * 128}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "limit", "least_cycles"), LIMITS)
+def test_the_bottleneck_is_the_one_of_first_principles(
+    name: str, changes: list[str], limit: str, least_cycles: dict[str, float]
+) -> None:
+    """`least_cycles` is what each resource alone would need; the one that needs the most is the bottleneck."""
+    found = explained(of_resnet50(name), 8, *changes)
+    assert max(least_cycles, key=lambda each: least_cycles[each]) == limit
+    assert found.limit == limit
+    assert found.agrees
+    assert found.layer.cycles >= max(least_cycles.values())
+    # Nothing else comes near it: each resource is the bottleneck by a margin.
+    assert found.layer.cycles < 1.4 * max(least_cycles.values())
+
+
+@pytest.mark.parametrize(("name", "changes", "limit", "least_cycles"), LIMITS)
+def test_relaxing_what_it_names_gains_the_most(
+    name: str, changes: list[str], limit: str, least_cycles: dict[str, float]
+) -> None:
+    """Each gain is what a user gets who makes that change, and no other gain is as large."""
+    layer = of_resnet50(name)
+    found = explained(layer, 8, *changes)
+    machine_ = load_hardware("tpu_v2", changes)
+    numbers = {
+        "{2 * hbm}": str(2 * machine_.hbm.bandwidth_bytes_per_s // 10**9),
+        "{2 * word}": str(2 * machine_.vector_memory.word_elements),
+    }
+    before = cycles(layer, 8, *changes)
+    ours: dict[str, float] = {}
+    for relaxed, texts in CHANGES.items():
+        for place, number in numbers.items():
+            texts = [text.replace(place, number) for text in texts]
+        ours[relaxed] = before / cycles(layer, 8, *changes, *texts)
+    theirs = {gain.relaxation.name: gain for gain in found.gains}
+    for relaxed, gain in ours.items():
+        if relaxed in theirs:
+            assert theirs[relaxed].gain == pytest.approx(gain)
+        else:
+            assert gain == 1, f"{relaxed} was left out"
+    twice = replace(layer, m=16) if isinstance(layer, Gemm) else layer
+    batch = theirs["twice the rows of input" if isinstance(layer, Gemm) else "twice the batch"]
+    assert batch.gain == pytest.approx(2 * before / cycles(twice, 8 if isinstance(layer, Gemm) else 16, *changes))
+    assert found.most is not None
+    assert found.most.relaxation.limit == limit
+    others = [gain.gain for gain in found.gains if gain.relaxation.limit != limit]
+    assert found.most.gain > 1.1 * max([*others, *(1.0,)])
+
+
+def test_every_pe_filled_is_counted_by_the_mac() -> None:
+    """3 channels in, 5 out on 4 x 4: 9 of 12 rows' worth of channels, 5 of 8 columns."""
+    case = Case(conv(3, 12, 5, 1), 2, machine(4, 4))
+    found = find_bottleneck(case, "channel_first", lambda done, name: None)
+    (filled,) = (gain for gain in found.gains if gain.relaxation.per == "MAC")
+    work = Workload("filled", 2, (conv(4, 12, 8, 1),))
+    after = simulate(work, machine(4, 4), check=False).total
+    assert (filled.how, filled.cycles) == ("in_channels=4 out_channels=8", after.cycles)
+    assert filled.gain == pytest.approx(found.layer.cycles / after.cycles * (4 * 8) / (3 * 5))
+
+
+def test_an_array_too_full_for_its_ports_is_still_the_array() -> None:
+    """Words of four: 4 cycles in the array, 3 slots of the port; a second array would ask for 6."""
+    found = explained(of_resnet50("layer4.1.conv2"), 8, "vector_memory.word_elements=4")
+    assert found.most is not None
+    assert found.most.relaxation is LARGER
+    assert found.most.how == "array.rows=256 array.cols=256 vector_unit.alus=512"
+    assert found.limit == "array"
+    assert all(gain.gain < LEAST_GAIN for gain in found.gains if gain.relaxation is not LARGER)
+
+
+def test_more_input_is_not_taken_for_the_weights() -> None:
+    """One pass: twice the batch shares the start and the end; the weights of 4 rows are loaded in no time."""
+    found = explained(Conv2d("one", 4, 3, 3, 4, (1, 1)), 2, hardware="tiny_4x4")
+    assert found.most is not None
+    assert found.most.relaxation.name == "twice the batch"
+    gains = {gain.relaxation.name: gain.gain for gain in found.gains}
+    assert gains["weights enter twice as fast"] == 1 < LEAST_GAIN < gains["HBM latency of one cycle"]
+    assert (found.limit, found.agrees) == ("latency", True)
+
+
+def test_what_no_resource_alone_accounts_for_is_too_little_input() -> None:
+    """HBM brings the weights of a pass in 154 cycles, 128 load them: twice as much of either leaves the other."""
+    layer = Gemm("fc6", 8, 4096, 9216)
+    found = explained(layer, 8, hardware="tpu_v3_core")
+    assert (found.limit, found.main_state, found.agrees) == ("input", "waiting_weights", True)
+    text = " ".join(explain_text.verdict(found).split())
+    assert "Bound by too little input: weights take 128 cycles to load for a pass that computes for 8;" in text
+
+
+def test_a_full_array_is_named_though_more_input_gains_a_little() -> None:
+    found = explained(of_resnet50("layer4.1.conv2"), 8, hardware="tpu_v3_core")
+    assert (found.limit, found.main_state, found.agrees) == ("array", "busy", True)
+    assert found.most is not None
+    assert found.most.relaxation is LARGER
+
+
+def test_an_array_that_is_mostly_busy_agrees_with_what_it_is_busy_with() -> None:
+    """In 71 % of the cycles: less than MOSTLY, yet by far the most."""
+    found = explained(Gemm("g", 512, 512, 512), 8, hardware="tpu_v2_core")
+    assert (found.limit, found.main_state, found.agrees) == ("array", "busy", True)
+
+
+def test_gains_beyond_all_measure_can_be_read() -> None:
+    found = explained(Conv2d("one", 1, 1, 1, 1, (1, 1)), 1)
+    text = explain_text.verdict(found)
+    assert "it takes < 1 cycles for as many MACs: 14,320 times as" in " ".join(text.split())
+
+
+def test_what_the_machine_has_already_is_not_offered() -> None:
+    changes = ["array.weight_buffers=1", "sequencer.between_blocks=drain", "sequencer.launch_cycles=90"]
+    some = {"a second weight buffer", "blocks that overlap", "no launch", "a port for every client"}
+    for given, offered in (
+        ([], {"a port for every client"}),
+        (changes, some),
+        (["vector_memory.ports=separate"], set()),
+    ):
+        found = explained(of_resnet50("layer4.1.conv2"), 8, *given)
+        assert {gain.relaxation.name for gain in found.gains} & some == offered
+
+
+def test_what_cannot_be_simulated_is_said() -> None:
+    found = explained(Gemm("one", 4, 4, 4), 1, "vector_memory.word_elements=4096", "vector_memory.capacity=16 GiB")
+    reasons = {each.relaxation.name: each.reason for each in found.untried}
+    assert set(reasons) == {"words twice as long", "twice the vector memory"}
+    assert "8192" in reasons["words twice as long"]
+    text = " ".join(explain_text.no_gain(found).split())
+    assert f"Not tried: words twice as long ({reasons['words twice as long']})." in text
+
+
+def test_the_phases_of_the_pass_worked_by_hand() -> None:
+    """docs/timing.md, section 7: read from 14 on, results written by 24, in HBM at 32, three lanes to go."""
+    case = Case(Gemm("gemm", 4, 4, 4), 1, machine(4, 4))
+    phases = asdict(find_bottleneck(case, "channel_first", lambda done, name: None).phases)
+    waited = {"blocked": 0, "waiting_weights": 0, "port_stall": 0, "starved": 0}
+    assert phases == {**waited, "first_fill": 13, "busy": 4, "drain": 24 - 17, "spill": 32 - 24, "skew": 3}
+
+
+@pytest.mark.parametrize("name", ["conv1", "layer4.1.conv2", "fc"])
+@pytest.mark.parametrize("hardware", ["tpu_v2", "tpu_v2_core", "tpu_v3_core"])
+def test_phases_add_up(name: str, hardware: str) -> None:
+    found = explained(of_resnet50(name), 8, hardware=hardware)
+    phases, array = asdict(found.phases), found.layer.units["systolic_array"]
+    assert min(phases.values()) >= 0
+    assert sum(phases.values()) == found.layer.cycles
+    assert phases["first_fill"] + phases["starved"] == array["starved"]
+    assert phases["drain"] + phases["spill"] + phases["skew"] == array["idle"]
+    assert phases["first_fill"] > 0
+
+
+def test_a_disagreement_is_said() -> None:
+    """Conversion is by the word, in all lanes at once: filled lanes share it, though the array waits for data."""
+    found = explained(of_resnet50("layer1.0.conv1"), 8, hardware="tpu_v2_core")
+    assert (found.limit, found.main_state, found.agrees) == ("mapping", "starved", False)
+    assert "points elsewhere: it is waiting for data from HBM" in " ".join(explain_text.verdict(found).split())
+
+
+def test_no_bottleneck_is_said() -> None:
+    found = replace(explained(Gemm("one", 8, 8, 8), 1), gains=())
+    assert found.limit is None
+    assert found.agrees
+    assert explain_text.verdict(found).startswith("No single thing bounds this layer")
+
+
+# ---- the command
+
+
+def tpusim(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["explain", *arguments])
+
+
+def test_the_words(tmp_path: Path) -> None:
+    done = tpusim("resnet50", "--layer", "conv1", "--out", str(tmp_path / "conv1.png"))
+    assert done.exit_code == 0
+    text = " ".join(done.stdout.split())
+    assert "Bound by the mapping: 8.2 % of the PEs are in use; a pass fills 21 of 128 rows and 64 of 128" in text
+    assert "7 x 7 = 49, each a 1 x 1 convolution over 3 channels; 7 stacked" in text
+    assert "12.22 x" in text
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert (tmp_path / "conv1.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("layer", ["fc", "layer3.1.conv2"])
+def test_every_aspect_has_words(layer: str, tmp_path: Path) -> None:
+    done = tpusim("resnet50", "--layer", layer, "--batch", "1", "--hardware", "tpu_v2_core", "--out",
+                  str(tmp_path / "a.svg"))  # fmt: skip
+    assert done.exit_code == 0
+    for word in ("Bound by", "folds", "passes", "block", "order", "words", "memory", "busy", "No difference"):
+        assert word in done.stdout
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_the_json(tmp_path: Path) -> None:
+    done = tpusim("resnet50", "--layer", "fc", "--json", "-")
+    data = json.loads(done.stdout)
+    assert data["bound_by"] == "weights"
+    assert data["layer"]["name"] == "fc"
+    assert [gain["gain"] for gain in data["gains"]] == sorted((gain["gain"] for gain in data["gains"]), reverse=True)
+    assert "Bound by" in done.stderr
+    assert tpusim("resnet50", "--layer", "fc", "--json", str(tmp_path / "a.json")).exit_code == 0
+    assert json.loads((tmp_path / "a.json").read_text()) == data
+
+
+def test_a_workload_of_one_layer_needs_no_name(tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text("{name: one, layers: [{name: '*', op: gemm, m: batch, n: 4, k: 4}]}")
+    assert tpusim(str(file), "--hardware", "tiny_4x4").exit_code == 0
+    assert tpusim(str(file), "--hardware", "tiny_4x4", "--layer", "*").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resnet50"], "resnet50 has 54, name one with --layer: conv1, layer1.0.conv1"),
+        (["resnet50", "--layer", "conf1"], "did you mean conv1"),
+        (["resnet50", "--layer", "layer1.0.*"], "--layer layer1.0.* matches 4 of them: layer1.0.conv1, layer1.0.conv2"),
+        (["resnet50", "--layer", "conv1", "--lowering", "channel_last"], "did you mean channel_first"),
+        (["resnet50", "--layer", "conv1", "--out", "a.pdfx"], "a picture is written as .png, .svg"),
+        (["resnet50", "--layer", "conv1", "--out", "missing/a.png"], "missing/a.png: cannot be written"),
+        (["resnet50", "--layer", "conv1", "--json", "."], "cannot be written"),
+        (["resnet50", "--layer", "conv1", "--set", "array.size=0"], "array.size"),
+        (["resnet50", "--layer", "conv1", "--set", "vector_memory.capacity=32 B"], "layer conv1: the smallest tiling"),
+        (["resnet5", "--layer", "conv1"], "did you mean resnet50"),
+    ],
+)  # fmt: skip
+def test_bad_input(arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = tpusim(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())

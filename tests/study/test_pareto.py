@@ -1,0 +1,90 @@
+"""The Pareto front is what its definition says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from tpusim.base.errors import InputError
+from tpusim.machines.tpu.description import load_hardware
+from tpusim.study.sweep.column import COSTS, DIRECTIONS, Goal, costs, goals_of
+from tpusim.study.sweep.pareto import Floats, front_of, on_front
+from tpusim.study.sweep.store import FIGURES
+
+
+def by_definition(points: Floats) -> list[bool]:
+    usable = [bool(np.isfinite(point).all()) for point in points]
+    rivals = points[usable]
+    return [
+        fine and not any((rival <= point).all() and (rival < point).any() for rival in rivals)
+        for point, fine in zip(points, usable, strict=True)
+    ]
+
+
+# Few different numbers, so that ties are frequent.
+NUMBERS = st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, 0.5, float("nan"), float("inf")])
+
+
+SHAPES = st.tuples(st.integers(0, 25), st.integers(1, 3))
+
+
+@given(SHAPES.flatmap(lambda shape: arrays(float, shape, elements=NUMBERS)))
+def test_the_front_by_definition(points: Floats) -> None:
+    assert on_front(points).tolist() == by_definition(points)
+
+
+@pytest.mark.parametrize("goals", [1, 2, 3])
+def test_the_front_of_many_random_points(goals: int) -> None:
+    points = np.random.default_rng(goals).random((400, goals))
+    assert on_front(points).tolist() == by_definition(points)
+
+
+def row(workload: str, time: float | None, pes: int, error: str | None = None) -> dict[str, Any]:
+    return {"workload": workload, "time_us": time, "tflops": -(time or 0), "pes": pes, "error": error}
+
+
+def test_failed_points_are_on_no_front_and_each_workload_has_its_own() -> None:
+    rows = [row("a", 1, 9), row("a", 2, 5), row("a", 3, 5), row("a", None, 1, "does not fit"), row("b", 9, 99)]
+    goals = (Goal("time_us", True), Goal("pes", True))
+    assert front_of(rows, goals) == [True, True, False, False, True]
+    assert front_of(rows, (Goal("tflops", False), Goal("pes", True))) == [True, True, False, False, True]
+    assert front_of([], goals) == []
+
+
+def test_every_figure_of_the_store_can_be_a_goal() -> None:
+    assert {*FIGURES} <= {*DIRECTIONS}
+
+
+def test_the_directions_of_columns() -> None:
+    assert goals_of(["time_us", "tflops"], (), 2, 3) == (Goal("time_us", True), Goal("tflops", False))
+    assert goals_of({"tflops": "minimize", "batch": "maximize"}, ("batch",), 2, 3)[1] == Goal("batch", False)
+    assert str(Goal("pes", True)) == "least pes"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["time_us", "time_us"], "1 different columns; give 2 to 3"),
+        (["time_us", "pes", "lanes", "cycles"], "4 different columns"),
+        (["time_us", "batch"], "write {batch: minimize} or maximize"),
+        (["time_us", "port_idle_ratio"], "write {port_idle_ratio: minimize}"),
+        (["time_us", "PES"], "did you mean pes?"),
+        (["time_us", 3], "is no list of columns"),
+        ({"time_us": None, "pes": True}, "write minimize or maximize"),
+        (None, "is no list of columns"),
+    ],
+)
+def test_what_is_no_goal(given: object, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        goals_of(given, ("batch",), 2, 3)
+    assert says in str(error.value)
+
+
+def test_what_a_machine_is_made_of() -> None:
+    machine = load_hardware("tpu_v2", ["array.rows=64", "vector_memory.capacity=128 KiB"])
+    assert costs(machine) == dict(zip(COSTS, (64 * 128, 128, 128 * 128 * 1024, 700 * 10**9), strict=True))

@@ -1,0 +1,196 @@
+"""A search tries as many points as it may, the same ones however they are computed, and finds good ones."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tpusim.cli import app as cli
+from tpusim.study.sweep.executor import Done
+from tpusim.study.sweep.job import Job
+from tpusim.study.sweep.local import Local
+from tpusim.study.sweep.rows import rows_of
+from tpusim.study.sweep.run import Outcome, keyed, run_sweep
+from tpusim.study.sweep.search import run_search
+from tpusim.study.sweep.spec import load_sweep
+from tpusim.study.sweep.store import Store
+
+NET = """
+name: net
+layers:
+  - {name: one, op: conv2d, in_channels: 12, in_height: 7, in_width: 7, out_channels: 20, kernel: 3}
+"""
+SPEC = """
+name: hunt
+mode: search
+workloads: [net.yaml]
+hardware: tiny_4x4
+batch: 4
+search: {objectives: [time_us, pes], budget: 20, seed: 3, at_once: 4}
+axes:
+  array.rows: {range: [2, 24]}
+  array.cols: {range: [2, 24]}
+  vector_memory.word_elements: {powers_of_two: [1, 8]}
+  mapping.multi_tile: [1, auto, rows]
+where: pes <= 200
+"""
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with one network and one search."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.yaml").write_text(NET)
+    Path("hunt.yaml").write_text(SPEC)
+    return tmp_path
+
+
+class InTurn:
+    """Does jobs here, one after the other, the last one first; so the order of outcomes is not that of the jobs."""
+
+    workers = 1
+
+    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
+        """See Executor."""
+        yield from Local(1).outcomes(jobs[::-1])
+
+
+def nothing(*_: object) -> None:
+    """No progress."""
+
+
+def searched(store: str, executor: Any = None, fresh: bool = False) -> tuple[Outcome, list[dict[str, Any]]]:
+    pytest.importorskip("optuna", reason="the extra search is not installed")
+    sweep, opened = load_sweep("hunt.yaml"), Store(Path(store))
+    try:
+        outcome = run_search(sweep, opened, executor or InTurn(), fresh, nothing)
+        return outcome, rows_of(sweep, opened, outcome.points)
+    finally:
+        opened.close()
+
+
+def keys(outcome: Outcome) -> list[str]:
+    return [key for _, key in outcome.points]
+
+
+def test_different_points_within_the_budget_and_the_constraint() -> None:
+    outcome, rows = searched("a.sqlite")
+    assert (outcome.computed, outcome.reused, outcome.failed) == (20, 0, 0)
+    assert len({*keys(outcome)}) == len(rows) == 20
+    assert all(row["pes"] <= 200 for row in rows)
+    assert any(row["pareto"] for row in rows)
+    assert not all(row["pareto"] for row in rows)
+
+
+def test_the_same_points_however_they_are_computed() -> None:
+    alone, rows = searched("a.sqlite")
+    both, others = searched("b.sqlite", Local(2))
+    assert keys(alone) == keys(both)
+    assert rows == others
+
+
+def test_another_seed_is_another_walk() -> None:
+    first, _ = searched("a.sqlite")
+    Path("hunt.yaml").write_text(SPEC.replace("seed: 3", "seed: 4"))
+    assert keys(searched("b.sqlite")[0]) != keys(first)
+
+
+def test_what_is_there_is_not_simulated_again() -> None:
+    first, rows = searched("a.sqlite")
+    again, same = searched("a.sqlite")
+    assert (again.computed, again.reused) == (0, 20)
+    assert same == rows
+    assert searched("a.sqlite", fresh=True)[0].computed == 20
+    Path("hunt.yaml").write_text(SPEC.replace("budget: 20", "budget: 24"))
+    longer, _ = searched("a.sqlite")
+    assert keys(longer)[:20] == keys(first)
+    assert (longer.computed, longer.reused) == (4, 20)
+
+
+def test_interrupted_and_begun_again_it_walks_the_same_way() -> None:
+    pytest.importorskip("optuna", reason="the extra search is not installed")
+
+    def interrupt(done: int, *_: object) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    opened = Store(Path("a.sqlite"))
+    with pytest.raises(KeyboardInterrupt):
+        run_search(load_sweep("hunt.yaml"), opened, InTurn(), False, interrupt)
+    opened.close()
+    outcome, rows = searched("a.sqlite")
+    assert (outcome.reused, outcome.computed) == (7, 13)
+    assert rows == searched("b.sqlite")[1]
+
+
+def test_points_that_fail_are_kept_with_their_error_and_count() -> None:
+    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [64 B, 4 KiB]\nwhere:"))
+    outcome, rows = searched("a.sqlite")
+    failed = [row for row in rows if row["error"]]
+    assert 0 < len(failed) == outcome.failed < 20 == len(rows)
+    assert "the smallest tiling needs" in failed[0]["error"]
+    assert not any(row["pareto"] for row in failed)
+
+
+def test_thin_spaces_are_searched_to_the_last_point_but_one() -> None:
+    """Most combinations are ruled out or make no machine, and the budget is all points that are left but one."""
+    text = SPEC.replace("where: pes <= 200", "where: [array.rows == array.cols, array.rows >= 20, batch == 4]")
+    text = text.replace("budget: 20", "budget: 19").replace("[1, auto, rows]", "[rows]")
+    Path("hunt.yaml").write_text(text)
+    outcome, rows = searched("a.sqlite")
+    assert len({*keys(outcome)}) == 19
+    assert {row["array.rows"] for row in rows} <= {20, 21, 22, 23, 24}
+
+
+SQUARE = """
+workloads: [net.yaml]
+hardware: tiny_4x4
+batch: 4
+axes:
+  array.rows: {range: [2, 30, 2]}
+  array.cols: {range: [2, 30, 2]}
+where: pes >= 40
+"""
+
+
+def test_it_finds_better_points_than_most() -> None:
+    """With 30 of 202 machines it finds one of the best three, which as many random ones miss three times in five."""
+    Path("grid.yaml").write_text(SQUARE)
+    Path("hunt.yaml").write_text(f"{SQUARE}mode: search\nsearch: {{objectives: [pe_utilization], budget: 30, seed: 1}}")
+    best = max(row["pe_utilization"] for row in searched("a.sqlite")[1])
+    sweep, store = load_sweep("grid.yaml"), Store(Path("grid.sqlite"))
+    outcome = run_sweep(keyed(sweep), store, InTurn(), False, nothing)
+    everything = sorted((row["pe_utilization"] for row in rows_of(sweep, store, outcome.points)), reverse=True)
+    store.close()
+    assert best >= everything[2]
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["sweep", "hunt.yaml", "--workers", "1", *arguments])
+
+
+def test_the_command_gives_the_files_of_a_grid_with_the_front_marked() -> None:
+    pytest.importorskip("optuna", reason="the extra search is not installed")
+    shown = command()
+    assert shown.exit_code == 0, shown.output
+    assert "20 points: 20 computed" in shown.stdout
+    assert "* on the Pareto front of least time_us and least pes" in shown.stdout
+    with Path("results/hunt/points.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 20
+    assert {"array.rows", "pes", "sram_bytes", "pareto"} <= {*rows[0]}
+    assert {path.name for path in Path("results/hunt").glob("*.png")} == {"axes_net.png", "pareto_net.png"}
+
+
+def test_without_optuna_it_says_what_to_install_and_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    shown = command()
+    assert shown.exit_code == 2
+    assert "-m pip install optuna" in shown.stderr
+    assert not Path("results").exists()

@@ -1,0 +1,230 @@
+"""Sweeps: what a spec may say, that every point is what a run of its own gives, and that nothing is lost."""
+
+from __future__ import annotations
+
+import csv
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
+from tpusim.input.source import shipped
+from tpusim.study.sweep.constraint import Constraint
+from tpusim.study.sweep.spec import FOLDER, MOST_POINTS, load_sweep
+
+NET = """
+name: net
+layers:
+  - {name: one, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
+  - {name: two, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
+  - {name: fc, op: gemm, m: batch, n: 7, k: 9}
+"""
+SPEC = """
+name: small
+workloads: [net.yaml]
+hardware: tiny_4x4
+batch: 2
+axes:
+  array.size: [2, 4, 8]
+  vector_memory.word_elements: {powers_of_two: [1, 4]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with one network and one spec."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.yaml").write_text(NET)
+    Path("small.yaml").write_text(SPEC)
+    return tmp_path
+
+
+def sweep(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["sweep", *arguments, "--workers", "1"])
+
+
+def rows(folder: str = "results/small") -> list[dict[str, Any]]:
+    with (Path(folder) / "points.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def stored(folder: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(Path(folder) / "sweep.sqlite") as connection:
+        points = connection.execute("SELECT * FROM points ORDER BY key").fetchall()
+        return points + connection.execute("SELECT * FROM layers ORDER BY key, position").fetchall()
+
+
+def test_every_point_is_what_a_run_gives() -> None:
+    shown = sweep("small.yaml")
+    assert shown.exit_code == 0, shown.output
+    assert "9 points: 9 computed, 0 there already, 0 failed" in shown.stdout
+    for row in rows():
+        changes = [f"{path}={row[path]}" for path in ("array.size", "vector_memory.word_elements")]
+        total = simulate(load_workload("net.yaml", batch=2), load_hardware("tiny_4x4", changes), check=False).total
+        assert float(row["cycles"]) == total.cycles
+        assert float(row["pe_utilization"]) == pytest.approx(total.pe_utilization)
+        assert float(row["port_idle_ratio"]) == pytest.approx(total.vector_memory.port_idle_ratio)
+
+
+def test_layers_are_stored_with_their_names() -> None:
+    sweep("small.yaml")
+    with sqlite3.connect("results/small/sweep.sqlite") as connection:
+        names = connection.execute("SELECT name, cycles FROM layers WHERE key = (SELECT key FROM points LIMIT 1)")
+        found = names.fetchall()
+    assert [name for name, _ in found] == ["one", "two", "fc"]
+    assert found[0][1] == found[1][1]
+
+
+def test_a_second_run_computes_nothing_and_a_longer_one_only_what_is_missing() -> None:
+    sweep("small.yaml")
+    before = stored("results/small")
+    assert "0 computed, 9 there already" in sweep("small.yaml").stdout
+    assert stored("results/small") == before
+    Path("small.yaml").write_text(SPEC.replace("[2, 4, 8]", "[2, 4, 8, 16]"))
+    assert "3 computed, 9 there already" in sweep("small.yaml").stdout
+    assert "12 computed, 0 there already" in sweep("small.yaml", "--fresh").stdout
+
+
+def test_a_point_that_fails_is_told_and_stops_nothing() -> None:
+    Path("small.yaml").write_text(SPEC + "  vector_memory.capacity: [64 B, 4 KiB]\n")
+    shown = sweep("small.yaml")
+    assert shown.exit_code == 1
+    failed = [row for row in rows() if row["error"]]
+    assert 0 < len(failed) < len(rows()) == 18
+    assert "vector_memory.capacity=64 B: layer one: the smallest tiling needs" in shown.stderr
+    assert f"{len(failed)} of 18 points failed" in shown.stderr
+
+
+def test_constraints_leave_points_out() -> None:
+    Path("small.yaml").write_text(SPEC + "where:\n  - array.size_ok\n".replace("array.size_ok", "lanes * 2 <= 8"))
+    sweep("small.yaml")
+    assert {row["array.size"] for row in rows()} == {"2", "4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("vector_memory.capacity * lanes == 32 MiB", True),
+        ("vector_memory.capacity * lanes == 16 MiB", False),
+        ("hbm.bandwidth >= 0.7 TB/s and clock == 700 MHz", True),
+        ("not array.rows < array.cols", True),
+        ("batch * 2 - 1 == 15 or pes < 1", True),
+        ("hbm.latency < 1 us", True),
+    ],
+)
+def test_what_a_constraint_means(text: str, holds: bool) -> None:
+    assert Constraint.parse(text).holds(load_hardware("tpu_v2"), 8) is holds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "array.rowz == 4", "__import__(7)", "lanes ** 9 == 1", "(lambda: 1)() == 1", "lanes ==", "lanes == 'a'",
+     "[1] == [1]", "lanes = 4", 7, None, "lanes.real == 1"],
+)  # fmt: skip
+def test_what_is_no_constraint(text: Any) -> None:
+    with pytest.raises(InputError):
+        Constraint.parse(text)
+
+
+def test_zip_takes_values_side_by_side() -> None:
+    Path("small.yaml").write_text(SPEC.replace("axes:", "combine: zip\naxes:"))
+    sweep("small.yaml")
+    pairs = [(row["array.size"], row["vector_memory.word_elements"]) for row in rows()]
+    assert pairs == [("2", "1"), ("4", "2"), ("8", "4")]
+
+
+MISTAKES = [
+    ("axes:", "axis:", "did you mean axes"),
+    ("array.size: [2, 4, 8]", "array.sise: [2, 4, 8]", "did you mean array.size"),
+    ("array.size: [2, 4, 8]", "array.size: []", "is no axis"),
+    ("array.size: [2, 4, 8]", "array.size: [2, four]", "four"),
+    ("array.size: [2, 4, 8]", "array.size: {range: [9, 1]}", "range"),
+    ("array.size: [2, 4, 8]", "array.size: {powers_of_two: [3, 9]}", "powers of two"),
+    ("[net.yaml]", "[nets.yaml]", "no such file"),
+    ("[net.yaml]", "[]", "write one workload"),
+    ("tiny_4x4", "tiny_5x5", "did you mean tiny_4x4"),
+    ("batch: 2", "batch: 0", "out of range"),
+    ("batch: 2", "combine: gird", "write grid or zip"),
+    ("batch: 2", "combine: zip\nwhere: array.row == 1", "did you mean array.rows"),
+    ("[2, 4, 8]", "[2, 4]\n  batch: {range: [1, 100000]}", "600,000 points; a sweep has at most 100,000"),
+    ("[2, 4, 8]", "{range: [1, 1000000000]}", "3,000,000,000 points; a sweep has at most 100,000"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "says"), MISTAKES, ids=lambda value: str(value)[:40])
+def test_mistakes_are_told_before_anything_runs(old: str, new: str, says: str) -> None:
+    assert old in SPEC
+    Path("small.yaml").write_text(SPEC.replace(old, new))
+    shown = sweep("small.yaml")
+    assert shown.exit_code == 2, shown.output
+    assert says in shown.stderr
+    assert not Path("results").exists()
+
+
+def test_a_constraint_that_nothing_satisfies() -> None:
+    Path("small.yaml").write_text(SPEC + "where: lanes > 1000\n")
+    shown = sweep("small.yaml")
+    assert shown.exit_code == 2
+    assert "none of the 9 combinations of the axes' values satisfies lanes > 1000" in shown.stderr
+    assert not Path("results").exists()
+
+
+def test_a_place_that_cannot_be_written() -> None:
+    assert "cannot be written" in sweep("small.yaml", "--out", "net.yaml").stderr
+    Path("folder").mkdir()
+    Path("folder/sweep.sqlite").write_text("this is not a database, but long enough to be read as one" * 50)
+    shown = sweep("small.yaml", "--out", "folder")
+    assert shown.exit_code == 2
+    assert "cannot be used as the results of a sweep" in shown.stderr
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_any_moment_nothing_is_lost_or_twice(seed: int) -> None:
+    """kill -9, then the same command: the same rows as an uninterrupted run."""
+    words = [sys.executable, "-m", "tpusim", "sweep", "small.yaml", "--workers", "2", "--out"]
+    sweep("small.yaml", "--out", "whole")
+    running = subprocess.Popen([*words, "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(random.Random(seed).uniform(0.8, 3.0))
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert subprocess.run([*words, "killed"], capture_output=True, check=False).returncode == 0
+    assert stored("killed") == stored("whole")
+    assert rows("killed") == rows("whole")
+
+
+def test_two_sweeps_on_one_store_at_once() -> None:
+    words = [sys.executable, "-m", "tpusim", "sweep", "small.yaml", "--workers", "1", "--out", "shared"]
+    both = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [each.wait() for each in both] == [0, 0], [each.communicate() for each in both]
+    sweep("small.yaml", "--out", "alone")
+    assert stored("shared") == stored("alone")
+
+
+@pytest.mark.parametrize("name", shipped(FOLDER))
+def test_shipped_sweeps_are_sound(name: str) -> None:
+    spec = load_sweep(name)
+    assert 1 < spec.size < MOST_POINTS
+    assert len({(point.workload, point.settings) for point in spec.points}) == (0 if spec.search else spec.size)
+
+
+def test_pictures_of_one_axis_and_of_two() -> None:
+    sweep("small.yaml")
+    assert {path.name for path in Path("results/small").glob("*.svg")} == {"utilization_net.svg", "tflops_net.svg"}
+    Path("small.yaml").write_text(SPEC.replace("  array.size: [2, 4, 8]\n", ""))
+    sweep("small.yaml", "--out", "one")
+    assert {path.name for path in Path("one").glob("*.svg")} == {"throughput.svg", "port_idle.svg"}
+
+
+def test_other_commands_do_not_wait_for_what_only_a_sweep_needs() -> None:
+    code = "import sys, tpusim.cli.app; print({'joblib', 'distributed', 'optuna', 'pyarrow'} & {*sys.modules} or '')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"

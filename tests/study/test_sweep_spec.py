@@ -1,0 +1,308 @@
+"""What a sweep may vary, and that every mistake in its file is told before anything runs."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests import ROOT
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
+from tpusim.network.workload import Conv2d, Gemm
+from tpusim.study.sweep.constraint import Constraint
+from tpusim.study.sweep.spec import Sweep, load_sweep
+
+NET = """
+name: net
+layers:
+  - {name: one, op: conv2d, in_channels: 8, in_height: 9, in_width: 9, out_channels: 6, kernel: 3, padding: 1}
+  - {name: layer1.0.two, op: conv2d, in_channels: 6, in_height: 9, in_width: 9, out_channels: 4, kernel: 3}
+  - {name: fc, op: gemm, m: batch, n: 7, k: 9}
+"""
+OTHER = """
+name: other
+layers:
+  - {name: one, op: conv2d, in_channels: 8, in_height: 5, in_width: 5, out_channels: 6, kernel: 3}
+"""
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with two networks."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.yaml").write_text(NET)
+    Path("other.yaml").write_text(OTHER)
+    return tmp_path
+
+
+def spec(axes: str, rest: str = "", workloads: str = "[net.yaml]") -> Sweep:
+    text = f"name: s\nworkloads: {workloads}\nhardware: tiny_4x4\nbatch: 2\n{rest}\naxes:\n"
+    Path("s.yaml").write_text(text + "".join(f"  {line}\n" for line in axes.strip().splitlines()))
+    return load_sweep("s.yaml")
+
+
+def told(axes: str, rest: str = "", workloads: str = "[net.yaml]") -> str:
+    with pytest.raises(InputError) as error:
+        spec(axes, rest, workloads)
+    return str(error.value)
+
+
+def told_of(text: str) -> str:
+    Path("s.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        load_sweep("s.yaml")
+    return str(error.value)
+
+
+def layer(sweep: Sweep, point: int, index: int) -> Any:
+    return sweep.points[point].workload.layers[index]
+
+
+def test_a_field_of_a_layer() -> None:
+    sweep = spec("layers.one.out_channels: [3, 5, 3]\nlayers.one.kernel: [1, [3, 1]]")
+    plain = load_workload("net.yaml", batch=2)
+    assert sweep.size == len(sweep.points) == 4
+    made = [point.workload.layers[0] for point in sweep.points]
+    assert all(isinstance(conv, Conv2d) for conv in made)
+    assert [(conv.out_channels, conv.kernel) for conv in made if isinstance(conv, Conv2d)] == [
+        (3, (1, 1)), (3, (3, 1)), (5, (1, 1)), (5, (3, 1)),
+    ]  # fmt: skip
+    assert all(point.workload.layers[1:] == plain.layers[1:] for point in sweep.points)
+    assert sweep.points[1].settings == (("layers.one.out_channels", 3), ("layers.one.kernel", "[3, 1]"))
+
+
+def test_a_point_is_what_the_same_change_in_the_file_gives() -> None:
+    sweep = spec("layers.layer1.0.two.stride: [2]\nbatch: [4]\narray.size: [8]")
+    Path("net.yaml").write_text(NET.replace("out_channels: 4, kernel: 3", "out_channels: 4, kernel: 3, stride: 2"))
+    (point,) = sweep.points
+    assert point.workload == load_workload("net.yaml", batch=4)
+    assert point.hardware == load_hardware("tiny_4x4", ["array.size=8"])
+
+
+def test_several_fields_that_move_together() -> None:
+    sweep = spec("layers.one.out_channels, layers.layer1.0.two.in_channels: [6, 12]")
+    assert [(layer(sweep, i, 0).out_channels, layer(sweep, i, 1).in_channels) for i in (0, 1)] == [(6, 6), (12, 12)]
+
+
+def test_a_glob_means_every_layer_it_matches_but_a_name_comes_first() -> None:
+    sweep = spec("layers.[ol]*.kernel: [1, 2]")
+    assert [(layer(sweep, i, 0).kernel, layer(sweep, i, 1).kernel) for i in (0, 1)] == [((1, 1),) * 2, ((2, 2),) * 2]
+    Path("net.yaml").write_text(NET.replace("name: fc", "name: '*'"))
+    assert [layer(spec("layers.*.n: [3]"), 0, index) for index in (2,)] == [Gemm("*", 2, 3, 9)]
+
+
+def test_rows_of_a_product_may_be_the_batch() -> None:
+    sweep = spec("layers.fc.m: [batch, 5]\nbatch: [2, 3]")
+    assert [layer(sweep, i, 2).m for i in range(4)] == [2, 3, 5, 5]
+
+
+def test_what_is_wrong_with_a_layer_alone_may_be_right_with_another_axis() -> None:
+    sweep = spec("layers.one.kernel: [11, 13]\nlayers.one.padding: [1, 2]", "combine: zip")
+    assert [layer(sweep, i, 0).kernel for i in (0, 1)] == [(11, 11), (13, 13)]
+
+
+def test_ranges_lists_and_powers() -> None:
+    axes = "layers.one.padding: {range: [0, 2]}\nbatch: {range: [1, 10, 4]}\narray.size: {powers_of_two: [2, 8]}"
+    sweep = spec(axes)
+    assert sweep.size == 27
+    assert [dict(point.settings)["batch"] for point in sweep.points[:9:3]] == [1, 5, 9]
+
+
+def test_machines_are_those_that_overrides_give() -> None:
+    """Sections are built apart and put together; nothing may be lost where one field depends on another."""
+    sweep = spec(
+        """
+array.size: [2, 4, 16]
+array.count: [1, 2]
+vector_unit.pack_cycles: [0, 3]
+vector_memory.word_elements: [1, 4]
+vector_memory.capacity: [1 KiB, 4 KiB]
+hbm.latency: [10 ns, 1 us]
+clock: [100 MHz, 1 GHz]
+mapping.multi_tile: [auto, 1, rows]
+"""
+    )
+    assert len(sweep.points) == 576
+    for point in random.Random(0).sample(sweep.points, 40):
+        assert point.hardware == load_hardware("tiny_4x4", dict(point.settings)), point.settings
+
+
+MISTAKES = [
+    ("layers.one.kernel: [3]\nlayers.*e.kernel: [1]", 'the axis "layers.one.kernel" sets kernel of one of net already'),
+    ("layers.one.out_chanels: [3]", "did you mean out_channels?"),
+    ("layers.ones.kernel: [3]", 'net has no layer "ones"; did you mean one? it has one, layer1.0.two, fc'),
+    ("layers.kernel: [3]", "write layers.NAME.FIELD"),
+    ("layers.one.name: [a, b]", "is no field of a layer"),
+    ("layers.fc.kernel: [3]", 'layer "fc" of net: unknown key "kernel"; allowed for gemm'),
+    ("layers.one.kernel: [3, 0]", "0 is out of range"),
+    ("layers.one.kernel: [3, many]", '"many" is not a size'),
+    ("layers.one.groups: [2, 3]", "groups 3 does not divide in_channels 8"),
+    ("layers.one.kernel: [[3, 1, 1]]", "not a list of numbers, quantities and pairs"),
+    ("array.size, batch, array.size: [2]", "names array.size twice"),
+    ("array.size, batch: [2]\nbatch: [1]", 'the axis "array.size, batch" sets batch already'),
+    ("workloads: [alexnet]", "workloads are no axis"),
+    ("name: [a, b]", 'no field "name"'),
+    ("batch: []", "an empty list is no axis"),
+    ("batch: [yes]", "not a list of numbers"),
+    ("batch: [70000]", "70000 is out of range"),
+    ("batch: {range: [1, 9, 0]}", "the last included"),
+    ("batch: {range: [1, 1000]}\narray.size: {range: [1, 1000000]}", "1,000,000,000 points"),
+    ("array.size: {range: [1, 1099511627776]}", "1,099,511,627,776 points"),
+    ("vector_memory.capacity: [4 B, 1 KiB]\nvector_memory.word_elements: [1, 4]", "(at vector_memory.capacity=4 B"),
+    ("array.size: [2, four, 0]", "four"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("axes", "says"), MISTAKES, ids=lambda value: str(value)[:40])
+def test_mistakes(axes: str, says: str) -> None:
+    message = told(axes)
+    assert says in message
+    assert message.startswith("s.yaml:")
+
+
+def test_all_mistakes_of_a_file_at_once_with_their_lines() -> None:
+    message = told("array.sise: [2]\nbatch: []", "where: lane > 1\nmode: hunt\npareto: [time_ms, pes]")
+    assert [line.split(": ")[0] for line in message.splitlines()] == [f"s.yaml:{n}" for n in (5, 6, 7, 9, 10)]
+    assert "did you mean lanes" in message
+    assert "did you mean time_us" in message
+
+
+def test_values_that_no_machine_has_are_all_told() -> None:
+    message = told("array.size: [2, four, 0]\nbatch: [0, 1]")
+    assert all(each in message for each in ('"four"', "0 is out of range"))
+    assert message.count("four") == 1
+
+
+def test_a_layer_that_one_of_two_workloads_lacks() -> None:
+    assert 'other has no layer "fc"' in told("layers.fc.n: [1, 2]", workloads="[net.yaml, other.yaml]")
+    assert spec("layers.one.kernel: [1, 2]", workloads="[net.yaml, other.yaml]").size == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hbm.bandwidth >= 100 GiB", "compares bytes/s with bytes"),
+        ("vector_memory.capacity * lanes == 700 MHz", "compares bytes with Hz"),
+        ("mapping.loop_order == 3", "is no single number"),
+        ("array.size == 4", "is no single number"),
+        ("mapping.multi_tile > 2", "cannot be worked out"),
+        ("lanes / (pes - pes) > 1", "cannot be worked out"),
+        ("lanes > 4 and lanes < 4", "none of the 3 combinations"),
+        ("(" * 300 + "1" + ")" * 300 + " == 1", "is not a condition"),
+        ("lanes > 4 or lanes", "is not a condition"),
+        ("not lanes", "is not a condition"),
+        ("1 == " * 400 + "1", "at most 1000 characters"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_conditions_that_cannot_hold(text: str, says: str) -> None:
+    assert says in told("mapping.multi_tile: [1, 2, auto]", f"where: {json.dumps(text)}")
+
+
+def test_units_that_go_together_are_no_mistake() -> None:
+    for text in ("hbm.bandwidth / clock >= 100", "2 * vector_memory.capacity + 1 KiB < 1 GiB", "hbm.latency > -1 ns"):
+        Constraint.parse(text)
+
+
+def test_nothing_is_made_for_a_sweep_without_points() -> None:
+    Path("s.yaml").write_text("workloads: [net.yaml]\naxes: {array.size: [2, 4]}\nwhere: lanes > 100\n")
+    shown: Result = CliRunner().invoke(cli.app, ["sweep", "s.yaml"])
+    assert shown.exit_code == 2
+    assert "s.yaml:3: where: none of the 2 combinations of the axes' values satisfies lanes > 100" in shown.stderr
+    assert not Path("results").exists()
+
+
+SEARCH = "mode: search\nsearch: {objectives: [time_us, pes], budget: 3}"
+SEARCH_MISTAKES = [
+    ("mode: search", "a search needs both parts"),
+    (SEARCH.replace("mode: search\n", ""), "add mode: search"),
+    (SEARCH.replace("budget: 3", "budgets: 3"), "did you mean budget?"),
+    (SEARCH.replace("budget: 3", "budget: 0"), "out of range"),
+    (SEARCH.replace("budget: 3", "budget: 3, seed: -1"), "out of range"),
+    (SEARCH.replace("pes", "pess"), "did you mean pes?"),
+    (SEARCH.replace("[time_us, pes]", "[]"), "give 1 to 3"),
+    (SEARCH.replace("[time_us, pes]", "[macs]"), "write {macs: minimize} or maximize"),
+    (SEARCH.replace("[time_us, pes]", "{pes: down}"), "write minimize or maximize"),
+    (SEARCH.replace("[time_us, pes]", "[hbm.bandwidth]"), "no column"),
+    (SEARCH.replace("budget: 3", "budget: 8"), "8 is enough for all 8 points; leave mode and search out"),
+    (f"{SEARCH}\ncombine: zip", "leave combine out"),
+    (f"{SEARCH}\nwhere: lanes > 100", "none of the 8 combinations"),
+    ("pareto: [time_us]", "give 2 to 3"),
+    ("pareto: time_us", "is no list of columns"),
+]
+
+
+@pytest.mark.parametrize(("rest", "says"), SEARCH_MISTAKES, ids=lambda value: str(value)[:50])
+def test_mistakes_of_a_search_and_of_a_front(rest: str, says: str) -> None:
+    assert says in told("array.rows: [1, 2, 3, 4]\nbatch: [1, 2]", rest)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "a\\\\b", "..", ".hidden", "", " ", "x" * 81, "two\\nlines", "a\\0b"])
+def test_a_name_that_is_no_directory_of_its_own(name: str) -> None:
+    assert "s.yaml:1: name: " in told_of(f'name: "{name}"\nworkloads: [net.yaml]\naxes: {{batch: [1]}}\n')
+
+
+@pytest.mark.parametrize("part", ["name: 3", "name: [a]", "name:", "hardware:", "hardware: [tpu_v2]"])
+def test_names_are_text(part: str) -> None:
+    assert re.search(
+        "is not text|is not a name|is no machine", told_of(f"{part}\nworkloads: [net.yaml]\naxes: {{batch: [1]}}\n")
+    )
+
+
+def test_workloads_are_told_apart_by_name() -> None:
+    Path("copy.yaml").write_text(NET.replace("k: 9", "k: 8"))
+    assert 'workloads[1]: another workload is called "net", too' in told(
+        "batch: [1]", workloads="[net.yaml, copy.yaml]"
+    )
+    assert len(spec("batch: [1]", workloads="[net.yaml, net.yaml, other.yaml]").points) == 2
+
+
+def test_a_search_may_have_more_points_than_a_grid() -> None:
+    sides = "array.rows: {range: [1, 4000]}\narray.cols: {range: [1, 4000]}"
+    sweep = spec(sides, SEARCH)
+    assert sweep.size == 16_000_000
+    assert sweep.points == ()
+    assert "none of the 20,000 drawn of 16,000,000 combinations" in told(sides, f"{SEARCH}\nwhere: pes > 1000000000")
+
+
+def test_a_search_leaves_combinations_out_but_not_values_that_never_work() -> None:
+    axes = "vector_memory.capacity: [4 B, 1 KiB]\nvector_memory.word_elements: [1, 4]"
+    rest = SEARCH.replace("budget: 3", "budget: 2")
+    assert spec(axes, rest).size == 4
+    assert "four" in told(f"{axes}\narray.size: [4, four]", rest)
+
+
+def test_it_says_how_many_points_there_are() -> None:
+    assert spec("array.size: [2, 4]\nbatch: [1, 2, 3]").summary == "s: 6 points"
+    assert spec("array.size: [2, 4]", "where: lanes == 2").summary == "s: 1 point, of 2 before where"
+    searching = spec("array.rows: [1, 2, 3, 4]", SEARCH).summary
+    assert searching == "s: a search for least time_us and least pes, 3 of 4 combinations"
+
+
+def test_the_shipped_sweeps_show_what_the_paper_claims() -> None:
+    """Fig. 16 on VGG16: utilisation about halves from arrays of 128 to 256; at words of 8, ports are idle over half."""
+    sizes = {dict(point.settings)["array.size"]: point for point in load_sweep("array_size").points}
+    words = {dict(point.settings)["vector_memory.word_elements"]: point for point in load_sweep("word_size").points}
+    totals = [simulate(each.workload, each.hardware, check=False).total for each in (sizes[128], sizes[256], words[8])]
+    assert 0.4 < totals[1].pe_utilization / totals[0].pe_utilization < 0.6
+    assert totals[2].vector_memory.port_idle_ratio > 0.5
+    assert {point.workload.name for point in (*sizes.values(), *words.values())} == {"vgg16"}
+
+
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/sweeps.md").read_text(), re.S)
+
+
+def test_the_examples_in_the_documentation_are_sound() -> None:
+    sizes = []
+    for text in EXAMPLES:
+        Path("s.yaml").write_text(text)
+        sweep = load_sweep("s.yaml")
+        sizes.append((sweep.size, len(sweep.points), sweep.search is not None))
+    assert sizes == [(36, 12, False), (1125, 0, True)]

@@ -1,0 +1,410 @@
+"""What a sweep keeps, whatever happens to it: killed, interrupted, shared, on a full disk, on a foreign file."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import pickle
+import random
+import re
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests import ROOT
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
+from tpusim.machines.tpu.description import Hardware
+from tpusim.study.sweep.assembly import Assembly
+from tpusim.study.sweep.job import Job, simulated
+from tpusim.study.sweep.local import Local
+from tpusim.study.sweep.run import keyed, run_sweep
+from tpusim.study.sweep.spec import load_sweep
+from tpusim.study.sweep.store import _MODEL as MODEL
+from tpusim.study.sweep.store import FIGURES, FILE, Store, key_of, sources_digest
+
+NET = """
+name: net
+layers:
+  - {name: one, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
+  - {name: two, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
+  - {name: fc, op: gemm, m: batch, n: 7, k: 9}
+"""
+SPEC = """
+name: small
+workloads: [net.yaml]
+hardware: tiny_4x4
+batch: 2
+axes:
+  array.size: [2, 4, 8]
+  vector_memory.word_elements: {powers_of_two: [1, 4]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with two networks and two specs."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.yaml").write_text(NET)
+    Path("small.yaml").write_text(SPEC)
+    Path("large.yaml").write_text(NET.replace("in_height: 9", "in_height: 60"))
+    Path("long.yaml").write_text(SPEC.replace("[2, 4, 8]", "{range: [2, 21]}").replace("net.yaml", "large.yaml"))
+    return tmp_path
+
+
+def sweep(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["sweep", *arguments, "--workers", "1"])
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tpusim", "sweep", *arguments]
+
+
+def stored(folder: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(Path(folder) / FILE)) as connection:
+        points = connection.execute("SELECT * FROM points ORDER BY key").fetchall()
+        return points + connection.execute("SELECT * FROM layers ORDER BY key, position").fetchall()
+
+
+def there(folder: str) -> int:
+    """Points in a store that somebody is writing."""
+    try:
+        with closing(sqlite3.connect(f"file:{folder}/{FILE}?mode=ro", uri=True)) as connection:
+            return int(connection.execute("SELECT count(*) FROM points").fetchone()[0])
+    except sqlite3.Error:
+        return 0
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_for(points: int, folder: str, running: subprocess.Popen[str]) -> None:
+    """Until so many points are stored; a little later than that at random."""
+    while there(folder) < points and running.poll() is None:
+        time.sleep(0.002)
+    time.sleep(random.Random(points).uniform(0, 0.02))
+
+
+def test_killed_again_and_again_nothing_is_lost_or_twice() -> None:
+    """kill -9 early, in the middle and late, of all its processes; then the same rows as an uninterrupted run."""
+    sweep("long.yaml", "--out", "whole")
+    counts = []
+    for points in (1, 17, 40, 55):
+        running = started("long.yaml", "--workers", "2", "--out", "killed")
+        wait_for(points, "killed", running)
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+        counts.append(there("killed"))
+    assert counts[0] < 60, "the first kill came too late to prove anything"
+    assert counts == sorted(counts)
+    last = sweep("long.yaml", "--out", "killed")
+    assert f"{60 - counts[-1]} computed, {counts[-1]} there already" in last.stdout
+    assert stored("killed") == stored("whole")
+    for name in ("points.csv", "layers.csv"):
+        assert Path("killed", name).read_text() == Path("whole", name).read_text()
+
+
+@pytest.mark.parametrize("points", [1, 25])
+def test_ctrl_c_keeps_what_is_finished_and_says_so(points: int) -> None:
+    running = started("long.yaml", "--workers", "2", "--out", "stopped")
+    wait_for(points, "stopped", running)
+    os.killpg(running.pid, signal.SIGINT)
+    shown, told = running.communicate(timeout=20)
+    assert running.returncode == 130, told
+    assert "there already" not in shown
+    told_lines = [line for line in told.splitlines() if not line.endswith("...")]
+    assert len(told_lines) == 2, told
+    assert re.fullmatch(
+        r"Interrupted after \d+ of 60 points; finished points are in stopped; the same command continues.",
+        told_lines[1],
+    )
+    kept = there("stopped")
+    assert points <= kept < 60
+    assert f"{60 - kept} computed, {kept} there already" in sweep("long.yaml", "--out", "stopped").stdout
+
+
+def test_several_sweeps_on_one_new_store_at_once() -> None:
+    together = [started("small.yaml", "--workers", "1", "--out", "shared") for _ in range(4)]
+    told = [each.communicate()[1] for each in together]
+    assert [each.returncode for each in together] == [0] * 4, told
+    sweep("small.yaml", "--out", "alone")
+    assert stored("shared") == stored("alone")
+
+
+def test_a_full_disk_is_told_and_what_was_finished_goes_on() -> None:
+    """A limit on the size of files stands for the disk."""
+
+    def small_disk() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+
+    words = command("long.yaml", "--workers", "1", "--out", "full")
+    full = subprocess.run(words, capture_output=True, text=True, preexec_fn=small_disk, check=False)
+    assert full.returncode == 2, full.stderr
+    assert "full/sweep.sqlite: cannot be written" in full.stderr
+    assert "finished points are in full; the same command continues" in full.stderr
+    assert "Traceback" not in full.stderr
+    kept = there("full")
+    assert 0 < kept < 60
+    assert f"{60 - kept} computed, {kept} there already" in sweep("long.yaml", "--out", "full").stdout
+    sweep("long.yaml", "--out", "whole")
+    assert stored("full") == stored("whole")
+
+
+@pytest.mark.parametrize("folder", ["net.yaml/below", "/proc/below", "/dev/null/below"])
+def test_a_place_where_nothing_can_be_written(folder: str) -> None:
+    shown = sweep("small.yaml", "--out", folder)
+    assert shown.exit_code == 2
+    assert "cannot be written" in shown.stderr
+    assert "Traceback" not in shown.output
+
+
+def database(path: str, *statements: str) -> bytes:
+    Path(path).parent.mkdir(exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+    return Path(path).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (["CREATE TABLE songs (name TEXT)"], "it holds something else"),
+        (["CREATE TABLE points (key TEXT)"], "it holds something else than the results of a sweep, or those of an old"),
+        ([f"PRAGMA application_id = {int.from_bytes(b'tpus')}", "PRAGMA user_version = 999", "CREATE TABLE t (a)"],
+         "another version of tpusim wrote it"),
+    ],
+)  # fmt: skip
+def test_a_store_of_something_else_is_left_as_it_is(statements: list[str], says: str) -> None:
+    before = database("other/sweep.sqlite", *statements)
+    shown = sweep("small.yaml", "--out", "other")
+    assert shown.exit_code == 2
+    assert says in shown.stderr
+    assert "take another --out, or move it away" in shown.stderr
+    assert Path("other/sweep.sqlite").read_bytes() == before
+    assert [path.name for path in Path("other").iterdir()] == ["sweep.sqlite"]
+
+
+def test_a_second_run_writes_no_file_and_a_lost_one_comes_back() -> None:
+    sweep("small.yaml")
+    folder = Path("results/small")
+    times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != FILE}
+    assert {"points.csv", "layers.csv", "utilization_net.png"} <= set(times)
+    sweep("small.yaml")
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != FILE} == times
+    (folder / "layers.csv").unlink()
+    (folder / "points.csv").write_text("changed")
+    sweep("small.yaml")
+    assert len((folder / "layers.csv").read_text().splitlines()) == 1 + 27
+    assert len((folder / "points.csv").read_text().splitlines()) == 1 + 9
+
+
+def test_resume_is_the_default_by_name() -> None:
+    sweep("small.yaml")
+    assert "0 computed, 9 there already, 0 failed" in sweep("small.yaml", "--resume").stdout
+    again = sweep("small.yaml", "--fresh").stdout
+    assert re.search(r"9 points: 9 computed, 0 there already, 0 failed, in [\d.]+ s, [\d,]+ points a minute", again)
+
+
+def test_layers_as_csv() -> None:
+    sweep("small.yaml")
+    with Path("results/small/layers.csv").open() as file:
+        found = list(csv.DictReader(file))
+    settings = [(row["array.size"], row["vector_memory.word_elements"]) for row in found]
+    assert settings[:4] == [("2", "1")] * 3 + [("2", "2")]
+    assert [row["name"] for row in found[:3]] == ["one", "two", "fc"]
+    machine = load_hardware("tiny_4x4", ["array.size=8", "vector_memory.word_elements=4"])
+    layers = simulate(load_workload("net.yaml", batch=2), machine, check=False).layers
+    for row, layer in zip(found[-3:], layers, strict=True):
+        assert int(row["cycles"]) == layer.cycles
+        assert int(row["starved_cycles"]) == layer.stall_cycles["starved"]
+        assert int(row["peak_bytes"]) == layer.vector_memory.peak_bytes
+        assert float(row["pe_utilization"]) == layer.pe_utilization
+
+
+def test_parquet_has_the_rows_of_csv_in_types() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+    axes = "  mapping.multi_tile: [1, auto]\n  hbm.bandwidth: [1 GB/s, 2 GB/s]\n"
+    Path("small.yaml").write_text(SPEC + axes + "  vector_memory.capacity: [48 B, 4 KiB]\n")
+    assert sweep("small.yaml", "--parquet").exit_code == 1
+    for name in ("points", "layers"):
+        table = parquet.read_table(f"results/small/{name}.parquet")
+        with Path(f"results/small/{name}.csv").open() as file:
+            lines = list(csv.reader(file))
+        assert table.column_names == lines[0]
+        columns = table.to_pydict()
+        texts = [["" if cell is None else str(cell) for cell in columns[head]] for head in lines[0]]
+        assert [list(row) for row in zip(*texts, strict=True)] == lines[1:]
+        kinds = {field.name: str(field.type) for field in table.schema}
+        assert kinds["array.size"] == kinds["cycles"] == kinds["batch"] == "int64"
+        assert kinds["mapping.multi_tile"] == kinds["hbm.bandwidth"] == kinds["workload"] == "string"
+        assert kinds["pe_utilization"] == kinds["time_us"] == "double"
+    assert any(parquet.read_table("results/small/points.parquet")["error"].to_pylist())
+
+
+def test_parquet_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    shown = sweep("small.yaml", "--parquet")
+    assert shown.exit_code == 2
+    assert "--parquet needs pyarrow" in shown.stderr
+    assert "-m pip install pyarrow" in shown.stderr
+    assert not Path("results").exists()
+
+
+def test_every_shape_is_simulated_once_on_each_machine() -> None:
+    """Also where two workloads, or two points of equal machines, share it."""
+    Path("twin.yaml").write_text(NET.replace("name: net", "name: twin").replace("n: 7", "n: 8"))
+    spec = SPEC.replace("[net.yaml]", "[net.yaml, twin.yaml]").replace("[2, 4, 8]", "[4, 8]")
+    Path("small.yaml").write_text(spec + "  hbm.bandwidth: [1 GB/s, 1000 MB/s]\n")
+    points = {key: point for point, key in keyed(load_sweep("small.yaml"))}
+    jobs = Assembly(points).jobs(workers=5)
+    shapes = [(job.hardware, job.batch, shape(layer)) for job in jobs for layer in job.layers]
+    assert len(shapes) == len(set(shapes))
+    machines = {point.hardware for point in points.values()}
+    assert len(machines) == 2 * 3
+    assert len(shapes) == 3 * len(machines)
+
+
+def shape(layer: Any) -> Any:
+    return dataclasses.replace(layer, name="any")
+
+
+@pytest.mark.parametrize("workers", [1, 3, 50])
+def test_few_points_are_cut_into_jobs_for_all_workers(workers: int) -> None:
+    work, machine = load_workload("vgg16", batch=1), load_hardware("tpu_v2")
+    Path("one.yaml").write_text("workloads: [vgg16]\naxes: {batch: [1]}\n")
+    ((point, key),) = keyed(load_sweep("one.yaml"))
+    jobs = Assembly({key: point}).jobs(workers)
+    shapes = {shape(layer) for layer in work.layers}
+    assert {shape(layer) for job in jobs for layer in job.layers} == shapes
+    assert sum(len(job.layers) for job in jobs) == len(shapes)
+    assert len(jobs) >= min(workers, len(shapes))
+    assert all(job.hardware == machine for job in jobs)
+
+
+def test_what_nobody_foresaw_fails_one_point_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(workload: Any, hardware: Hardware, **options: Any) -> Any:
+        if hardware.array.rows == 4:
+            raise ZeroDivisionError("a mistake")
+        return simulate(workload, hardware, **options)
+
+    monkeypatch.setattr("tpusim.study.sweep.job.simulate", broken)
+    shown = sweep("small.yaml")
+    assert shown.exit_code == 1
+    assert "layer one: ZeroDivisionError: a mistake" in shown.stderr
+    assert "9 points: 6 computed, 0 there already, 3 failed" in shown.stdout
+    assert "3 of 9 points failed" in shown.stderr
+
+
+def test_many_failures_are_not_all_told() -> None:
+    Path("long.yaml").write_text(Path("long.yaml").read_text() + "  vector_memory.capacity: [16 B]\n")
+    shown = sweep("long.yaml")
+    assert shown.exit_code == 1
+    assert shown.stderr.count("failed: ") == 10
+    assert "... and 50 more; points.csv has them all" in shown.stderr
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
+def test_a_worker_that_dies_ends_the_sweep_with_a_sentence() -> None:
+    running = started("long.yaml", "--workers", "2", "--out", "stopped")
+    wait_for(2, "stopped", running)
+    listing = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(running.pid)]
+    children = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()
+    workers = [line.split()[0] for line in children if "LokyProcess" in line]
+    os.kill(int(workers[0]), signal.SIGKILL)
+    _, told = running.communicate(timeout=30)
+    assert running.returncode == 1, told
+    assert (
+        "a worker process was killed, perhaps for lack of memory; try fewer --workers; finished points are in" in told
+    )
+    assert "Traceback" not in told
+
+
+def test_jobs_and_findings_travel() -> None:
+    machine = load_hardware("tiny_4x4")
+    job = Job(machine, 2, load_workload("net.yaml", batch=2).layers)
+    again = pickle.loads(pickle.dumps(job))
+    assert again == job
+    assert pickle.loads(pickle.dumps(simulated(again))) == simulated(job)
+
+
+def test_the_keys_follow_the_model() -> None:
+    """Every module that has a say in cycles is in the digest; each pattern names files that exist."""
+    package = ROOT / "tpusim"
+    assert all([*package.glob(pattern)] for pattern in MODEL)
+    code = "import sys; from tpusim.study.sweep import job; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    prefixes = ("tpusim.machines.", "tpusim.memory.", "tpusim.network.")
+    deciding = {name for name in loaded if name.startswith(prefixes)}
+    files = [file.relative_to(package).with_suffix("") for pattern in MODEL for file in package.glob(pattern)]
+    covered = {".".join(("tpusim", *file.parts)).removesuffix(".__init__") for file in files}
+    assert len(deciding) > 10
+    assert deciding <= covered
+    assert sources_digest("program.py") != sources_digest("result.py")
+
+
+def test_a_key_knows_everything_but_names() -> None:
+    work, machine = load_workload("net.yaml", batch=2), load_hardware("tiny_4x4")
+    key = key_of(work, machine, "channel_first")
+    assert key == key_of(work, machine.model_copy(update={"name": "other"}), "channel_first")
+    others = [
+        key_of(load_workload("net.yaml", batch=3), machine, "channel_first"),
+        key_of(work, load_hardware("tiny_4x4", ["hbm.latency=1 ns"]), "channel_first"),
+        key_of(work, machine, "other"),
+    ]
+    assert len({key, *others}) == 4
+
+
+def test_columns_are_typed_and_the_rest_is_json() -> None:
+    sweep("small.yaml")
+    query = "SELECT typeof(cycles), typeof(time_us), json_extract(detail, '$.blocking.word_fill') FROM layers"
+    with closing(sqlite3.connect("results/small/sweep.sqlite")) as connection:
+        assert set(connection.execute(query)) <= {("integer", "real", n) for n in (1, 2, 4)}
+        names = {row[1] for row in connection.execute("PRAGMA table_info(points)")}
+    assert set(FIGURES) <= names
+
+
+def test_a_store_is_asked_for_some_of_its_points(tmp_path: Path) -> None:
+    with closing(Store(tmp_path / FILE)) as store:
+        run_sweep(keyed(load_sweep("small.yaml")), store, Local(1), False, lambda *_: None)
+        keys = [key for _, key in keyed(load_sweep("small.yaml"))]
+        assert store.done([*keys, "unknown"]) == set(keys)
+        assert [row["workload"] for row in store.points(keys[:2])] == ["net", "net"]
+
+
+def test_a_store_that_is_removed_under_way_is_told_at_the_next_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Store.save
+
+    def removing(self: Store, *given: Any) -> None:
+        save(self, *given)
+        shutil.rmtree("results/small")
+
+    monkeypatch.setattr(Store, "save", removing)
+    shown = CliRunner().invoke(cli.app, ["sweep", "small.yaml", "--workers", "1"])
+    assert shown.exit_code == 2
+    assert "results/small/sweep.sqlite: was removed while the sweep ran" in shown.stderr
+    assert "finished points are in" not in shown.stderr
+    assert not Path("results/small").exists()
+
+
+def test_a_closed_store_is_an_error(tmp_path: Path) -> None:
+    store = Store(tmp_path / FILE)
+    store.close()
+    with pytest.raises(InputError, match="cannot be read"):
+        store.done(["key"])

@@ -1,0 +1,83 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tpusim.base.errors import InputError
+
+
+def probe(file: Path, make_folder: bool = False) -> None:
+    """Find out, before the work, whether `file` can be written. Leaves nothing behind."""
+    made: list[Path] = []
+    with _unwritable(file):
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if _is_device(file):
+            return
+        try:
+            for folder in _missing_folders(file.parent) if make_folder else []:
+                folder.mkdir()
+                made.append(folder)
+            temporary = _temporary(file)
+            temporary.touch(exist_ok=False)
+            temporary.unlink()
+        finally:
+            for folder in reversed(made):
+                folder.rmdir()
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and those above it, where they do not exist; others may be doing the same."""
+    with _unwritable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def write(file: Path, data: bytes) -> None:
+    """Replace `file` in one step, so that no reader ever sees half of it."""
+    with replacing(file) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A place to write to, piece by piece; it becomes `file` at the end, or vanishes when that fails."""
+    with _unwritable(file):
+        if _is_device(file):
+            yield file
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(file)
+        try:
+            yield temporary
+            os.replace(temporary, file.resolve())
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _unwritable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be written ({getattr(error, 'strerror', error)})") from None
+
+
+def _is_device(file: Path) -> bool:
+    """Whether `file` is a pipe or a device, such as /dev/stdout: written to, never replaced."""
+    return file.exists() and not file.is_file()
+
+
+def _missing_folders(folder: Path) -> list[Path]:
+    """`folder` and those above it that do not exist, outermost first."""
+    return [each for each in (folder, *folder.parents) if not each.exists()][::-1]
+
+
+def _temporary(file: Path) -> Path:
+    # Beside the file, links resolved: os.replace works within one file system only.
+    return file.resolve().with_name(f".tpusim-{secrets.token_hex(8)}.tmp")

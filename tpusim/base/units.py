@@ -1,0 +1,103 @@
+"""Quantities with their unit in the text: "700 MHz" in, exact integers out, and back.
+
+Everything is a whole number of its base unit (Hz, bytes, bytes/s, picoseconds), so no rounding can make
+two engines disagree about a cycle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from tpusim.base.errors import InputError, did_you_mean
+
+_NUMBER = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?(?P<exponent>[0-9]+))?")
+_MOST_CHARACTERS = 40
+_MOST_EXPONENT_DIGITS = 2
+_NOT_FINITE = re.compile(r"[-+]?\.?(nan|inf|infinity)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A kind of quantity.
+
+    `scales` maps each spelling to how many `base` units it is, in the order `format` tries them.
+    """
+
+    kind: str
+    base: str
+    example: str
+    scales: Mapping[str, int]
+
+    def parse(self, text: object) -> int:
+        """Whole number of base units in a text such as "700 MHz".
+
+        Raises InputError when the unit is missing or unknown, or the number is zero, negative, not finite,
+        or not a whole number of base units.
+        """
+        if not isinstance(text, str):
+            raise InputError(self._no_unit(text))
+        number, suffix = self._split(text.strip())
+        if number <= 0:
+            raise InputError(f"{text!r} is not positive; write a {self.kind} above zero, e.g. {self.example}")
+        amount = number * self.scales[suffix]
+        if amount.denominator != 1:
+            raise InputError(f"{text!r} is not a whole number of {self.base}; write e.g. {self.example}")
+        return amount.numerator
+
+    def format(self, amount: int) -> str:
+        """Text in the first spelling that holds `amount` in three decimals; `parse` gives `amount` back."""
+        suffix = next(name for name, scale in self.scales.items() if _thousandths(amount, scale))
+        whole, part = divmod(_thousandths(amount, self.scales[suffix]), 1000)
+        return f"{whole}.{part:03d}".rstrip("0").rstrip(".") + f" {suffix}"
+
+    def _split(self, text: str) -> tuple[Fraction, str]:
+        match = _NUMBER.match(text)
+        if match is None:
+            raise InputError(self._not_a_number(text))
+        # Otherwise "1e999999999 Hz" would be an hour of arithmetic instead of an error.
+        if match.end() > _MOST_CHARACTERS or len(match["exponent"] or "") > _MOST_EXPONENT_DIGITS:
+            raise InputError(f"{text[:40]!r} is out of range; write e.g. {self.example}")
+        suffix = text[match.end() :].strip()
+        if not suffix:
+            raise InputError(self._no_unit(text))
+        if suffix not in self.scales:
+            hint = did_you_mean(suffix, self.scales) or ";"
+            units = ", ".join(self.scales)
+            raise InputError(f"unknown unit {suffix[:40]!r} for a {self.kind}{hint} units: {units}")
+        return Fraction(match.group().replace("_", "")), suffix
+
+    def _no_unit(self, given: object) -> str:
+        if isinstance(given, bool) or not isinstance(given, int | float | str):
+            return f"a {self.kind} is text with a unit; write e.g. {self.example}"
+        return f"{given} has no unit; write e.g. {self.example}"
+
+    def _not_a_number(self, text: str) -> str:
+        if _NOT_FINITE.match(text):
+            return f"{text!r} is not finite; write e.g. {self.example}"
+        return f"{text[:40]!r} is not a {self.kind}; write a number and a unit, e.g. {self.example}"
+
+
+def _thousandths(amount: int, scale: int) -> int:
+    """`amount / scale * 1000` if that is whole and at least 1000, else 0."""
+    return amount * 1000 // scale if amount >= scale and amount * 1000 % scale == 0 else 0
+
+
+def _scales(**scales: int) -> Mapping[str, int]:
+    return MappingProxyType(scales)
+
+
+def _per_second(scales: Mapping[str, int]) -> Mapping[str, int]:
+    return MappingProxyType({f"{name}/s": scale for name, scale in scales.items()})
+
+
+_BINARY = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+_DECIMAL = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "kB": 10**3, "KB": 10**3}
+
+FREQUENCY = Unit("frequency", "Hz", "700 MHz", _scales(GHz=10**9, MHz=10**6, kHz=10**3, KHz=10**3, Hz=1))
+SIZE = Unit("size", "bytes", "256 KiB", _scales(**_BINARY, **_DECIMAL, B=1))
+BANDWIDTH = Unit("bandwidth", "bytes/s", "700 GB/s", _per_second({**_DECIMAL, **_BINARY, "B": 1}))
+TIME = Unit("time", "picoseconds", "100 ns", _scales(s=10**12, ms=10**9, us=10**6, ns=10**3, ps=1))

@@ -1,0 +1,1 @@
+"""The commands of `tpusim`, a module each; `tpusim.cli.app` puts them together."""

@@ -1,0 +1,90 @@
+"""What a sweep leaves beside its store: tables and pictures, written again only when something in them may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tpusim.base.files import replacing
+from tpusim.cli.commands.plot import write_pictures
+from tpusim.report.tables.sweep_export import Columns, layer_columns, point_columns, write_csv, write_parquet
+from tpusim.study.sweep.rows import rows_of
+from tpusim.study.sweep.spec import Point, Sweep
+from tpusim.study.sweep.store import Store, sources_digest
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A sweep whose points are in a store, each with its key."""
+
+    sweep: Sweep
+    points: Sequence[tuple[Point, str]]
+    store: Store
+
+    def rows(self) -> Sequence[Row]:
+        """See rows_of."""
+        return rows_of(self.sweep, self.store, self.points)
+
+    def layer_rows(self) -> Iterator[Row]:
+        """A row a layer of every point."""
+        points = [(point.workload, dict(point.settings)) for point, _ in self.points]
+        for row in self.store.layers([key for _, key in self.points]):
+            workload, settings = points[row["place"]]
+            yield {**row, "workload": workload.name, "batch": workload.batch, **settings}
+
+
+def write_files(
+    finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool, kinds: Sequence[str]
+) -> list[str]:
+    """points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
+
+    Nothing is written when the same points gave files that are still as they were. Returns the names; raises
+    InputError when a file cannot be written.
+    """
+    digest = _digest(finished, rows, parquet, kinds)
+    before = finished.store.files(digest)
+    if before and _stamps(folder, before) == before:
+        return list(before)
+    names = [*_tables(finished, rows, folder, parquet), *_pictures(finished, rows, folder, kinds)]
+    finished.store.remember_files(digest, _stamps(folder, names))
+    return names
+
+
+def _tables(finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool) -> Iterator[str]:
+    axes = finished.sweep.axes
+    tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
+        ("points", point_columns(axes, bool(finished.sweep.goals)), lambda: rows),
+        ("layers", layer_columns(axes), finished.layer_rows),
+    ]
+    writers = {"csv": write_csv, **({"parquet": write_parquet} if parquet else {})}
+    for stem, columns, content in tables:
+        for kind, writer in writers.items():
+            with replacing(folder / f"{stem}.{kind}") as file:
+                writer(file, content(), columns)
+            yield f"{stem}.{kind}"
+
+
+def _pictures(finished: Finished, rows: Sequence[Row], folder: Path, kinds: Sequence[str]) -> Iterator[str]:
+    # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
+    from tpusim.report.plots.sweep_plots import plots
+
+    for path in write_pictures(folder, plots(finished.sweep, rows), kinds):
+        yield path.name
+
+
+def _digest(finished: Finished, rows: Sequence[Row], parquet: bool, kinds: Sequence[str]) -> str:
+    """Of all that the files depend on."""
+    results = [(key, row["error"]) for (_, key), row in zip(finished.points, rows, strict=True)]
+    drawn_by = sources_digest("report/**/*.py", "result/**/*.py")
+    return sha256(repr((drawn_by, finished.sweep, results, parquet, kinds)).encode()).hexdigest()
+
+
+def _stamps(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Size and time of each file that is there."""
+    found = ((name, folder / name) for name in names)
+    return {name: f"{s.st_size} {s.st_mtime_ns}" for name, file in found if file.exists() for s in [file.stat()]}

@@ -1,0 +1,33 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpusim.flow.simulation import LOWERINGS
+from tpusim.report.plots.formats import FORMATS, KNOWN
+
+WorkloadOption = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin.")
+]
+HardwareOption = Annotated[str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")]
+BatchOption = Annotated[int, typer.Option(metavar="N", help="Images at a time.")]
+LoweringOption = Annotated[
+    str, typer.Option(metavar="NAME", help=f"How convolutions become passes: {', '.join(LOWERINGS)}.")
+]
+LayersOption = Annotated[str, typer.Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
+ChangesOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."),
+]
+SeedOption = Annotated[int, typer.Option(min=0, metavar="N", help="Of the random operands.")]
+FormatOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help=f"Of pictures: {', '.join(KNOWN)}. Repeatable; default: {' and '.join(FORMATS)}.",
+    ),
+]

@@ -1,0 +1,96 @@
+"""Text for people: what is said on a terminal, in a pipe, or to a stream that is closed."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+import typer
+from rich.console import Console, RenderableType
+
+from tpusim.base.errors import InputError, TpusimError
+
+INTERRUPTED = 130
+
+_UNBOUNDED = 100_000
+
+
+def leave_now() -> None:
+    """Exit without waiting for layers still being computed on other threads; every file is in place or absent."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(INTERRUPTED)
+
+
+class Nowhere(io.StringIO):
+    """Stands in for a closed stream."""
+
+
+def prepare_streams() -> None:
+    # Python sets a closed stream (`>&-`) to None.
+    sys.stdout = sys.stdout or Nowhere()
+    sys.stderr = sys.stderr or Nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a layer's name should not end the run.
+            stream.reconfigure(errors="replace")
+
+
+@contextmanager
+def errors_reported() -> Iterator[None]:
+    """Turns an error into its messages on stderr and its exit code."""
+    try:
+        yield
+    except InputError as error:
+        say(sys.stderr, *(f"Error: {problem}" for problem in error.problems))
+        raise typer.Exit(error.exit_code) from None
+    except TpusimError as error:
+        say(sys.stderr, f"Error: {error}")
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def show(stream: TextIO, *items: RenderableType) -> None:
+    """Tables and sentences, fitted to a terminal; in a pipe plain, unwrapped and in full."""
+    target, text = Console(file=stream), io.StringIO()
+    width = target.width if target.is_terminal else _UNBOUNDED
+    console = Console(file=text, force_terminal=target.is_terminal, width=width)
+    for item in items:
+        console.print(item, markup=False, highlight=False, emoji=False)
+    say(stream, *(line.rstrip(" ") for line in text.getvalue().splitlines()))
+
+
+def say(stream: TextIO, *lines: str) -> bool:
+    """Write lines as they are, and tell whether somebody may still read on.
+
+    A reader that left early (`| head`) does not change the outcome of a run.
+
+    Raises:
+        InputError: when standard output cannot be written for another reason.
+    """
+    try:
+        stream.write("".join(f"{line}\n" for line in lines))
+        stream.flush()
+        return True
+    except OSError as error:
+        # Python flushes once more at exit; let it reach something that takes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output: cannot be written ({error.strerror})") from None
+        return False
+
+
+@contextmanager
+def interruption_told() -> Iterator[None]:
+    """Ctrl-C in here leaves no file, and says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(sys.stderr, "Interrupted; no file was written.")
+        raise

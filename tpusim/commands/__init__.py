@@ -1,1 +1,0 @@
-"""The commands of `tpusim`, a module each; `tpusim.cli` puts them together."""

@@ -1,0 +1,127 @@
+"""What `--engine` chooses between: how a layer gets its time and the verdict on its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import repeat
+from os import cpu_count
+
+from threadpoolctl import threadpool_limits
+
+from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.base.extras import need
+from tpusim.flow.verify import Verdict, check_layer, compare, failures_named
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.steps import Program
+from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.reference import oracle as reference
+
+Outcome = tuple[Timing, Verdict]
+Watch = Callable[[str, int], None]
+"""Told now and then which layer is under way, and how many of its cycles have passed."""
+Engine = Callable[[Workload, Hardware, list[Program], bool, int, Watch], Iterator[Outcome]]
+
+UNCHECKED = Verdict(0, 0, None)
+MOST_THREADS = 4
+"""Layers whose values are computed at once; each holds its tensors, so more would cost memory."""
+
+
+def unwatched(layer: str, cycles: int) -> None:
+    """Nobody looks."""
+
+
+def _event(
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
+) -> Iterator[Outcome]:
+    """Time from the event engine, once a Program; values from the data path, for every layer."""
+    timings: dict[int, Timing] = {}
+    for layer, program in zip(workload.layers, programs, strict=True):
+        if id(program) not in timings:
+            with failures_named(layer):
+                timings[id(program)] = event.run(program, hardware)
+    verdicts = _verdicts(workload, hardware, programs, seed) if check else repeat(UNCHECKED)
+    for program, verdict in zip(programs, verdicts, strict=False):
+        yield timings[id(program)], verdict
+
+
+def _register(
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
+) -> Iterator[Outcome]:
+    """Time and values both from the register engine."""
+    need_numba()
+    from tpusim.machines.tpu import register
+
+    for layer, program in zip(workload.layers, programs, strict=True):
+        ifmap, filter_ = reference.operands(layer, workload.batch, seed)
+        with failures_named(layer), memory_needed(layer):
+            timing, ofmap = register.run(program, hardware, ifmap, filter_, partial(watch, layer.name))
+        yield timing, compare(layer, ofmap, reference.compute(layer, ifmap, filter_)) if check else UNCHECKED
+
+
+def _both(
+    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
+) -> Iterator[Outcome]:
+    """The register engine, and the event engine must agree with it on every figure."""
+    outcomes = _register(workload, hardware, programs, check, seed, watch)
+    for layer, program, (timing, verdict) in zip(workload.layers, programs, outcomes, strict=True):
+        with failures_named(layer):
+            expected = event.run(program, hardware)
+        if timing != expected:
+            raise CheckFailed(f"layer {layer.name}: the engines disagree: {_difference(expected, timing)}")
+        yield timing, verdict
+
+
+def _difference(expected: Timing, timing: Timing) -> str:
+    """The first figure that differs."""
+    figures, others = _figures(expected), _figures(timing)
+    name = next(name for name in figures if figures[name] != others[name])
+    return f"{name} is {figures[name]:,} in the event engine, {others[name]:,} in the register engine"
+
+
+def _figures(timing: Timing) -> dict[str, int]:
+    units = {f"{unit} {cause}": n for unit, split in timing.units.items() for cause, n in split.items()}
+    return {"cycles": timing.cycles, **units, "reads": timing.reads, "writes": timing.writes}
+
+
+def need_numba() -> None:
+    """The register engine is an extra, and imported only when somebody asks for it.
+
+    Raises:
+        InputError: when Numba, or what it needs, cannot be imported; says how to install it for this Python.
+    """
+    need("the register engine", "Numba", "numba")
+
+
+@contextmanager
+def memory_needed(layer: Conv2d | Gemm) -> Iterator[None]:
+    """The register engine holds every word that a layer moves."""
+    try:
+        yield
+    except MemoryError:
+        problem = "too little memory for the register engine; take a smaller --batch, or --engine event"
+        raise InputError(Problem(problem, f"layer {layer.name}")) from None
+
+
+def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], seed: int) -> Iterator[Verdict]:
+    """The check of each layer, in order. NumPy releases the interpreter lock, BLAS stays on one thread."""
+    threads = min(MOST_THREADS, cpu_count() or 1)
+    pool = ThreadPoolExecutor(threads)
+    with threadpool_limits(1, user_api="blas"):
+        futures = [
+            pool.submit(check_layer, layer, workload.batch, program, hardware, seed)
+            for layer, program in zip(workload.layers, programs, strict=True)
+        ]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            # An interrupted run does not wait for the layers that are under way.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+ENGINES: dict[str, Engine] = {"event": _event, "register": _register, "both": _both}

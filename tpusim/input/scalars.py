@@ -1,0 +1,69 @@
+"""Checks of single values as YAML gave them, with messages that say how to write a good one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from tpusim.base.errors import InputError
+
+INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
+FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]{1,2})?")
+
+
+def whole_number(value: object, least: int, most: int) -> int:
+    """`value` if it is an integer in [least, most]. Raises InputError that says how to write one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        allowed, (why, instead) = f"a whole number, {least} to {most}", _why_not_whole(value)
+        write = f"{instead} ({allowed})" if instead else allowed
+        raise InputError(f"{show(value)} {why}; write {write}")
+    if not least <= value <= most:
+        raise InputError(f"{show(value)} is out of range; write a whole number, {least} to {most}")
+    return value
+
+
+def name_text(value: object) -> str:
+    """`value` if it is one line of text of 1 to 200 characters. Raises InputError."""
+    if isinstance(value, bool | int | float):
+        raise InputError(f'{show(value)} is not text; put it in quotes: "{show(value)}"')
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{show(value)} is not a name; write some text")
+    if not value.isprintable() or len(value) > 200:
+        raise InputError(f"{show(value)} is not a name; write one line of at most 200 printable characters")
+    return value
+
+
+def show(value: object) -> str:
+    """`value` as the user may have written it, cut to a length fit for a message."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if value is None:
+        return "an empty value"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**40:
+        return "a number of over 40 digits"
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def unknown_key(key: str, allowed: Iterable[str], hint: str = "", inside: str = "") -> str:
+    """The message for a key that is none of `allowed`; `inside` (" in array") says of what."""
+    return f"unknown key {show(key)}{hint or ';'} allowed{inside}: {', '.join(allowed)}"
+
+
+def _why_not_whole(value: object) -> tuple[str, str]:
+    """Why `value` is no whole number, and what its writer probably meant ("" if unclear)."""
+    if isinstance(value, bool):
+        return "is a truth value (YAML reads yes, no, on and off so)", ""
+    if isinstance(value, float):
+        return "is not a whole number", _plain(str(value))
+    if isinstance(value, str) and INTEGER.fullmatch(value):
+        return "is text because it is in quotes", f"{value} without them"
+    if isinstance(value, str) and FLOAT.fullmatch(value):
+        return "is not a plain number to YAML", _plain(value)
+    return "is not a number", ""
+
+
+def _plain(text: str) -> str:
+    number = float(text.replace("_", ""))
+    return str(int(number)) if abs(number) < 1e15 and number.is_integer() else ""

@@ -1,0 +1,80 @@
+"""Where a description comes from: a shipped name, a path, or standard input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.input.document import Document, parse_document
+from tpusim.input.scalars import show
+
+MAX_BYTES = 8 * 2**20
+
+
+def shipped(folder: str) -> dict[str, Path]:
+    """Name to path of the YAML files that come with tpusim in `folder` ("configs" or "workloads"), sorted."""
+    package = Path(__file__).parents[1]
+    # In a wheel the folder lies inside the package; in a checkout, beside it.
+    root = next((base / folder for base in (package, package.parent) if (base / folder).is_dir()), None)
+    return {path.stem: path for path in sorted(root.glob("*.yaml"))} if root else {}
+
+
+def open_document(name_or_path: str | Path, folder: str) -> Document:
+    """Read a shipped name, a path, or "-" for standard input. Raises InputError."""
+    known = shipped(folder)
+    name = str(name_or_path)
+    if name == "-":
+        return parse_document(_decode(_standard_input(), "<stdin>"), "<stdin>")
+    if isinstance(name_or_path, str) and name in known:
+        return parse_document(_decode(known[name].read_bytes(), name), f"{folder}/{name}.yaml")
+    path = Path(name)
+    if not name or not _exists(path):
+        raise InputError(_unknown(name, folder, list(known)))
+    return parse_document(_decode(_read_bytes(path), name), name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _unknown(name: str, folder: str, known: list[str]) -> Problem:
+    kind = {"configs": "hardware", "configs/sweeps": "sweep", "workloads": "workload"}[folder]
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    what = "no such file" if is_path else f"no shipped {kind} and no file of that name"
+    hint = did_you_mean(Path(name).stem, known) or ";"
+    where = name[:200] if name and name.isprintable() else show(name)
+    return Problem(f"{what}{hint} shipped: {', '.join(known) or 'none'}", where)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise InputError("standard input is closed; give a file or a shipped name instead of -")
+    stream = getattr(sys.stdin, "buffer", None)
+    data = sys.stdin.read(MAX_BYTES + 1).encode() if stream is None else stream.read(MAX_BYTES + 1)
+    return bytes(data)
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except IsADirectoryError:
+        raise InputError(Problem("is a directory; give a YAML file", str(path))) from None
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror}); check the file and its permissions"
+        raise InputError(Problem(reason, str(path))) from None
+
+
+def _decode(data: bytes, label: str) -> str:
+    if len(data) > MAX_BYTES:
+        raise InputError(Problem(f"larger than {MAX_BYTES // 2**20} MiB; give a YAML description", label))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8 text; save the file as UTF-8"
+        raise InputError(Problem(message, f"{label}:{line}", line)) from None

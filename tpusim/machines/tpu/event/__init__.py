@@ -1,0 +1,66 @@
+"""The event engine: how long a Program takes, in SimPy, one event a transfer instead of one a cycle.
+
+Two processes run: the *sequencer* issues preloads and streams in order, the *DMA* carries transfers in order;
+they meet in `after`. All times are lane 0's; the lanes' skew is added once, at the end. Rules and a
+hand-worked pass: docs/timing.md.
+
+The sequencer may look ahead: once everything a stream waits for has a known time, so has the stream, and
+its port slots are reserved in the future. The DMA has the lowest priority and is settled only in the past,
+so what it takes is what nobody else wanted. Both write down what each step takes; the accounts are drawn
+from that log, and so are timelines.
+"""
+
+from __future__ import annotations
+
+import simpy
+
+from tpusim.machines.tpu.definition.frame import Port, Ports, SeparatePorts
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.accounts import Log, timing_of
+from tpusim.machines.tpu.event.board import Board
+from tpusim.machines.tpu.event.calendar import calendars
+from tpusim.machines.tpu.event.dma import Dma
+from tpusim.machines.tpu.event.sequencer import Sequencer
+from tpusim.machines.tpu.event.tracks import Recording
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.steps import Program
+
+
+def run(program: Program, hardware: Hardware) -> Timing:
+    """Time one Program.
+
+    Raises:
+        DeadlockError: when steps wait for one another for ever; names who waits for whom.
+    """
+    port = ports_of(hardware)
+    return timing_of(logged(program, hardware, port), port, program, hardware)
+
+
+def ports_of(hardware: Hardware) -> Ports:
+    """The calendar of a lane's ports, all free."""
+    return SeparatePorts() if hardware.vector_memory.ports == "separate" else Port()
+
+
+def record(program: Program, hardware: Hardware) -> Recording:
+    """The same run, with all that tells what every unit does when. Raises DeadlockError."""
+    ports = calendars(hardware.vector_memory.ports == "separate")
+    log = logged(program, hardware, ports)
+    return Recording(log, ports.accounts(), program, hardware)
+
+
+def logged(program: Program, hardware: Hardware, port: Ports) -> Log:
+    """What every step of a Program takes; `port` is left with what was owned. Raises DeadlockError."""
+    env = simpy.Environment()
+    board = Board(program, env)
+    sequencer, dma = Sequencer(program, hardware, board, port), Dma(program, hardware, board, port)
+    env.process(sequencer.process())
+    env.process(dma.process())
+    env.run()
+    board.check_finished()
+    return Log(
+        cycles=board.end + hardware.lanes - 1,
+        frame=sequencer.frame,
+        loads=tuple(sequencer.loads),
+        passes=tuple(sequencer.passes),
+        moves=tuple(dma.moves),
+    )

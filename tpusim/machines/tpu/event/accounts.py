@@ -1,0 +1,88 @@
+"""What the log adds up to: every unit's cycles by cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tpusim.machines.tpu.definition.frame import Frame, Ports
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.log import Loads, Move, Passes
+from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
+from tpusim.machines.tpu.program.accesses import accesses
+from tpusim.machines.tpu.program.steps import Program, Stream
+
+
+@dataclass(frozen=True)
+class Log:
+    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order."""
+
+    cycles: int
+    frame: Frame
+    loads: tuple[Loads, ...]
+    passes: tuple[Passes, ...]
+    moves: tuple[Move, ...]
+
+
+def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
+    """Close the accounts."""
+    units = {
+        "systolic_array": _array_use(log, program),
+        "preload": _preload_use(log.loads, hardware.preload_cycles),
+        "vector_unit": _vector_unit_use(log, program),
+        "hbm": _hbm_use(log.moves),
+    }
+    accounts = {name: split(use, log.cycles) for name, use in units.items()}
+    accounts |= port_accounts(port.owned, log.cycles, hardware)
+    reads, writes = accesses(program, hardware.vector_memory.word_elements)
+    return Timing(log.cycles, accounts, reads, writes)
+
+
+def _array_use(log: Log, program: Program) -> Counter[str]:
+    use: Counter[str] = Counter()
+    frames = 0
+    for each in log.passes:
+        times = len(each.steps)
+        frames += times * log.frame.frames(_stream(each, program).words)
+        use["starved"] += times * (each.filled - each.ended)
+        use["waiting_weights"] += times * (each.loaded - each.filled)
+        use["blocked"] += times * (each.cleared - each.loaded)
+        use[each.cause] += times * (each.start - 1 - each.cleared)
+    use["busy"] += frames * log.frame.elements
+    use["port_stall"] += frames * log.frame.port_stall
+    use["blocked"] += frames * log.frame.blocked
+    return use
+
+
+def _vector_unit_use(log: Log, program: Program) -> Counter[str]:
+    streams = ((len(each.steps), _stream(each, program)) for each in log.passes)
+    adding = sum(times * log.frame.frames(stream.words) for times, stream in streams if stream.accumulate)
+    return Counter(busy=adding * log.frame.add_cycles)
+
+
+def _stream(each: Passes, program: Program) -> Stream:
+    """The first of them; the others are like it."""
+    step = program.steps[each.steps[0]]
+    assert isinstance(step, Stream)
+    return step
+
+
+def _preload_use(loads: Iterable[Loads], cycles: int) -> Counter[str]:
+    use: Counter[str] = Counter()
+    for each in loads:
+        times = len(each.steps)
+        use["busy"] += times * cycles
+        use["starved"] += times * max(each.filled - each.ready, 0)
+        use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))
+        use["port_stall"] += times * (each.last - each.start - cycles)
+    return use
+
+
+def _hbm_use(moves: Iterable[Move]) -> Counter[str]:
+    use: Counter[str] = Counter()
+    for each in moves:
+        use["busy"] += each.busy
+        use["blocked"] += each.ready - each.free
+        use["port_stall"] += each.start - each.ready + each.ended - each.start - each.busy
+    return use

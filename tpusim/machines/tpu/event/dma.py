@@ -1,0 +1,65 @@
+"""The DMA of the event engine: transfers in order, each in the port's slots that nobody else owns."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import simpy
+
+from tpusim.machines.tpu.definition.frame import DMA, Ports
+from tpusim.machines.tpu.definition.vector_unit import conversion_cycles
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.board import Board, Process
+from tpusim.machines.tpu.event.log import Move
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill, Transfer
+from tpusim.memory.pipe import Hbm
+
+
+class Dma:
+    """Owns the HBM bus, and the slots of the port that are left."""
+
+    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
+        self.moves: list[Move] = []
+        self._program, self._hardware, self._board, self._port = program, hardware, board, port
+        self._hbm = Hbm(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)
+
+    def process(self) -> Process:
+        """Two transfers at most hold data between HBM and the lanes."""
+        bus_free = self._hardware.sequencer.launch_cycles
+        last = staged = 0
+        for index, step in enumerate(self._program.steps):
+            if not isinstance(step, IfmapFill | FilterFill | Spill):
+                continue
+            yield from self._board.wait(step.after)
+            ready = max(bus_free, self._board.latest(step.after))
+            start = max(ready, staged)
+            staged = last
+            busy = max(self._hbm.cycles(step.hbm_bytes), conversion_cycles(step, self._hardware.vector_unit))
+            taken = yield from self._words(step, start, busy, last)
+            last = taken + 1
+            ended = self._bus_ended(step, start, busy, last)
+            self.moves.append(Move(index, bus_free, ready, start, busy, ended, last))
+            self._board.finish(index, last)
+            bus_free = ended
+
+    def _words(self, step: Transfer, start: int, busy: int, earliest: int) -> Generator[simpy.Event, object, int]:
+        """Take a slot for every word; predictions hold unless somebody reserves before they come true."""
+        times = self._hbm.demands if isinstance(step, Spill) else self._hbm.arrivals
+        wanted, env = times(start, busy, step.words), self._board.env
+        while True:
+            slots = self._port.slots_for(wanted, earliest)
+            final = int(slots[-1])
+            if final >= env.now:
+                yield env.timeout(final + 1 - env.now)
+            if self._port.changed_from > final:
+                break
+        self._port.take(DMA, slots)
+        return final
+
+    def _bus_ended(self, step: Transfer, start: int, busy: int, last: int) -> int:
+        """When the HBM bus is free again; a spill's last word still has to cross it and be stored."""
+        if not isinstance(step, Spill):
+            return start + busy
+        ended = max(start + busy, last - (-busy // step.words))
+        self._board.end = max(self._board.end, ended + self._hbm.latency)
+        return ended

@@ -1,0 +1,194 @@
+"""The sequencer of the event engine: preloads and streams, in the order of the Program."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, WEIGHT, Frame, Ports, SeparateFrame
+from tpusim.machines.tpu.definition.serializer import last_weight, preload_words
+from tpusim.machines.tpu.definition.systolic_array import SystolicArray
+from tpusim.machines.tpu.definition.vector_unit import add_cycles
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.board import Board, Process
+from tpusim.machines.tpu.event.log import Loads, Passes
+from tpusim.machines.tpu.program.steps import Preload, Program, Stream
+
+_LONGEST = 4
+"""Passes after which the same state is still noticed."""
+
+
+class _State(NamedTuple):
+    """All that the next pass depends on, in cycles from the last one's issue; `ahead` is the port's calendar."""
+
+    ended: int
+    free: int
+    written: int
+    cause: str
+    ahead: bytes
+
+
+class Sequencer:
+    """Owns the array, the weight path and the frame of the port."""
+
+    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
+        self.loads: list[Loads] = []
+        self.passes: list[Passes] = []
+        self._hardware = hardware
+        self._board, self._port, self._word = board, port, hardware.vector_memory.word_elements
+        self._array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
+        adds = add_cycles(program.word_fill * hardware.array.count, hardware.lanes, hardware.vector_unit.alus)
+        frames = SeparateFrame if hardware.vector_memory.ports == "separate" else Frame
+        self.frame = frames.of(program.word_fill, adds, program.accumulates, hardware.array.count)
+        latency = self._array.word_latency(program.word_fill)
+        self._psum_delay = self.frame.psum_delay(latency)
+        self._result_delay = self.frame.result_delay(latency)
+        self._steps = program.steps
+        self._order = [i for i, step in enumerate(program.steps) if type(step) in (Preload, Stream)]
+        self._filled: dict[int, int] = {}
+        self._issued = self._ended = self._free = 0
+        self._written = -1
+        self._cause = "starved"
+        self._states: deque[tuple[int, _State]] = deque(maxlen=_LONGEST)
+
+    def process(self) -> Process:
+        """Issue every step as soon as what it waits for is known."""
+        place = 0
+        while place < len(self._order):
+            index = self._order[place]
+            step = self._steps[index]
+            yield from self._board.wait(step.after)
+            if isinstance(step, Preload):
+                self._preload(index, step)
+            elif isinstance(step, Stream):
+                issued = self._issued
+                self._stream(index, step)
+                place += self._repeat(place, step, issued)
+            place += 1
+        # With many arrays, the last frame may outlast what its few words cause.
+        self._board.end = max(self._board.end, self._ended)
+
+    def _preload(self, index: int, step: Preload) -> None:
+        """Read the weight words in whatever slots are free, at most one every W cycles."""
+        words = preload_words(self._array.rows, self._word)
+        ready = max(self._issued if self._array.weight_buffers > 1 else self._ended, self._free)
+        filled, drained = self._board.known(step.after)
+        self._filled[index] = filled
+        start = max(ready, filled, drained)
+        last_read = self._port.claim(WEIGHT, start, words, self._hardware.weight_word_cycles)
+        last = last_weight(last_read, self._hardware)
+        self.loads.append(Loads((index,), 0, self._free, ready, filled, start, last))
+        self._board.finish(index, last)
+        self._free = last
+
+    def _stream(self, index: int, step: Stream) -> None:
+        """One pass: its first ifmap read on the frame grid, and all it owns of the port from there on."""
+        start = self._issue(index, step)
+        frames = self.frame.frames(step.words)
+        self._reserve(step, start)
+        last_array = (step.words - 1) % self.frame.arrays
+        done = start + self._result_delay + (frames - 1) * self.frame.period + last_array + 1
+        self._board.finish(index, done)
+        self._issued = start - 1
+        self._ended = self._issued + frames * self.frame.period
+        self._written = start + self._result_delay
+
+    def _issue(self, index: int, step: Stream) -> int:
+        """The cycle of the first ifmap read; the wait for it is booked to its causes in turn."""
+        fills, spilled = self._board.known(step.after)
+        summed = self._written - self._psum_delay if step.accumulate else 0
+        filled = max(self._ended, fills, self._filled.get(step.preload, 0))
+        loaded = max(filled, self._board.time(step.preload))
+        cleared = max(loaded, spilled, summed)
+        for name, since, until in (
+            ("starved", self._ended, filled), ("waiting_weights", filled, loaded), ("blocked", loaded, cleared),
+        ):  # fmt: skip
+            if until > since:
+                self._cause = name
+        start = -(-(cleared + 1) // self.frame.period) * self.frame.period
+        self.passes.append(Passes((index,), 0, self._ended, filled, loaded, cleared, start, self._cause))
+        return start
+
+    def _reserve(self, step: Stream, start: int) -> None:
+        """Ifmap reads, then, a fixed delay later, partial sums and results."""
+        frame = self.frame
+        for array in range(min(frame.arrays, step.words)):
+            first, words = start + array, frame.frames(step.words - array)
+            self._port.reserve(IFMAP, first, words, frame.period)
+            if step.accumulate:
+                self._port.reserve(PSUM, first + self._psum_delay, words, frame.period)
+            self._port.reserve(RESULT, first + self._result_delay, words, frame.period)
+
+    # ---- passes that only repeat those before
+
+    def _repeat(self, place: int, step: Stream, issued: int) -> int:
+        """Take, at once, the passes after `place` that must come out as the last few; how many places that is.
+
+        What the next pass does depends on nothing but the state after the last. When that state is what it was
+        some passes ago, then passes of the same kind that wait for nothing repeat for ever.
+        """
+        if not self._alike(place - 1, step, issued):
+            self._states.clear()
+        state = self._now() if self._alike(place + 1, step, self._issued) else None
+        if state is None:
+            self._states.clear()
+            return 0
+        for passes, (since, before) in enumerate(reversed(self._states), 1):
+            if before == state:
+                return 2 * self._take(place, step, passes, self._issued - since)
+        self._states.append((self._issued, state))
+        return 0
+
+    def _alike(self, place: int, step: Stream, issued: int) -> bool:
+        """Whether a preload and a stream like `step` stand at `place` that need nothing not there when issued."""
+        if not 0 <= place < len(self._order) - 1:
+            return False
+        index = self._order[place]
+        preload, stream = self._steps[index], self._steps[self._order[place + 1]]
+        return (
+            isinstance(stream, Stream)
+            and stream.preload == index
+            and stream.words == step.words
+            and stream.accumulate == step.accumulate
+            and self._board.all_done_by(preload.after, issued)
+            and self._board.all_done_by(stream.after, issued)
+        )
+
+    def _now(self) -> _State | None:
+        """None when the DMA has been past the last issue already."""
+        issued = self._issued
+        if issued < self._port.settled:
+            return None
+        ahead = self._port.ahead(issued)
+        return _State(self._ended - issued, self._free - issued, self._written - issued, self._cause, ahead)
+
+    def _take(self, place: int, step: Stream, passes: int, every: int) -> int:
+        """Repeat the last `passes`, which took `every` cycles, as often as alike ones follow; how many passes more."""
+        alike = 0
+        while self._alike(place + 1 + 2 * alike, step, self._issued + alike // passes * every):
+            alike += 1
+        times = alike // passes
+        if times:
+            self._port.repeat(self._issued - every, self._issued, times)
+            for first in range(place + 1, place + 1 + 2 * passes, 2):
+                self._again(first, passes, times, every)
+            self._shift(times * every)
+        self._states.clear()
+        return times * passes
+
+    def _again(self, place: int, passes: int, times: int, every: int) -> None:
+        """Write down that the pass `passes` records ago comes again at `place`, and every so many from there on."""
+        load, stream = self.loads[-passes], self.passes[-passes]
+        until = place + 2 * passes * times
+        preloads, streams = (self._order[at : until : 2 * passes] for at in (place, place + 1))
+        loaded, done = self._board.time(load.steps[0]), self._board.time(stream.steps[0])
+        for number, (first, second) in enumerate(zip(preloads, streams, strict=True), 1):
+            self._board.finish(first, loaded + number * every)
+            self._board.finish(second, done + number * every)
+        self.loads.append(load.again(preloads, every))
+        self.passes.append(stream.again(streams, every))
+
+    def _shift(self, cycles: int) -> None:
+        self._issued, self._ended, self._free, self._written = (
+            cycle + cycles for cycle in (self._issued, self._ended, self._free, self._written)
+        )

@@ -1,0 +1,170 @@
+"""What the log and the port's calendar amount to, slice by slice: every unit's cycles, and when they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.definition.frame import FREE, WEIGHT, Frame
+from tpusim.machines.tpu.definition.serializer import preload_words
+from tpusim.machines.tpu.definition.systolic_array import SystolicArray
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.accounts import Log
+from tpusim.machines.tpu.event.calendar import Owners
+from tpusim.machines.tpu.event.log import Loads, Move, Passes
+from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
+from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill
+
+TRANSFERS = {IfmapFill: "ifmap fill", FilterFill: "filter fill", Spill: "spill"}
+"""What a slice of the DMA is called."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A run of `program` from which timelines can be drawn; `ports` are those of lane 0, by account."""
+
+    log: Log
+    ports: Mapping[str, Owners]
+    program: Program
+    hardware: Hardware
+
+    @property
+    def cycles(self) -> int:
+        """Of the layer."""
+        return self.log.cycles
+
+    def timeline(self, first: int = 0, stop: int | None = None) -> Timeline:
+        """Every track, complete at least in cycles [first, stop), to the end without a `stop`.
+
+        What is drawn frame by frame or cycle by cycle is left out elsewhere, so that part of a long run needs little.
+        """
+        span = range(first, self.cycles if stop is None else stop)
+        log, program, hardware = self.log, self.program, self.hardware
+        array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
+        latency = array.word_latency(program.word_fill)
+        streams = _Streams.of(log.passes, program, log.frame)
+        tracks = {
+            "hbm": _bus(log.moves),
+            "dma_0": _transfers(log.moves[::2], program),
+            "dma_1": _transfers(log.moves[1::2], program),
+            "preload": _preloads(log.loads, self.ports, hardware),
+            "stream": streams.words("stream", 0),
+            "systolic_array": streams.array(log.frame, span),
+            "drain": streams.words("drain", log.frame.result_delay(latency)),
+            "vector_unit": streams.adds(log.frame, log.frame.psum_delay(latency), span),
+        }
+        drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
+        ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
+        return Timeline(self.cycles, drawn | ports)
+
+
+def _port(owners: Owners, first: int) -> Track:
+    """Of `owners` from cycle `first` on."""
+    bounds = np.flatnonzero(np.diff(owners, prepend=FREE, append=FREE))
+    starts, ends = bounds[:-1], bounds[1:]
+    owned = owners[starts] != FREE
+    starts, ends = starts[owned], ends[owned]
+    kinds, none = owners[starts].astype(np.int64) - 1, np.full(len(starts), -1)
+    return Track(PORT_CLIENTS, starts + first, ends + first, kinds, none)
+
+
+def _bus(moves: Sequence[Move]) -> Iterator[Pieces]:
+    step, free, ready, start, busy, ended, _ = np.array(moves, np.int64).T
+    yield Pieces("blocked", free, ready - free, step)
+    yield Pieces("port_stall", ready, start - ready, step)
+    yield Pieces("busy", start, busy, step)
+    yield Pieces("port_stall", start + busy, ended - start - busy, step)
+
+
+def _transfers(moves: Sequence[Move], program: Program) -> Iterator[Pieces]:
+    """Every other transfer: two may be under way at once, but not three."""
+    for move in moves:
+        yield Pieces(TRANSFERS[type(program.steps[move.step])], move.start, move.done - move.start, move.step)
+
+
+def _preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Hardware) -> Iterator[Pieces]:
+    """A word keeps the weight path busy from its read on, as long as its weights take to enter the array."""
+    words = preload_words(hardware.array.rows, hardware.vector_memory.word_elements)
+    step, free, ready, filled, start, last = _unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
+    filled = np.maximum(ready, filled)
+    yield Pieces("blocked", free, ready - free, step)
+    yield Pieces("starved", ready, filled - ready, step)
+    yield Pieces("blocked", filled, start - filled, step)
+    owners = ports["port"] if "port" in ports else ports["port_weight"]
+    reads = np.flatnonzero(owners == WEIGHT).reshape(len(step), words)
+    entered = np.append(reads[:, :-1] + hardware.weight_word_cycles, last[:, None], axis=1)
+    before = np.append(start[:, None], entered[:, :-1], axis=1)
+    steps = np.repeat(step, words)
+    yield Pieces("port_stall", before.ravel(), (reads - before).ravel(), steps)
+    yield Pieces("busy", reads.ravel(), (entered - reads).ravel(), steps)
+
+
+class _Streams(NamedTuple):
+    """All passes in order, a column for each thing the log tells, and their frames."""
+
+    step: Cycles
+    ended: Cycles
+    filled: Cycles
+    loaded: Cycles
+    cleared: Cycles
+    start: Cycles
+    frames: Cycles
+    last: Cycles
+    accumulate: NDArray[np.bool_]
+    cause: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, passes: Sequence[Passes], program: Program, frame: Frame) -> _Streams:
+        step, ended, filled, loaded, cleared, start = _unrolled([(p.steps, p.every, p[2:7]) for p in passes]).T
+        causes = {step: each.cause for each in passes for step in each.steps}
+        words = np.array([stream.words for stream in program.streams])
+        frames = -(-words // frame.arrays)
+        last = (frames - 1) * frame.period + (words - 1) % frame.arrays + 1
+        accumulate = np.array([stream.accumulate for stream in program.streams])
+        cause = np.array([causes[number] for number in step.tolist()])
+        return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, cause)
+
+    def words(self, name: str, delay: int) -> Iterator[Pieces]:
+        """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
+        yield Pieces(name, self.start + delay, self.last, self.step)
+
+    def array(self, frame: Frame, span: range) -> Iterator[Pieces]:
+        """Waits, then a frame for every word (of each array)."""
+        yield Pieces("starved", self.ended, self.filled - self.ended, self.step)
+        yield Pieces("waiting_weights", self.filled, self.loaded - self.filled, self.step)
+        yield Pieces("blocked", self.loaded, self.cleared - self.loaded, self.step)
+        for name in np.unique(self.cause).tolist():
+            waits = np.where(self.cause == name, self.start - 1 - self.cleared, 0)
+            yield Pieces(name, self.cleared, waits, self.step)
+        begins, steps = self._frames(frame, -1, self.frames, span)
+        yield Pieces("busy", begins, frame.elements, steps)
+        yield Pieces("port_stall", begins + frame.elements, frame.port_stall, steps)
+        yield Pieces("blocked", begins + frame.elements + frame.port_stall, frame.blocked, steps)
+
+    def adds(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
+        """The adds of each frame, from its partial-sum read on, `delay` cycles after its ifmap read."""
+        begins, steps = self._frames(frame, delay, np.where(self.accumulate, self.frames, 0), span)
+        yield Pieces("busy", begins, frame.add_cycles, steps)
+
+    def _frames(self, frame: Frame, delay: int, counts: Cycles, span: range) -> tuple[Cycles, Cycles]:
+        """(cycle, step) of each of the `counts` first frames of every pass in `span`, `delay` after its ifmap read."""
+        begins = self.start + delay
+        seen = (begins < span.stop) & (begins + counts * frame.period > span.start)
+        counts = np.where(seen, counts, 0)
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(begins, counts) + number * frame.period, np.repeat(self.step, counts)
+
+
+def _unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:
+    """[step, column] from (steps, cycles between them, cycles of the first): its number, then its cycles."""
+    rows = []
+    for steps, every, cycles in records:
+        later = np.arange(len(steps))[:, None] * every + np.array(cycles)
+        rows.append(np.append(np.array(steps)[:, None], later, axis=1))
+    table = np.concatenate(rows)
+    return table[np.argsort(table[:, 0])]

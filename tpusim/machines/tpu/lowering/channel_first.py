@@ -1,0 +1,26 @@
+"""Channel-first implicit im2col (paper sections III-IV): a convolution layer becomes a `Program`.
+
+Every tap of the filter is a 1x1 convolution; its passes read the ifmap where it lies, at shifted addresses.
+The lowered matrix never exists.
+"""
+
+from __future__ import annotations
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.geometry import shape_of
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.tiling import choose
+from tpusim.machines.tpu.program.steps import Program
+from tpusim.network.workload import Conv2d, Gemm
+
+
+def lower(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> tuple[Plan, Program]:
+    """Lower one layer for one machine; the plan says how it was cut up.
+
+    Raises:
+        CapacityError: when no tiling fits the vector memories.
+    """
+    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    plan = Plan(shape, hardware, choose(shape, hardware))
+    return plan, Emitter(plan).program()

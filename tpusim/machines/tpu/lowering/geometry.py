@@ -1,0 +1,133 @@
+"""The shape of a convolution as the lowering sees it; a GEMM is a 1x1 convolution over one pixel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+from tpusim.network.workload import Conv2d, Gemm
+
+LEAST_FRAME = 3
+"""Cycles a word takes at least: one port slot each for ifmap, partial sum and result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One spatial axis. The *grid* is the set of padded coordinates any tap ever touches, renumbered 0, 1, ...
+
+    Tap `t` of output `o` stands on padded coordinate `o * stride + t * dilation`; all of these are multiples
+    of `pitch`, so only every `pitch`-th coordinate is fetched and stored (paper Fig. 8: the fill shrinks with
+    the stride).
+
+    With `strips` above 1 the outputs are cut into that many strips of `extent` outputs each, which run side
+    by side as if they were images of their own: a word then holds the same pixel of every strip. Strip `p`
+    is displaced by `p * extent` outputs; the last may reach past the end. Grid points are those of strip 0.
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+    strips: int = 1
+
+    @property
+    def pitch(self) -> int:
+        """Distance of neighbouring grid points in ifmap elements."""
+        return gcd(self.stride, self.dilation) if self.kernel > 1 else self.stride
+
+    @property
+    def step(self) -> int:
+        """Grid points from one output to the next."""
+        return self.stride // self.pitch
+
+    @property
+    def tap_step(self) -> int:
+        """Grid points from one tap to the next."""
+        return self.dilation // self.pitch
+
+    @property
+    def outputs(self) -> int:
+        """Number of output positions."""
+        return (self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
+
+    @property
+    def extent(self) -> int:
+        """Output positions of a strip."""
+        return -(-self.outputs // self.strips)
+
+    def stored(self, outputs: range) -> range:
+        """Grid points that `outputs` touch and that are not padding in every strip (perhaps none)."""
+        first_real = max(0, -(-self.padding // self.pitch) - (self.strips - 1) * self.extent * self.step)
+        end_real = (self.size - 1 + self.padding) // self.pitch + 1
+        end = (outputs.stop - 1) * self.step + (self.kernel - 1) * self.tap_step + 1
+        first = max(first_real, outputs.start * self.step)
+        return range(first, max(first, min(end_real, end)))
+
+    def coordinates(self, grid: range) -> range:
+        """The ifmap coordinates of grid points in strip 0; the first may lie in the padding."""
+        start = grid.start * self.pitch - self.padding
+        return range(start, start + len(grid) * self.pitch, self.pitch)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvShape:
+    """A convolution with `groups` independent channel groups; channel counts are per group."""
+
+    groups: int
+    channels: int
+    out_channels: int
+    images: int
+    row: Axis
+    col: Axis
+
+    @property
+    def word_images(self) -> int:
+        """What shares words: the images, in each strip."""
+        return self.images * self.row.strips
+
+    @property
+    def ifmap_shape(self) -> tuple[int, int, int, int]:
+        """[in_channel, row, col, image]."""
+        return (self.groups * self.channels, self.row.size, self.col.size, self.images)
+
+    @property
+    def filter_shape(self) -> tuple[int, int, int, int]:
+        """[out_channel, tap_row, tap_col, in_channel of the group]."""
+        return (self.groups * self.out_channels, self.row.kernel, self.col.kernel, self.channels)
+
+    @property
+    def ofmap_shape(self) -> tuple[int, int, int, int]:
+        """[out_channel, row, col, image]."""
+        return (self.groups * self.out_channels, self.row.outputs, self.col.outputs, self.images)
+
+
+def shape_of(layer: Conv2d | Gemm, batch: int, word_elements: int) -> ConvShape:
+    """The convolution that `layer` is; in a GEMM the `m` rows are the images of a one-pixel ifmap.
+
+    A batch smaller than half a word is complemented by strips of rows, so that words are not left empty.
+    """
+    if isinstance(layer, Gemm):
+        point = Axis(size=1, kernel=1, stride=1, padding=0, dilation=1)
+        return ConvShape(1, layer.k, layer.n, layer.m, point, point)
+    row, col = (
+        Axis(size, layer.kernel[i], layer.stride[i], layer.padding[i], layer.dilation[i])
+        for i, size in enumerate((layer.in_height, layer.in_width))
+    )
+    row = replace(row, strips=best_strips(row.outputs, batch, word_elements))
+    groups = layer.groups
+    return ConvShape(groups, layer.in_channels // groups, layer.out_channels // groups, batch, row, col)
+
+
+def best_strips(outputs: int, images: int, word_elements: int) -> int:
+    """Strips of rows that fill a word best: fewest cycles a column of outputs, then fewest words."""
+    frames = {
+        strips: -(-outputs // strips) * max(strips * images, LEAST_FRAME)
+        for strips in range(1, min(outputs, max(1, word_elements // images)) + 1)
+    }
+    return min(frames, key=lambda strips: (frames[strips], -strips))
+
+
+def padded(count: int, multiple: int) -> int:
+    """`count` rounded up to a multiple."""
+    return -(-count // multiple) * multiple

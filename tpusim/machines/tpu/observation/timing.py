@@ -1,0 +1,42 @@
+"""What an engine that keeps time reports of one Program: the same record from every such engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tpusim.machines.tpu.definition.frame import CLIENTS
+from tpusim.machines.tpu.description import Hardware
+from tpusim.result.records import STALL_CAUSES
+
+CAUSES = ("busy", *STALL_CAUSES)
+"""What a unit does with its cycles; the rest is idle."""
+
+PORT_CLIENTS = CLIENTS[1:]
+"""Who owns the cycles of lane 0's port; the rest is idle."""
+
+
+def split(use: Mapping[str, int], cycles: int, names: tuple[str, ...] = CAUSES) -> dict[str, int]:
+    """An account of `cycles`: every name in a fixed order, then what is left as idle."""
+    return {**{name: use.get(name, 0) for name in names}, "idle": cycles - sum(use.values())}
+
+
+def port_accounts(owned: Mapping[str, int], cycles: int, hardware: Hardware) -> dict[str, dict[str, int]]:
+    """Lane 0's port by its owners; or, where each client has a port of its own, an account a client."""
+    if hardware.vector_memory.ports == "shared":
+        return {"port": split(owned, cycles, PORT_CLIENTS)}
+    return {f"port_{client}": split({client: owned.get(client, 0)}, cycles, (client,)) for client in PORT_CLIENTS}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Cycles of the layer; the split of every unit's cycles, each adding up to `cycles`; port accesses.
+
+    `reads` and `writes` are words over all lanes. A slot that padding or an idle lane leaves unused is no
+    access.
+    """
+
+    cycles: int
+    units: Mapping[str, Mapping[str, int]]
+    reads: int
+    writes: int

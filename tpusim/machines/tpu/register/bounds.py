@@ -1,0 +1,64 @@
+"""The machine must be one that this engine knows, and the lanes and columns that a Program names must exist.
+
+The compiled loops do not ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.contents import lanes_of
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Step, Stream
+
+
+def check_machine(hardware: Hardware) -> None:
+    """Look at what only the event engine knows.
+
+    Raises:
+        InputError: when the machine has it; says which field, and to use the event engine.
+    """
+    fields = (
+        ("vector_memory.ports", hardware.vector_memory.ports, "shared"),
+        ("array.weights_per_cycle", hardware.array.weights_per_cycle, 1),
+    )
+    problems = [
+        Problem(f"the register engine knows only {known}, not {given}; ask the event engine (run --engine event)", path)
+        for path, given, known in fields
+        if given != known
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def check_lanes(program: Program, hardware: Hardware) -> None:
+    """Look at every step.
+
+    Raises:
+        CheckFailed: when one names a lane, a row or a column that the machine does not have.
+    """
+    limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
+    for index, step in enumerate(program.steps):
+        for what, first, stop in _named(step):
+            if first < 0 or stop > limits[what]:
+                raise CheckFailed(
+                    f"step {index} ({type(step).__name__}) names {what}s [{first}, {stop}); "
+                    f"the machine has {limits[what]}"
+                )
+
+
+def _named(step: Step) -> Iterator[tuple[str, int, int]]:
+    """What a step names: rows, columns or lanes, the first and the one after the last."""
+    match step:
+        case Stream():
+            yield "column", 0, step.cols
+            for group in step.reads:
+                yield "row", group.first_lane, group.first_lane + group.lanes
+        case Preload():
+            yield "column", 0, step.cols
+            yield "row", 0, step.rows
+        case IfmapFill():
+            yield "lane", 0, lanes_of(step)
+        case FilterFill() | Spill():
+            yield "column", 0, lanes_of(step)

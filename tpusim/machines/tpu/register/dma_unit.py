@@ -1,0 +1,102 @@
+"""The DMA: transfers in order; each has the HBM bus in turn, and the port when nobody else wants it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from tpusim.machines.tpu.definition.frame import DMA, NEVER
+from tpusim.machines.tpu.definition.vector_unit import conversion_cycles
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.contents import HbmWords, lanes_of
+from tpusim.machines.tpu.program.steps import Program, Spill, Transfer
+from tpusim.machines.tpu.register.order import Order
+from tpusim.machines.tpu.register.scoreboard import Scoreboard
+
+UNDER_WAY = 2
+"""Transfers that may have words on their way at once, docs/timing.md section 5."""
+
+
+@dataclass(slots=True)
+class _Moving:
+    """A transfer under way: when it got the bus, for how long, and the words that crossed the port."""
+
+    index: int
+    step: Transfer
+    started: int
+    bus_cycles: int
+    words: int = 0
+    free_at: int = NEVER
+
+
+class DmaUnit:
+    """One queue for fills and spills."""
+
+    def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, hardware: Hardware) -> None:
+        self.scoreboard, self.hbm, self.hardware = scoreboard, hbm, hardware
+        self.latency = hardware.latency_cycles
+        self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer))
+        self.moving: deque[_Moving] = deque()
+        self.bus: _Moving | None = None
+        self.use: Counter[str] = Counter()
+        self.end = 0
+
+    def clock(self, now: int) -> None:
+        """Free the bus, give it to the next transfer, and account for the cycle."""
+        if now < self.hardware.sequencer.launch_cycles:
+            return
+        if self.bus is not None and now >= self.bus.free_at:
+            self.bus = None
+        if self.bus is None and self.todo:
+            self._begin(now)
+        if self.bus is not None:
+            self.use["busy" if now < self.bus.started + self.bus.bus_cycles else "port_stall"] += 1
+
+    def move(self, now: int) -> Order | None:
+        """The next word of the oldest transfer, if it has one for the port; after its last the transfer is done."""
+        if not self.moving or not self._ready(now):
+            return None
+        head = self.moving[0]
+        word, step = head.words, head.step
+        head.words += 1
+        if head.words == step.words:
+            self._finish(now)
+        address, place = int(self.hbm.addresses[head.index][word]), self.hbm.first[head.index] + word
+        spill = isinstance(step, Spill)
+        return Order(DMA, head.index, lanes_of(step), address, number=place, stride=step.words, spill=spill)
+
+    def _begin(self, now: int) -> None:
+        index, step = self.todo[0]
+        if self.scoreboard.waiting(step.after, now):
+            self.use["blocked"] += 1
+        elif len(self.moving) >= UNDER_WAY:
+            self.use["port_stall"] += 1
+        else:
+            self.todo.popleft()
+            self.bus = _Moving(index, step, now, self._bus_cycles(step))
+            if not isinstance(step, Spill):
+                self.bus.free_at = now + self.bus.bus_cycles
+            self.moving.append(self.bus)
+
+    def _bus_cycles(self, step: Transfer) -> int:
+        """HBM or the conversion, whichever takes longer."""
+        moving = ceil(step.hbm_bytes / self.hardware.hbm_bytes_per_cycle)
+        return max(1, moving, conversion_cycles(step, self.hardware.vector_unit))
+
+    def _ready(self, now: int) -> bool:
+        """Whether the bus has brought the next word, or, of a spill, can take it."""
+        head = self.moving[0]
+        elapsed, total, words = now - head.started, head.bus_cycles, head.step.words
+        if isinstance(head.step, Spill):
+            return head.words < -(-min(elapsed + 1, total) * words // total)
+        return head.words < max(0, min(elapsed - self.latency, total)) * words // total
+
+    def _finish(self, now: int) -> None:
+        head = self.moving.popleft()
+        self.scoreboard.finish(head.index, now + 1)
+        if isinstance(head.step, Spill):
+            last_word = ceil(Fraction(head.bus_cycles, head.step.words))
+            head.free_at = max(head.started + head.bus_cycles, now + 1 + last_word)
+            self.end = max(self.end, head.free_at + self.latency)

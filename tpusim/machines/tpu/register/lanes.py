@@ -1,0 +1,224 @@
+"""The lanes: each has its words, one port, an ifmap and a weight serializer, and partial sums for its vector unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import CheckFailed, PortConflict
+from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
+from tpusim.machines.tpu.program.contents import HbmWords
+from tpusim.machines.tpu.register.kernel import kernel
+from tpusim.machines.tpu.register.order import ORDER, Order
+from tpusim.machines.tpu.register.window import Window
+from tpusim.machines.tpu.register.wires import Wires
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Counts = NDArray[np.int64]
+Tags = NDArray[np.int8]
+Flags = NDArray[np.bool_]
+Records = NDArray[Any]
+
+LANE = np.dtype(
+    [
+        # The port in this cycle: the word touched, -1 for none, and whether it is written.
+        ("address", np.int64),
+        ("writes", np.int64),
+        # The weight serializer: weights left to issue, the row of the next, and the buffer they go to.
+        ("weights_left", np.int64),
+        ("weight_row", np.int64),
+        ("weight_buffer", np.int64),
+        # Accesses until now.
+        ("read", np.int64),
+        ("written", np.int64),
+    ]
+)
+"""Registers of one lane."""
+
+
+class Lanes:
+    """A lane obeys one order a cycle, which the lane before it obeyed in the cycle before."""
+
+    def __init__(
+        self, wires: Wires, generators: Records, hbm: HbmWords, lanes: int, depth: int, word_elements: int
+    ) -> None:
+        arrays, rows = wires.activation.shape
+        _, cols, _, elements = wires.results.shape
+        self.wires, self.generators, self.hbm = wires, generators, hbm
+        self.orders = Window(np.zeros(lanes, ORDER), axis=0)
+        self.registers = np.zeros(lanes, LANE)
+        self.memory = np.zeros((lanes, depth, word_elements), np.float32)
+        self.port = np.zeros((lanes, word_elements), np.float32)
+        # Ifmap serializers: the word, elements left to issue, and the weight buffer they are meant for.
+        self.serial = np.zeros((arrays, rows, elements), np.float32)
+        self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
+        self.weight_serial = np.zeros((cols, word_elements), np.float32)
+        self.psums = np.zeros_like(wires.results)
+
+    def order(self, order: Order) -> None:
+        """Lane 0 gets `order`, every other lane its neighbour's."""
+        self.orders.cells[self.orders.head - 1] = order
+        self.orders.shift()
+
+    def sample(self) -> None:
+        """Every lane makes its access.
+
+        Raises:
+            CheckFailed: when an order names a word that the vector memory does not have.
+            PortConflict: when a result is written that is not there yet, or no longer.
+        """
+        failed = _access(
+            self.orders.cells, self.orders.head, self.registers, self.generators, self.memory, self.port,
+            self.wires.results, self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
+        )  # fmt: skip
+        if failed >= 0:
+            self._refuse(failed)
+
+    def commit(self) -> None:
+        """Serializers move on, and what was read or is to be written goes where it belongs.
+
+        Raises:
+            PortConflict: when a serializer gets a word before the last one has left it.
+        """
+        failed = _commit(
+            self.orders.cells, self.orders.head, self.registers, self.memory, self.port, self.serial,
+            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values,
+        )  # fmt: skip
+        if failed >= 0:
+            raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
+        _issue(
+            self.registers, self.serial, self.left, self.buffer, self.weight_serial, self.wires.activation,
+            self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
+        )  # fmt: skip
+
+    def _refuse(self, lane: int) -> None:
+        address, depth = self.registers["address"][lane], self.memory.shape[1]
+        if not -1 <= address < depth:
+            raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
+        order = self.orders.registers[lane]
+        number, complete = order["number"], self.wires.complete[order["array"], lane]
+        raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
+
+
+@kernel
+def _access(
+    orders: Records, head: int, lanes: Records, generators: Records, memory: Floats, port: Floats,
+    results: Floats, psums: Floats, complete: Counts, hbm: Floats, hbm_used: Flags,
+) -> int:  # fmt: skip
+    """Fill the port registers; the number of a lane that cannot do what it should, or -1."""
+    places, elements = results.shape[2:]
+    for number in range(len(lanes)):
+        order, lane = orders[head + number], lanes[number]
+        lane["address"] = _address(order, number, generators, hbm_used)
+        lane["writes"] = order["client"] == RESULT or (order["client"] == DMA and not order["spill"])
+        if lane["address"] < -1 or lane["address"] >= memory.shape[1]:
+            return number
+        if lane["address"] < 0:
+            port[number] = 0
+        elif not lane["writes"]:
+            lane["read"] += 1
+            port[number] = memory[number, lane["address"]]
+        elif order["client"] == DMA:
+            lane["written"] += 1
+            port[number] = hbm[_place(order, number)]
+        elif not 0 < complete[order["array"], number] - order["number"] <= places:
+            return number
+        else:
+            lane["written"] += 1
+            array, place = order["array"], order["number"] % places
+            port[number, :elements] = results[array, number, place]
+            if order["accumulate"]:
+                port[number, :elements] += psums[array, number, place]
+    return -1
+
+
+@kernel
+def _address(order: Any, number: int, generators: Records, hbm_used: Flags) -> int:
+    """The word that lane `number` touches, or -1: it has no part in the order, or meets padding."""
+    if order["client"] == FREE or number >= order["lanes"]:
+        return -1
+    if order["client"] == IFMAP:
+        return _generate(generators[order["generator"], number], order)
+    if order["client"] == DMA and not hbm_used[_place(order, number)]:
+        return -1
+    return int(order["address"])
+
+
+@kernel
+def _place(order: Any, number: int) -> int:
+    """Where lane `number` finds its word of a transfer in HBM."""
+    return int(order["number"] + number * order["stride"])
+
+
+@kernel
+def _generate(setting: Any, order: Any) -> int:
+    row = setting["row"] + order["row"] * setting["row_step"]
+    col = setting["col"] + order["col"] * setting["col_step"]
+    if not setting["fed"] or row < 0 or row >= setting["rows"] or col < 0 or col >= setting["cols"]:
+        return -1
+    return int(setting["base"] + (row * setting["cols"] + col) * setting["groups"] + order["group"])
+
+
+@kernel
+def _commit(
+    orders: Records, head: int, lanes: Records, memory: Floats, port: Floats, serial: Floats,
+    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats,
+) -> int:  # fmt: skip
+    """Every word goes from the port to its place: a serializer, the vector unit, the memory or HBM.
+
+    The number of a lane whose serializer is not empty, or -1.
+    """
+    _, rows, elements = serial.shape
+    cols, word_elements = weight_serial.shape
+    for number in range(len(lanes)):
+        order, lane = orders[head + number], lanes[number]
+        array = order["array"]
+        if order["client"] == IFMAP and number < rows:
+            if left[array, number]:
+                return number
+            serial[array, number] = port[number, :elements]
+            left[array, number], buffer[array, number] = elements, order["buffer"]
+        elif order["client"] == WEIGHT and number < cols:
+            if lane["weights_left"]:
+                return number
+            weight_serial[number] = port[number]
+            lane["weights_left"] = min(word_elements, rows - order["first"])
+            lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
+        elif order["client"] == PSUM and number < cols:
+            psums[array, number, order["number"] % psums.shape[2]] = port[number, :elements]
+        elif lane["address"] >= 0 and order["client"] == RESULT:
+            memory[number, lane["address"], :elements] = port[number, :elements]
+        elif lane["address"] >= 0 and order["spill"]:
+            hbm[_place(order, number)] = port[number]
+        elif lane["address"] >= 0:
+            memory[number, lane["address"]] = port[number]
+    return -1
+
+
+@kernel
+def _issue(
+    lanes: Records, serial: Floats, left: Counts, buffer: Counts, weight_serial: Floats, activation: Floats,
+    activation_tag: Tags, weight: Floats, weight_tag: Ints, buffers: int,
+) -> None:  # fmt: skip
+    """Every serializer puts its next element on its wire; weights go on to the next array a cycle later."""
+    (arrays, rows, elements), word_elements = serial.shape, weight_serial.shape[1]
+    for array in range(arrays):
+        for row in range(rows):
+            activation[array, row], activation_tag[array, row] = 0, 0
+            if left[array, row]:
+                activation[array, row] = serial[array, row, elements - left[array, row]]
+                activation_tag[array, row] = 1 + buffer[array, row]
+                left[array, row] -= 1
+    for array in range(arrays - 1, 0, -1):
+        weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
+    for col in range(weight.shape[1]):
+        lane = lanes[col]
+        weight_tag[0, col] = -1
+        if lane["weights_left"]:
+            weight[0, col] = weight_serial[col, lane["weight_row"] % word_elements]
+            weight_tag[0, col] = lane["weight_row"] * buffers + lane["weight_buffer"]
+            lane["weight_row"] += 1
+            lane["weights_left"] -= 1

@@ -1,0 +1,49 @@
+"""What lane 0 is told to do in a cycle. Every lane hands it on to the next: that is the skew."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tpusim.machines.tpu.definition.frame import FREE
+
+
+class Order(NamedTuple):
+    """Who uses the port, and for what; fields that a client does not need stay as they are.
+
+    client: FREE, IFMAP, PSUM, RESULT, WEIGHT or DMA
+    step: of the Program, for those who watch
+    lanes: take part, from lane 0 on
+    address: of the word, -1 for a word that is not there; of an ifmap word every lane finds its own
+    generator, row, col, group: the address generators' setting and counts (IFMAP)
+    array: which array's serializers or results (IFMAP, PSUM, RESULT)
+    buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
+    first: the array row of a word's first weight (WEIGHT)
+    number: of the array's result word since the layer began (PSUM, RESULT), of lane 0's word in HBM (DMA)
+    stride: words in HBM from one lane's to the next lane's (DMA)
+    accumulate: whether a partial sum is added to the result (RESULT)
+    spill: whether the word goes to HBM (DMA)
+    """
+
+    client: int = FREE
+    step: int = -1
+    lanes: int = 0
+    address: int = -1
+    generator: int = 0
+    row: int = 0
+    col: int = 0
+    group: int = 0
+    array: int = 0
+    buffer: int = 0
+    first: int = 0
+    number: int = 0
+    stride: int = 0
+    accumulate: bool = False
+    spill: bool = False
+
+
+IDLE = Order()
+
+ORDER = np.dtype([(name, np.int64) for name in Order._fields])
+"""An order in a lane's register."""

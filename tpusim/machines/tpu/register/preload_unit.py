@@ -1,0 +1,66 @@
+"""Reads weight words, one word register ahead of the array, and knows when the last weight enters it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from tpusim.machines.tpu.definition.frame import WEIGHT
+from tpusim.machines.tpu.program.steps import FilterFill, Preload, Program
+from tpusim.machines.tpu.register.order import Order
+from tpusim.machines.tpu.register.scoreboard import Scoreboard
+
+
+class PreloadUnit:
+    """One preload at a time; all R rows are shifted in."""
+
+    def __init__(self, program: Program, scoreboard: Scoreboard, rows: int, word_elements: int, buffers: int) -> None:
+        self.scoreboard, self.rows, self.word_elements, self.buffers = scoreboard, rows, word_elements, buffers
+        self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Preload))
+        self.fills = {
+            index: [other for other in step.after if isinstance(program.steps[other], FilterFill)]
+            for index, step in self.todo
+        }
+        self.started = 0
+        self.row = rows
+        self.injecting = 0
+        self.left = 0
+        self.use: Counter[str] = Counter()
+
+    def tick(self, now: int) -> None:
+        """One weight of the register enters the array; with the last one, the preload is done."""
+        if self.injecting:
+            self.injecting -= 1
+            self.left -= 1
+            if not self.left:
+                self.scoreboard.finish(self.index, now)
+
+    def clock(self, now: int, issued: int, running: bool) -> None:
+        """Start the next preload if a weight buffer is free: its stream before is issued, or over if it has none."""
+        if self.left or not self.todo:
+            return
+        if issued != self.started or (running and self.buffers == 1):
+            self.use["blocked"] += 1
+        elif self.scoreboard.waiting(self.fills[self.todo[0][0]], now):
+            self.use["starved"] += 1
+        elif self.scoreboard.waiting(self.todo[0][1].after, now):
+            self.use["blocked"] += 1
+        else:
+            self.index, self.step = self.todo.popleft()
+            self.buffer = self.started % self.buffers
+            self.started += 1
+            self.row, self.left = 0, self.rows
+
+    def read(self) -> Order | None:
+        """The next weight word, when the word register can take it at the end of this cycle."""
+        if self.row >= self.rows or self.injecting:
+            return None
+        first, step = self.row, self.step
+        address = step.base + first // self.word_elements if first < step.rows else -1
+        self.row += self.word_elements
+        self.injecting = min(self.word_elements, self.rows - first)
+        return Order(WEIGHT, self.index, step.cols, address, buffer=self.buffer, first=first)
+
+    def book(self) -> None:
+        """Account for a cycle of a preload under way, once it is known whether the port was free."""
+        if self.left:
+            self.use["busy" if self.injecting else "port_stall"] += 1

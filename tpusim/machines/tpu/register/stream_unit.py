@@ -1,0 +1,143 @@
+"""Issues streams and reads their ifmap words, array after array."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpusim.machines.tpu.definition.frame import IFMAP, Frame
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Stream
+from tpusim.machines.tpu.register.generators import Settings
+from tpusim.machines.tpu.register.order import Order
+from tpusim.machines.tpu.register.result_queue import ResultQueue
+from tpusim.machines.tpu.register.scoreboard import Scoreboard
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A stream, with what it waits for told apart and the settings of its lanes."""
+
+    index: int
+    step: Stream
+    fills: tuple[int, ...]
+    spills: tuple[int, ...]
+    generator: int
+    buffer: int
+
+    @classmethod
+    def all_of(cls, program: Program, settings: Settings, buffers: int) -> list[Pass]:
+        """The passes of a Program in order; preloads take the weight buffers in turn."""
+        preloads = [index for index, step in enumerate(program.steps) if isinstance(step, Preload)]
+        buffer = {index: number % buffers for number, index in enumerate(preloads)}
+        passes = []
+        for index, step in enumerate(program.steps):
+            if isinstance(step, Stream):
+                spills = tuple(other for other in step.after if isinstance(program.steps[other], Spill))
+                needs = {*step.after, *program.steps[step.preload].after}
+                fills = tuple(other for other in needs if isinstance(program.steps[other], IfmapFill | FilterFill))
+                passes.append(cls(index, step, fills, spills, settings.number[step.reads], buffer[step.preload]))
+        return passes
+
+
+class StreamUnit:
+    """One pass at a time, on the frame grid."""
+
+    def __init__(self, passes: list[Pass], scoreboard: Scoreboard, frame: Frame, sum_delay: int, lanes: int) -> None:
+        self.scoreboard, self.frame, self.sum_delay, self.lanes = scoreboard, frame, sum_delay, lanes
+        self.todo = deque(passes)
+        self.issued = 0
+        self.issued_at = self.over_at = self.sums_ready = 0
+        self.word = self.adding = 0
+        self.counts = (0, 0, 0)
+        self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
+        self.cause = "starved"
+        self.use: Counter[str] = Counter()
+
+    def running(self, now: int) -> bool:
+        """Whether a stream occupies the array's rows."""
+        return now < self.over_at
+
+    def clock(self, now: int) -> None:
+        """Issue the next stream if it can be, and account for the cycle."""
+        if now >= self.over_at and self.todo:
+            cause = self._waits_for(now)
+            if cause is not None:
+                self.use[cause] += 1
+                return
+            self._issue(now)
+        if now < self.over_at:
+            self._book(now)
+
+    def ifmap(self, now: int) -> Order | None:
+        """The next ifmap word, when one is due in this cycle; the nested counters move on."""
+        array = now % self.frame.period - Frame.IFMAP_SLOT
+        if not self.issued_at < now <= self.over_at or array >= self.frame.arrays:
+            return None
+        at, (row, col, group) = self.current, self.counts
+        if self.word == at.step.words:
+            return None
+        order = Order(IFMAP, at.index, self.lanes, -1, at.generator, row, col, group, array=array, buffer=at.buffer)
+        self.queues[array].read(at, self.word)
+        self.word += 1
+        self.counts = _next(self.counts, at.step.reads[0].pattern.counts)
+        return order
+
+    def psum(self, now: int, completing: Sequence[int]) -> Order | None:
+        """A partial sum that is due; `completing` words of each array are collected after this cycle."""
+        for queue, words in zip(self.queues, completing, strict=True):
+            if order := queue.psum(now, words):
+                # The adds of a frame's words go on side by side.
+                self.adding += 0 if queue.array else self.frame.add_cycles
+                return order
+        return None
+
+    def result(self, now: int, complete: Sequence[int]) -> Order | None:
+        """A result that is due; `complete` words of each array have been collected before this cycle."""
+        found = (queue.result(now, words) for queue, words in zip(self.queues, complete, strict=True))
+        return next((order for order in found if order), None)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether words are on their way through an array."""
+        return any(queue.reading for queue in self.queues)
+
+    def _waits_for(self, now: int) -> str | None:
+        """Why the next stream cannot be issued in this cycle; None when it can."""
+        at, waiting = self.todo[0], self.scoreboard.waiting
+        if waiting(at.fills, now):
+            self.cause = "starved"
+        elif waiting((at.step.preload,), now):
+            self.cause = "waiting_weights"
+        elif waiting(at.spills, now) or (at.step.accumulate and now < self.sums_ready):
+            self.cause = "blocked"
+        elif (now + 1) % self.frame.period == 0:
+            return None
+        return self.cause
+
+    def _issue(self, now: int) -> None:
+        """The next stream reads its first word in the cycle after this one."""
+        self.current = self.todo.popleft()
+        self.issued += 1
+        self.issued_at, self.over_at = now, now + self.frame.frames(self.current.step.words) * self.frame.period
+        self.sums_ready = now + 1 + self.sum_delay
+        self.word, self.counts = 0, (0, 0, 0)
+
+    def _book(self, now: int) -> None:
+        """Account for a cycle in which a stream runs."""
+        offset = (now - self.issued_at) % self.frame.period
+        if offset < self.frame.elements:
+            self.use["busy"] += 1
+        elif offset < self.frame.elements + self.frame.port_stall:
+            self.use["port_stall"] += 1
+        else:
+            self.use["blocked"] += 1
+
+
+def _next(counts: tuple[int, int, int], limits: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Count groups within cols within rows."""
+    row, col, group = counts
+    _, cols, groups = limits
+    if group + 1 < groups:
+        return row, col, group + 1
+    return (row, col + 1, 0) if col + 1 < cols else (row + 1, 0, 0)

@@ -1,0 +1,228 @@
+"""Pictures of a sweep: curves over one axis, heat maps over two, a panel an axis over more; and the Pareto front."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import ceil
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullLocator
+
+from tpusim.report.plots.figure import Picture, figure_of
+from tpusim.report.plots.sweep_front_plot import front_figure
+from tpusim.report.plots.sweep_labels import (
+    Scale,
+    axis_label,
+    column_label,
+    column_value,
+    plain,
+    rows_of,
+    scale_of,
+    zipped,
+)
+from tpusim.study.sweep.spec import Sweep
+
+Row = Mapping[str, Any]
+
+_TONES = ("#0b3c5d", "#d55e00", "#56b4e9", "#7a7a7a", "#c49a6c", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARK = "#d55e00"
+_MOST_NUMBERS = 12
+_MOST_PANELS = 12
+_PERCENT = ("pe_utilization", "port_idle_ratio")
+
+
+def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
+    """Every picture; none where every point failed.
+
+    A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
+    """
+    finished = [row for row in rows if not row["error"]]
+    if finished and _moves_along_one(sweep):
+        yield from _along_one(sweep, finished)
+    for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
+        yield from _of_workload(sweep, stem, [row for row in rows if row["workload"] == workload])
+
+
+def file_names(workloads: Sequence[str]) -> dict[str, str]:
+    """A part of a file name for each workload, safe on every file system, all different."""
+    names: dict[str, str] = {}
+    for workload in workloads:
+        plain_name = re.sub(r"[^A-Za-z0-9._-]+", "_", workload)[:60].strip("._") or "workload"
+        taken = {name.casefold() for name in names.values()}
+        numbered = (f"{plain_name}_{number}" for number in range(2, len(workloads) + 2))
+        names[workload] = next(name for name in (plain_name, *numbered) if name.casefold() not in taken)
+    return names
+
+
+def _moves_along_one(sweep: Sweep) -> bool:
+    return len(sweep.axes) == 1 or sweep.combine == "zip"
+
+
+def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
+    over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, rows)}."
+    yield Picture("throughput", f"TFLOPS and PE utilisation {over}", partial(_throughput, sweep, rows))
+    idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
+    yield Picture("port_idle", idle, partial(_port_idle, sweep, rows))
+
+
+def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Picture]:
+    title, finished = _title(sweep, rows), [row for row in rows if not row["error"]]
+    if len(sweep.axes) == 2 and not _moves_along_one(sweep) and not sweep.search:
+        for name, column in (("utilization", "pe_utilization"), ("tflops", "tflops")):
+            over = f"over {' and '.join(map(axis_label, sweep.axes))}"
+            caption = f"{column_label(column)} {over}; {title}. Framed: the most. A cross: the point failed."
+            yield Picture(f"{name}_{stem}", caption, partial(_heat_map, title, rows, [*sweep.axes], column))
+    elif not _moves_along_one(sweep):
+        caption = f"TFLOPS of every point over each axis by itself, and of the best at each value; {title}."
+        yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, [*sweep.axes]))
+    if sweep.goals:
+        caption = f"Pareto front of {' and '.join(map(str, sweep.goals))}; {title}."
+        yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, [*sweep.axes]))
+
+
+def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
+    names, batches = ({row[key] for row in rows} for key in ("workload", "batch"))
+    what = f": {rows[0]['workload']}" if len(names) == 1 else ""
+    batch = f", batch {rows[0]['batch']}" if len(batches) == 1 else ""
+    return plain(f"{sweep.name}{what}{batch}")
+
+
+def _throughput(sweep: Sweep, rows: Sequence[Row]) -> Figure:
+    """TFLOPS and utilisation: on twin axes for one workload (the paper's Fig. 16a), one above the other for more."""
+    if len({row["workload"] for row in rows}) == 1:
+        return _twins(sweep, rows)
+    figure = figure_of(5.4, 5.2)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for plot, column in ((upper, "tflops"), (lower, "pe_utilization")):
+        _curves(plot, sweep, rows, column)
+    upper.set_title(_title(sweep, rows))
+    upper.set_xlabel("")
+    _legend_below(figure, upper)
+    return figure
+
+
+def _twins(sweep: Sweep, rows: Sequence[Row]) -> Figure:
+    figure = figure_of(5.4, 3.4)
+    left = figure.subplots()
+    right = left.twinx()
+    left.set_title(_title(sweep, rows))
+    for plot, column, tone, look in ((left, "tflops", 0, "-"), (right, "pe_utilization", 1, "--")):
+        _curves(plot, sweep, rows, column, first=tone, look=look)
+        plot.yaxis.label.set_color(_TONES[tone])
+        plot.lines[0].set_label(column_label(column))
+    right.spines["right"].set_visible(True)
+    figure.legend(handles=[left.lines[0], right.lines[0]], loc="outside lower center", ncols=2)
+    return figure
+
+
+def _port_idle(sweep: Sweep, rows: Sequence[Row]) -> Figure:
+    """The idle share of the vector memories' ports (the paper's Fig. 16b)."""
+    figure = figure_of(5.4, 3.4)
+    plot = figure.subplots()
+    plot.set_title(_title(sweep, rows))
+    _curves(plot, sweep, rows, "port_idle_ratio")
+    if len({row["workload"] for row in rows}) > 1:
+        _legend_below(figure, plot)
+    return figure
+
+
+def _legend_below(figure: Figure, plot: Axes) -> None:
+    figure.legend(handles=plot.get_lines(), loc="outside lower center", ncols=min(4, len(plot.get_lines())))
+
+
+def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: int = 0, look: str = "-") -> None:
+    """A line a workload over the axis, or over the steps of axes that move together."""
+    together = len(sweep.axes) > 1
+    axis = next(iter(sweep.axes))
+    values = [row[axis] for row in rows]
+    scale, values = zipped([*sweep.axes], rows) if together else (scale_of(axis, values), values)
+    places = [scale.places[value] for value in values]
+    for index, workload in enumerate(dict.fromkeys(row["workload"] for row in rows), first):
+        chosen = [(x, row) for x, row in zip(places, rows, strict=True) if row["workload"] == workload]
+        chosen.sort(key=lambda each: each[0])
+        style: Any = {"color": _TONES[index % len(_TONES)], "marker": _MARKERS[index % len(_MARKERS)], "ls": look}
+        y = [column_value(column, row[column]) for _, row in chosen]
+        plot.plot([x for x, _ in chosen], y, label=plain(workload), markersize=4, **style)
+    _lay_out(plot, scale)
+    plot.set_ylabel(column_label(column))
+    plot.set_ylim(0, 100 if column in _PERCENT else None)
+
+
+def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
+    """The scale along x."""
+    plot.set_xscale(scale.kind)
+    plot.xaxis.set_minor_locator(NullLocator())
+    places, texts = scale.ticks(ticks)
+    plot.set_xticks(places, texts)
+    plot.set_xlabel(scale.label)
+
+
+def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str) -> Figure:
+    """The number in every cell where there is room; a cross where a point failed, a frame around the best."""
+    across, down = (rows_of(axis, [row[axis] for row in rows]) for axis in axes)
+    figure = figure_of(min(9.0, 2.4 + 0.5 * len(across.places)), min(7.0, 1.5 + 0.35 * len(down.places)))
+    plot = figure.subplots()
+    grid = [[float("nan")] * len(across.places) for _ in down.places]
+    for row in rows:
+        x, y = int(across.places[row[axes[0]]]), int(down.places[row[axes[1]]])
+        if row["error"]:
+            plot.plot(x, y, marker="x", color="black", markersize=5)
+        else:
+            grid[y][x] = column_value(column, row[column])
+    top = 100.0 if column in _PERCENT else max(row[column] for row in rows if not row["error"])
+    image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
+    if max(len(across.places), len(down.places)) <= _MOST_NUMBERS:
+        _write_numbers(plot, grid, top)
+    _frame_best(plot, grid)
+    plot.set_xticks(*across.ticks())
+    plot.set_yticks(*down.ticks())
+    plot.set(xlabel=across.label, ylabel=down.label, title=title)
+    figure.colorbar(image, label=column_label(column))
+    return figure
+
+
+def _write_numbers(plot: Axes, grid: Sequence[Sequence[float]], top: float) -> None:
+    for y, line in enumerate(grid):
+        for x, value in enumerate(line):
+            if value == value:
+                tone = "white" if value > 0.55 * top else "black"
+                plot.text(x, y, f"{value:.1f}" if top >= 10 else f"{value:.2f}", ha="center", va="center", color=tone)
+
+
+def _frame_best(plot: Axes, grid: Sequence[Sequence[float]]) -> None:
+    _, x, y = max((value, x, y) for y, line in enumerate(grid) for x, value in enumerate(line) if value == value)
+    plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=_MARK, linewidth=2, clip_on=False))
+
+
+def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
+    """For each axis, the TFLOPS of all points over its values, and a line through the best at each value."""
+    varied = [axis for axis in axes if len({row[axis] for row in rows}) > 1][:_MOST_PANELS] or list(axes[:1])
+    columns = min(3, len(varied))
+    lines = ceil(len(varied) / columns)
+    figure = figure_of(2.6 * columns + 0.4, 2.3 * lines + 0.5)
+    plots = figure.subplots(lines, columns, sharey=True, squeeze=False).flatten()
+    for plot, axis in zip(plots, varied, strict=False):
+        _panel(plot, rows, axis)
+    for plot in plots[len(varied) :]:
+        plot.remove()
+    for plot in plots[: len(varied) : columns]:
+        plot.set_ylabel(column_label("tflops"))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+    figure.legend(handles=plots[0].get_lines(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def _panel(plot: Axes, rows: Sequence[Row], axis: str) -> None:
+    scale = scale_of(axis, [row[axis] for row in rows])
+    x, y = [scale.places[row[axis]] for row in rows], [row["tflops"] for row in rows]
+    plot.plot(x, y, ls="", marker="o", markersize=2.5, color="#9a9a9a", label="a point")
+    best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
+    plot.plot([*best], [*best.values()], color=_TONES[0], marker="D", markersize=3.5, label="the best at each value")
+    _lay_out(plot, scale, ticks=7)
+    plot.set_ylim(bottom=0)

@@ -1,0 +1,89 @@
+"""A trace as a picture: a column for every cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from tpusim.machines.tpu.observation.lane_trace import MEANINGS, MOVING, UNUSED, WORKING, Cycle
+from tpusim.report.plots.figure import DOTS_PER_INCH, STYLE, figure_of, rendered
+from tpusim.report.trace.size import DOTS_PER_LANE, MOST_INCHES
+
+COLORS = {
+    ".": "#ffffff",
+    UNUSED: "#e8e8e8",
+    "f": "#d9d26f",
+    "s": "#c49a6c",
+    "k": "#8fb8d9",
+    "P": "#d55e00",
+    "W": "#4f6d8f",
+    "R": "#0b3c5d",
+}
+"""By letter; ordered in grey, lightest first but for P, which stands out."""
+_PORTS_INCHES, _REST_INCHES = 1.3, 3.1
+
+
+def picture(cycles: Sequence[Cycle], title: str, kind: str) -> bytes:
+    """The file's contents, `kind` is "png" or "svg"; `cycles` are consecutive, MOST_CYCLES at most."""
+    with rc_context(rc=STYLE):
+        return rendered(draw(cycles, title), kind)
+
+
+def draw(cycles: Sequence[Cycle], title: str) -> Figure:
+    """Ports of all lanes over time, and below them the activations that PEs hold and weights on their way."""
+    tall = max(_PORTS_INCHES, min(MOST_INCHES, len(cycles[0].ports) * DOTS_PER_LANE / DOTS_PER_INCH))
+    wide = max(6.5, min(12.0, 4.0 + 0.08 * len(cycles)))
+    figure = figure_of(wide, tall + _REST_INCHES)
+    ports, array = figure.subplots(2, 1, sharex=True, height_ratios=(tall, _PORTS_INCHES))
+    ports.set_title(title.replace("$", r"\$"))
+    _draw_ports(ports, cycles)
+    _draw_array(array, cycles)
+    seen = {letter for cycle in cycles for letter in cycle.ports}
+    tones = [
+        Patch(facecolor=COLORS[letter], edgecolor="black", linewidth=0.3, label=fill(f"{letter} {meaning}", 40))
+        for letter, meaning in MEANINGS.items()
+        if letter in seen
+    ]
+    figure.legend(handles=[*tones, *array.patches], loc="outside lower center", ncols=2 if wide < 9 else 4)
+    return figure
+
+
+def _draw_ports(axes: Axes, cycles: Sequence[Cycle]) -> None:
+    """A tone for each kind of access, and its letter where there is room."""
+    codes = {letter: code for code, letter in enumerate(COLORS)}
+    lanes, first = len(cycles[0].ports), cycles[0].number
+    axes.imshow(
+        [[codes[cycle.ports[lane]] for cycle in cycles] for lane in range(lanes)],
+        ListedColormap([*COLORS.values()]),
+        aspect="auto",
+        interpolation="nearest",
+        vmin=0,
+        vmax=len(COLORS) - 1,
+        extent=(first - 0.5, first + len(cycles) - 0.5, lanes - 0.5, -0.5),
+    )
+    if lanes <= 8 and len(cycles) <= 100:
+        for cycle in cycles:
+            for lane, letter in enumerate(cycle.ports.replace(".", " ")):
+                color = "white" if letter in "RW" else "black"
+                axes.text(cycle.number, lane, letter, ha="center", va="center", fontsize=5.5, color=color)
+    axes.set_yticks(range(0, lanes, -(-lanes // 8)))
+    axes.set_ylabel("lane's port")
+
+
+def _draw_array(axes: Axes, cycles: Sequence[Cycle]) -> None:
+    edges = [cycle.number - 0.5 for cycle in cycles] + [cycles[-1].number + 0.5]
+    axes.stairs([c.working for c in cycles], edges, baseline=None, color="#0b3c5d", lw=1.5, label=fill(WORKING, 40))
+    axes.stairs(
+        [c.moving for c in cycles], edges, baseline=None, color="#d55e00", lw=1.5, ls="--", label=fill(MOVING, 40)
+    )
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set_xlabel("cycle")
+    axes.set_ylabel("PEs")

@@ -1,0 +1,135 @@
+"""Two results set against each other: layer by layer, and what differs in what was asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, log
+from typing import Any
+
+from tpusim.result.records import LayerResult, Result
+
+_ASKED = ("workload", "batch", "lowering", "engine", "seed", "tpusim")
+
+
+@dataclass(frozen=True)
+class Change:
+    """An input that differs; None where a result does not have it."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer in both results, or (the other is None) in one."""
+
+    name: str
+    before: LayerResult | None
+    after: LayerResult | None
+
+    @property
+    def difference(self) -> int:
+        """Cycles more than before; a layer that is not there takes none."""
+        return (self.after.cycles if self.after else 0) - (self.before.cycles if self.before else 0)
+
+    @property
+    def ratio(self) -> float | None:
+        """Cycles after over cycles before."""
+        return self.after.cycles / self.before.cycles if self.before and self.after else None
+
+    @property
+    def mac_ratio(self) -> float | None:
+        """The same by the MAC: what counts when the two do not do the same work."""
+        if self.before is None or self.after is None or not self.before.macs or not self.after.macs:
+            return None
+        return self.after.cycles * self.before.macs / (self.before.cycles * self.after.macs)
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Time after over time before."""
+        if self.before is None or self.after is None or not self.before.time_us:
+            return None
+        return self.after.time_us / self.before.time_us
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it takes the same cycles for the same work."""
+        return self.ratio == 1 == self.mac_ratio
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two results, `before` and `after`."""
+
+    before: Result
+    after: Result
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """The inputs that differ, fields of the hardware by their paths."""
+        before, after = (_inputs(result) for result in (self.before, self.after))
+        names = [*before, *(name for name in after if name not in before)]
+        pairs = ((name, before.get(name), after.get(name)) for name in names)
+        return tuple(Change(name, old, new) for name, old, new in pairs if old != new)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Every layer of either, in the order of the network; those that are only after come last."""
+        before, after = (dict(_named(result.layers)) for result in (self.before, self.after))
+        names = [*before, *(name for name in after if name not in before)]
+        return tuple(Row(name[0], before.get(name), after.get(name)) for name in names)
+
+    @property
+    def common(self) -> tuple[Row, ...]:
+        """The layers in both."""
+        return tuple(row for row in self.rows if row.before and row.after)
+
+    @property
+    def same_work(self) -> bool:
+        """Whether the layers in both do as many MACs."""
+        return all(row.before.macs == row.after.macs for row in self.common if row.before and row.after)
+
+    @property
+    def same_clock(self) -> bool:
+        """Whether a cycle is as long in both."""
+        return all(change.name != "clock" for change in self.changes)
+
+    @property
+    def geometric_mean(self) -> float | None:
+        """Of the cycle ratios (by the MAC) of the layers in both, each weighing the same; None when there are none."""
+        logs = [log(ratio) for row in self.common if (ratio := row.mac_ratio or 0) > 0]
+        return exp(sum(logs) / len(logs)) if logs else None
+
+
+ORDERS: dict[str, Callable[[Row], float]] = {
+    "change": lambda row: -abs(row.difference),
+    "ratio": lambda row: row.mac_ratio if row.mac_ratio is not None else float("inf"),
+    "network": lambda row: 0,
+}
+"""What rows are sorted by; equal ones stay in the order of the network."""
+
+
+def _named(layers: Iterable[LayerResult]) -> Iterator[tuple[tuple[str, int], LayerResult]]:
+    """A second layer of one name is told from the first."""
+    seen: Counter[str] = Counter()
+    for layer in layers:
+        yield (layer.name, seen[layer.name]), layer
+        seen[layer.name] += 1
+
+
+def _inputs(result: Result) -> dict[str, Any]:
+    asked = {name: getattr(result, name) for name in _ASKED}
+    fields = {key: value for key, value in result.hardware.items() if key != "name"}
+    return {**asked, "hardware": result.hardware.get("name"), **dict(_flat(fields, ""))}
+
+
+def _flat(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value

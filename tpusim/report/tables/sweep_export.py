@@ -1,0 +1,73 @@
+"""The points and layers of a sweep for other tools: CSV, and Parquet with the extra `parquet`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tpusim.study.sweep.column import COSTS
+from tpusim.study.sweep.store import FIGURES
+
+Row = Mapping[str, Any]
+Columns = Mapping[str, type]
+"""Names of columns in order, and what they hold: int, float, str or bool."""
+
+_ROWS_AT_ONCE = 20_000
+
+
+def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
+    """Of a point: its axes, the workload, the figures, why it could not be simulated, and what its machine is made of.
+
+    With `front`, also whether it is on the Pareto front.
+    """
+    ends: Columns = {"error": str, **dict.fromkeys(COSTS, int), **({"pareto": bool} if front else {})}
+    return {**_axes(axes), "workload": str, "batch": int, **FIGURES, **ends}
+
+
+def layer_columns(axes: Mapping[str, Sequence[object]]) -> Columns:
+    """Of a layer: the axes of its point, where it stands in the network, and the figures."""
+    return {**_axes(axes), "workload": str, "batch": int, "position": int, "name": str, "op": str, **FIGURES}
+
+
+def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
+    """A line a row, after one with the names."""
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows([row[name] for name in columns] for row in rows)
+
+
+def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:
+    """The same as write_csv in typed columns; only some rows at a time are in memory."""
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    types = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    with ParquetWriter(file, schema) as writer:
+        for part in _parts(rows):
+            data = [[_typed(row[name], kind) for row in part] for name, kind in columns.items()]
+            writer.write_table(pyarrow.table(data, schema=schema))
+
+
+def _axes(axes: Mapping[str, Sequence[object]]) -> Columns:
+    return {axis: _kind(values) for axis, values in axes.items()}
+
+
+def _kind(values: Sequence[object]) -> type:
+    """The narrowest that holds them all: quantities such as "700 GB/s" are text, and so is [1, 2, auto]."""
+    kinds = {type(value) for value in values}
+    return kinds.pop() if len(kinds) == 1 else float if kinds <= {int, float} else str
+
+
+def _typed(value: object, kind: type) -> object:
+    return None if value is None else kind(value)
+
+
+def _parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    each = iter(rows)
+    while part := list(islice(each, _ROWS_AT_ONCE)):
+        yield part

@@ -1,0 +1,99 @@
+"""What a timeline amounts to: bandwidth and shares, as means over windows of cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.observation.occupancy import words_in_use
+from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill, Step, Stream
+
+Values = NDArray[np.float64]
+
+_DECIMALS = 6
+"""Of a mean; what comes after them is noise of the sums."""
+
+COUNTERS = {
+    "HBM bandwidth": (
+        "GB/s",
+        "Bytes across the bus, a transfer's spread evenly; mean over windows of {window:,} cycles.",
+    ),
+    "PE occupancy": (
+        "%",
+        "PEs in rows and columns that the pass uses, while busy; mean over windows of {window:,} cycles.",
+    ),
+    "port occupancy": (
+        "%",
+        "Owned cycles of lane 0's port or ports; mean over windows of {window:,} cycles.",
+    ),
+    "words in use": ("words", "Words of a lane's vector memory that hold what is still needed, or are kept for it."),
+}
+"""Unit of each counter, and what it is."""
+
+
+def windows(first: int, stop: int, length: int) -> Cycles:
+    """Where windows of `length` cycles begin in [first, stop), and `stop`."""
+    return np.append(np.arange(first, stop, length), stop)
+
+
+def counters(
+    program: Program, timeline: Timeline, hardware: Hardware, edges: Cycles
+) -> dict[str, tuple[Cycles, Values]]:
+    """(cycles, values) of each of COUNTERS: a value holds from its cycle until the next, the last until edges[-1].
+
+    They are means between neighbouring `edges` (ascending, two at least); the words in use change when they change.
+    """
+    hbm, array = timeline.tracks["hbm"], timeline.tracks["systolic_array"]
+    ports = [track for name, track in timeline.tracks.items() if name.startswith("port")]
+    owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
+    bytes_per_cycle = _per_busy_cycle(hbm, [_hbm_bytes(step) for step in program.steps])
+    shares = np.array([_share(step, hardware) for step in program.steps])[array.steps] * _called(array, "busy")
+    return {
+        "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, bytes_per_cycle, edges)),
+        "PE occupancy": (edges[:-1], 100 * _means(array, shares, edges)),
+        "port occupancy": (edges[:-1], 100 / len(ports) * owned),
+        "words in use": _within(*words_in_use(program, timeline), int(edges[0]), int(edges[-1])),
+    }
+
+
+def _means(track: Track, weights: Values, edges: Cycles) -> Values:
+    """Mean over time, between neighbouring edges, of what weighs `weights[k]` a cycle during slice k."""
+    bounds = np.stack([track.starts, track.ends], axis=1).ravel()
+    steps = np.stack([np.zeros(len(track)), (track.ends - track.starts) * weights], axis=1).ravel()
+    until = np.interp(edges, [-1, *bounds.tolist()], [0.0, *np.cumsum(steps).tolist()])
+    means: Values = np.round(np.diff(until) / np.diff(edges), _DECIMALS)
+    return means
+
+
+def _per_busy_cycle(hbm: Track, sizes: Sequence[int]) -> Values:
+    """Bytes that cross the bus in a cycle of each slice: those of its step, evenly over the cycles it is busy."""
+    busy = _called(hbm, "busy")
+    cycles = np.bincount(hbm.steps[busy], (hbm.ends - hbm.starts)[busy], len(sizes))
+    return np.where(busy, np.array(sizes, float)[hbm.steps] / np.maximum(cycles[hbm.steps], 1), 0.0)
+
+
+def _called(track: Track, name: str) -> NDArray[np.bool_]:
+    kinds = [kind for kind, each in enumerate(track.names) if each == name]
+    return np.isin(track.kinds, kinds)
+
+
+def _hbm_bytes(step: Step) -> int:
+    return step.hbm_bytes if isinstance(step, IfmapFill | FilterFill | Spill) else 0
+
+
+def _share(step: Step, hardware: Hardware) -> float:
+    """Of all PEs, those that multiply while the pass is busy; the last frame may leave arrays without a word."""
+    if not isinstance(step, Stream):
+        return 0.0
+    frames = -(-step.words // hardware.array.count)
+    return step.rows * step.cols * step.words / (frames * hardware.pes)
+
+
+def _within(cycles: Cycles, values: Cycles, first: int, stop: int) -> tuple[Cycles, Values]:
+    """The values that hold in [first, stop), the first of them from `first` on."""
+    at, end = np.searchsorted(cycles, first, "right") - 1, np.searchsorted(cycles, stop, "left")
+    return np.maximum(cycles[at:end], first), values[at:end].astype(float)

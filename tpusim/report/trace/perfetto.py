@@ -1,0 +1,102 @@
+"""A timeline in Perfetto's native format, for https://ui.perfetto.dev and the tools of the perfetto package.
+
+A nanosecond of the trace is a cycle, so that every slice is exact and lengths add up to the cycles of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpusim.base.version import __version__
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.observation.lane_trace import Watch, unwatched
+from tpusim.machines.tpu.observation.timeline import Slice, Timeline
+from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
+from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Step, Stream
+from tpusim.report.trace.counters import COUNTERS, counters, windows
+from tpusim.report.trace.perfetto_packets import Arguments, Packets
+
+_TRANSFERS = "Transfers from their start to their last word on the chip or off it; two may be under way at once."
+TRACKS = {
+    "hbm": "The HBM bus: busy with transfers, blocked by steps they wait for, or kept back by a port that was taken.",
+    "dma_0": _TRANSFERS,
+    "dma_1": _TRANSFERS,
+    "preload": "Weights on their way into the array (busy), or why they are not.",
+    "stream": "Each pass from its first ifmap read to its last.",
+    "systolic_array": "The array takes elements in (busy), or why it does not.",
+    "drain": "Each pass from its first result write to its last.",
+    "vector_unit": "Busy adding results to partial sums.",
+    "port": "Who owns each cycle of the memory port of lane 0, slots that padding leaves unused included.",
+    **{f"port_{client}": f"The port of lane 0 that only {client} uses." for client in PORT_CLIENTS},
+}
+"""What each track shows, in the order shown; a machine has either `port` or the others."""
+
+_MOST_WINDOWS = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A layer on the time axis of a trace: its cycle 0 is cycle `at`."""
+
+    name: str
+    at: int
+    program: Program
+    timeline: Timeline
+
+    @property
+    def stop(self) -> int:
+        """The cycle after its last."""
+        return self.at + self.timeline.cycles
+
+
+def perfetto(
+    title: str, layers: Sequence[Placed], hardware: Hardware, first: int, stop: int, watch: Watch = unwatched
+) -> bytes:
+    """The file's contents: what `layers`, one after another, do in cycles [first, stop), which cover part of each.
+
+    `watch` is told how many layers are written.
+    """
+    packets = Packets()
+    time = f"1 ns here is 1 cycle ({1e9 / hardware.clock_hz:.4g} ns at {hardware.clock_hz / 1e6:g} MHz)"
+    root = packets.track(f"{title}: {time}", f"tpusim {__version__}, seen from lane 0. {time}.")
+    layer_track = packets.track("layer", "Layers, one after another.", root)
+    known = layers[0].timeline.tracks
+    tracks = {name: packets.track(name, about, root) for name, about in TRACKS.items() if name in known}
+    window = max(1, -(-(stop - first) // _MOST_WINDOWS))
+    series = {
+        name: packets.track(name, about.format(window=window), root, unit) for name, (unit, about) in COUNTERS.items()
+    }
+    for done, layer in enumerate(layers):
+        watch(done)
+        start, end = max(first, layer.at), min(stop, layer.stop)
+        packets.slices(layer_track, [Slice(start, end, layer.name, 0)], [{"cycles": layer.timeline.cycles}], 0)
+        shown, arguments = layer.timeline.clipped(start - layer.at, end - layer.at), _arguments(layer.program)
+        for name, track in shown.tracks.items():
+            packets.slices(tracks[name], track, arguments, layer.at)
+        edges = windows(start - layer.at, end - layer.at, window)
+        for name, (cycles, values) in counters(layer.program, layer.timeline, hardware, edges).items():
+            packets.values(series[name], zip((cycles + layer.at).tolist(), values.tolist(), strict=True))
+    for counter in series.values():
+        packets.values(counter, [(stop, 0.0)])
+    return packets.to_bytes()
+
+
+def _arguments(program: Program) -> list[Arguments]:
+    """What is told of each step, passes numbered from 0."""
+    passes = {stream.preload: number for number, stream in enumerate(program.streams)}
+    return [
+        _told(step, passes.get(step.preload if isinstance(step, Stream) else index, -1))
+        for index, step in enumerate(program.steps)
+    ]
+
+
+def _told(step: Step, number: int) -> Arguments:
+    match step:
+        case Preload():
+            return {"pass": number, "rows": step.rows, "cols": step.cols}
+        case Stream():
+            told = {"pass": number, "rows": step.rows, "cols": step.cols, "words": step.words}
+            return {**told, "accumulate": "yes" if step.accumulate else "no"}
+        case IfmapFill() | FilterFill() | Spill():
+            return {"words": step.words, "bytes": step.hbm_bytes}

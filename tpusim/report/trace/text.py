@@ -1,0 +1,26 @@
+"""A trace as text: a line for every cycle, a letter for every lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from tpusim.machines.tpu.observation.lane_trace import MEANINGS, MOVING, WORKING, Cycle
+
+_WORDS = [f"{letter} {meaning}" for letter, meaning in MEANINGS.items()]
+LEGEND = (
+    f"lanes: {', '.join(_WORDS[:-1])},",
+    f"       {_WORDS[-1]}.",
+    f"PEs: {WORKING}. weights: {MOVING}.",
+)
+
+
+def lines(cycles: Iterable[Cycle]) -> Iterator[str]:
+    """The legend, the heading, and a line for every cycle."""
+    cycles = iter(cycles)
+    first = next(cycles)
+    width = max(len("lanes"), len(first.ports))
+    yield from LEGEND
+    yield f"{'cycle':>7}  {'lanes':{width}}  {'PEs':>5}  {'weights':>7}"
+    for cycle in chain([first], cycles):
+        yield f"{cycle.number:7}  {cycle.ports:{width}}  {cycle.working or '.':>5}  {cycle.moving or '.':>7}"

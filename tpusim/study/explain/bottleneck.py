@@ -1,0 +1,154 @@
+"""What bounds a layer: simulate it again and again, each time with one thing relaxed, and see what gains the most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tpusim.base.errors import InputError
+from tpusim.flow.simulation import LOWERINGS, simulate
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.network.workload import Workload
+from tpusim.result.records import LayerResult
+from tpusim.study.explain.phases import Phases, phases_of
+from tpusim.study.explain.relaxation import LARGER, Case, Relaxation, relaxations
+
+LEAST_GAIN = 1.05
+"""What gains less than this is not called a bottleneck."""
+
+MOSTLY = 0.8
+"""The array is said to be busy when it is in this share of the cycles; else its most frequent stall counts."""
+
+SHARED = 0.5
+"""What alone saves this part of what more input saves is what more input relieves."""
+
+Watch = Callable[[int, str], None]
+"""Told how many relaxations have been tried, and which comes next."""
+
+POINTS_TO: dict[str, tuple[str, ...]] = {
+    "busy": ("array", "mapping"),
+    "starved": ("hbm", "latency", "memory", "vector_unit", "weights", "sequencer", "input"),
+    "blocked": ("hbm", "latency", "memory", "vector_unit", "ports", "sequencer"),
+    "waiting_weights": ("weights", "hbm", "latency", "ports", "mapping", "sequencer", "input"),
+    "port_stall": ("ports",),
+    "idle": ("hbm", "latency", "vector_unit", "sequencer", "input"),
+}
+"""What the main state of the array lets one suspect; weights may wait for HBM themselves."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after."""
+
+    relaxation: Relaxation
+    how: str
+    cycles: int
+    macs: int
+    gain: float
+
+    @property
+    def helps_as_it_is(self) -> bool:
+        """Whether it gains without more input to share the costs."""
+        return self.gain >= LEAST_GAIN and self.relaxation.limit != "input"
+
+
+@dataclass(frozen=True)
+class Untried:
+    """A relaxation that cannot be simulated, and why."""
+
+    relaxation: Relaxation
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """A layer as it is, and what every relaxation gains, the largest gain first."""
+
+    case: Case
+    lowering: str
+    plan: Plan
+    layer: LayerResult
+    phases: Phases
+    gains: tuple[Gain, ...]
+    untried: tuple[Untried, ...]
+
+    @property
+    def most(self) -> Gain | None:
+        """What gains the most; None when nothing gains LEAST_GAIN."""
+        return self.gains[0] if self.gains and self.gains[0].gain >= LEAST_GAIN else None
+
+    @property
+    def best_setting(self) -> Gain | None:
+        """The largest gain that a change of the machine, the mapping or the batch brings, the layer left as it is."""
+        return next((gain for gain in self.gains if gain.relaxation.per != "MAC" and gain.gain >= LEAST_GAIN), None)
+
+    @property
+    def limit(self) -> str | None:
+        """What bounds the layer: what `most` relieves."""
+        return self.most.relaxation.limit if self.most else None
+
+    @property
+    def main_state(self) -> str:
+        """Busy, if the array mostly is, or more than anything else where that is the point; else its largest stall."""
+        states = dict(self.layer.units["systolic_array"])
+        busy = states.pop("busy")
+        stall = max(states, key=lambda state: states[state])
+        to_the_point = busy >= states[stall] and self.limit in POINTS_TO["busy"]
+        return "busy" if to_the_point or busy >= MOSTLY * self.layer.cycles else stall
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the split of the array's cycles points to the same thing as the gains."""
+        return self.limit is None or self.limit in POINTS_TO[self.main_state]
+
+
+def find_bottleneck(case: Case, lowering: str, watch: Watch) -> Bottleneck:
+    """Time the layer as it is, and relaxed in every way that applies.
+
+    Raises:
+        InputError: unknown lowering, or the layer as it is cannot be simulated. That a relaxed one cannot is recorded.
+    """
+    before = _timed(case, lowering)
+    wanted = relaxations(case)
+    outcomes: list[Gain | Untried | None] = []
+    for number, relaxation in enumerate(wanted):
+        watch(number, relaxation.name)
+        outcomes.append(_tried(relaxation, case, before, lowering))
+    if not any(isinstance(outcome, Gain) and outcome.helps_as_it_is for outcome in outcomes):
+        outcomes.append(_tried(LARGER, case, before, lowering))
+    gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
+    untried = tuple(each for each in outcomes if isinstance(each, Untried))
+    plan, program = LOWERINGS[lowering](case.layer, case.batch, case.hardware)
+    log = event.logged(program, case.hardware, event.ports_of(case.hardware))
+    phases = phases_of(log, before.units["systolic_array"], case.hardware.lanes)
+    return Bottleneck(case, lowering, plan, before, phases, _attributed(gains), untried)
+
+
+def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
+    """Where more input gains the most, whatever it relieves: it shares loads, traffic and the layer's ends alike."""
+    if not gains or gains[0].relaxation.limit != "input":
+        return tuple(gains)
+    most, *others = gains
+    resource = next(gain for gain in others if gain.relaxation.per == "layer")
+    if resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
+        most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
+    return (most, *others)
+
+
+def _tried(relaxation: Relaxation, case: Case, before: LayerResult, lowering: str) -> Gain | Untried | None:
+    """What it gains, or why that cannot be found out; None where there is nothing to relax."""
+    try:
+        relaxed = relaxation.change(case)
+        if relaxed is None:
+            return None
+        after = _timed(relaxed.case, lowering)
+    except InputError as error:
+        return Untried(relaxation, error.problems[0].message)
+    gain = (before.cycles * after.macs) / (after.cycles * before.macs)
+    return Gain(relaxation, relaxed.how, after.cycles, after.macs, gain)
+
+
+def _timed(case: Case, lowering: str) -> LayerResult:
+    work = Workload("explained", case.batch, (case.layer,))
+    return simulate(work, case.hardware, lowering=lowering, check=False).layers[0]

@@ -1,0 +1,105 @@
+"""Points taken apart into jobs, each shape of a layer once, and put together again from what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.result.records import LayerResult
+from tpusim.study.sweep.job import Finding, Job, Layer
+from tpusim.study.sweep.spec import Point
+
+Layers = tuple[LayerResult, ...]
+Whole = tuple[str, Point, Layers | str]
+"""A point under its key, with its layers in network order, or why it cannot be simulated."""
+
+_JOBS_A_WORKER = 8
+"""At least as many: what the last jobs leave idle is at most an eighth of a worker's time."""
+_MACS_OF_A_LAYER = 100_000
+"""What a layer costs before its first pass, as multiplications of one PE."""
+
+
+@dataclass
+class _Place:
+    """One machine and batch: who waits for which shape, and what is known."""
+
+    waiting: dict[Layer, list[str]] = field(default_factory=dict)
+    found: dict[Layer, Finding] = field(default_factory=dict)
+
+
+class Assembly:
+    """The points of a run by key, on their way."""
+
+    def __init__(self, points: Mapping[str, Point]) -> None:
+        self._points = points
+        self._places: dict[tuple[Hardware, int], _Place] = {}
+        self._left: dict[str, int] = {}
+        self._new: list[Job] = []
+        for key, point in points.items():
+            self._take_apart(key, point)
+
+    def jobs(self, workers: int) -> list[Job]:
+        """Every shape on every machine once; long points first, and cut up when there are few for `workers`."""
+        weighed = sorted(((weight(job), job) for job in self._new), key=lambda pair: -pair[0])
+        limit = sum(weight for weight, _ in weighed) / (_JOBS_A_WORKER * workers)
+        return [piece for _, job in weighed for piece in _pieces(job, limit)]
+
+    def add(self, job: Job, findings: Sequence[Finding]) -> Iterator[Whole]:
+        """Take in what came of a job; gives the points that are complete now."""
+        place = self._places[job.hardware, job.batch]
+        for layer, finding in zip(job.layers, findings, strict=True):
+            place.found[_shape(layer)] = finding
+            for key in place.waiting.pop(_shape(layer)):
+                self._left[key] -= 1
+                if not self._left[key]:
+                    yield key, self._points[key], _together(self._points[key], place.found)
+        if not place.waiting:
+            del self._places[job.hardware, job.batch]
+
+    def _take_apart(self, key: str, point: Point) -> None:
+        batch = point.workload.batch
+        place = self._places.setdefault((point.hardware, batch), _Place())
+        shapes = {_shape(layer): layer for layer in reversed(point.workload.layers)}
+        new = [layer for shape, layer in reversed(shapes.items()) if shape not in place.waiting]
+        self._left[key] = len(shapes)
+        for shape in shapes:
+            place.waiting.setdefault(shape, []).append(key)
+        if new:
+            self._new.append(Job(point.hardware, batch, tuple(new)))
+
+
+def weight(job: Job) -> float:
+    """About how long a job takes, in no unit: the simulator's time goes with the passes, and they with MACs a PE."""
+    return sum(_weight(layer, job) for layer in job.layers)
+
+
+def _weight(layer: Layer, job: Job) -> float:
+    return layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER
+
+
+def _pieces(job: Job, limit: float) -> Iterator[Job]:
+    """The job in pieces of at most `limit`, or of one layer."""
+    piece: list[Layer] = []
+    room = limit
+    for layer in sorted(job.layers, key=lambda layer: -_weight(layer, job)):
+        if piece and _weight(layer, job) > room:
+            yield replace(job, layers=tuple(piece))
+            piece, room = [], limit
+        piece.append(layer)
+        room -= _weight(layer, job)
+    yield replace(job, layers=tuple(piece))
+
+
+def _together(point: Point, found: Mapping[Layer, Finding]) -> Layers | str:
+    layers = []
+    for layer in point.workload.layers:
+        finding = found[_shape(layer)]
+        if isinstance(finding, str):
+            return f"layer {layer.name}: {finding}"
+        layers.append(replace(finding, name=layer.name))
+    return tuple(layers)
+
+
+def _shape(layer: Layer) -> Layer:
+    return replace(layer, name="any")

@@ -1,0 +1,113 @@
+"""The axes of a sweep: what is varied, and the values it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.input.scalars import show, whole_number
+from tpusim.machines.tpu.description import hardware_paths
+
+Value = int | float | str | tuple[int, ...]
+Shown = int | float | str
+BATCH = "batch"
+LAYERS = "layers."
+
+_MOST_LISTED = 100_000
+_FIELDS = (
+    "in_channels", "in_height", "in_width", "out_channels", "kernel", "stride", "padding", "dilation", "groups",
+    "m", "n", "k",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`name` as it was written; `paths` are the fields that all take the same one of `values`."""
+
+    name: str
+    paths: tuple[str, ...]
+    values: Sequence[Value]
+
+    @property
+    def shown(self) -> Sequence[Shown]:
+        """The values as tables show them."""
+        return self.values if isinstance(self.values, range) else tuple(map(shown, self.values))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether neighbouring values are alike: numbers and quantities, as opposed to words."""
+        return all(not isinstance(value, str) or value[:1].isdigit() for value in self.values[:_MOST_LISTED])
+
+    @classmethod
+    def parse(cls, name: str, values: object) -> Axis:
+        """`array.rows`, `layers.conv1.kernel`, `batch`, or several with commas between them.
+
+        Raises:
+            InputError: no such field, or no values.
+        """
+        paths = tuple(path.strip() for path in name.split(","))
+        for path in paths:
+            _check(path)
+        if len(set(paths)) < len(paths):
+            raise InputError(f"names {next(path for path in paths if paths.count(path) > 1)} twice; name it once")
+        return cls(name, paths, _expanded(values))
+
+
+def shown(value: Value) -> Shown:
+    """As a table shows it: a pair as [3, 1]."""
+    return show(list(value)) if isinstance(value, tuple) else value
+
+
+def _check(path: str) -> None:
+    known = (*(each for each in hardware_paths() if each != "name"), BATCH)
+    if path in ("workload", "workloads"):
+        raise InputError("workloads are no axis; list them: workloads: [vgg16, resnet50]")
+    if path.startswith(LAYERS):
+        _, _, field = path.rpartition(".")
+        if path.count(".") < 2 or field not in _FIELDS:
+            hint = did_you_mean(field, _FIELDS) or ";"
+            fields = ", ".join(_FIELDS)
+            raise InputError(f"{show(path)} is no field of a layer{hint} write layers.NAME.FIELD, fields: {fields}")
+    elif path not in known:
+        hint = did_you_mean(path, known) or ";"
+        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(known)}, layers.NAME.FIELD")
+
+
+def _expanded(values: object) -> Sequence[Value]:
+    """[a, b, ...], {range: [first, last, step]} or {powers_of_two: [first, last]}."""
+    if isinstance(values, list) and values:
+        return tuple(dict.fromkeys(_value(each, values) for each in values))
+    if isinstance(values, Mapping) and len(values) == 1:
+        ((kind, limits),) = values.items()
+        if kind in ("range", "powers_of_two") and isinstance(limits, list):
+            return _range(limits) if kind == "range" else _powers(limits)
+    what = "an empty list" if values == [] else show(values)
+    raise InputError(
+        f"{what} is no axis; write a list, {{range: [first, last, step]}} or {{powers_of_two: [first, last]}}"
+    )
+
+
+def _value(value: object, values: object) -> Value:
+    if isinstance(value, list) and len(value) == 2 and all(type(each) is int for each in value):
+        return (value[0], value[1])
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InputError(f"{show(values)} is not a list of numbers, quantities and pairs; {show(value)} is none")
+    return value
+
+
+def _range(limits: list[object]) -> Sequence[Value]:
+    numbers = [whole_number(limit, 0, 2**40) for limit in limits]
+    if len(numbers) not in (2, 3) or numbers[1] < numbers[0] or 0 in numbers[2:]:
+        raise InputError(f"range: {show(limits)}; write [first, last] or [first, last, step], the last included")
+    first, last, step = (*numbers, 1)[:3]
+    # Not written out: a range may be longer than memory holds, and is then refused with its length.
+    return range(first, last + 1, step)
+
+
+def _powers(limits: list[object]) -> Sequence[Value]:
+    numbers = [whole_number(limit, 1, 2**40) for limit in limits]
+    if len(numbers) != 2 or numbers[1] < numbers[0] or any(number & (number - 1) for number in numbers):
+        raise InputError(f"powers_of_two: {show(limits)}; write [first, last], both powers of two")
+    first, last = numbers
+    return tuple(first << shift for shift in range((last // first).bit_length()))

@@ -1,0 +1,187 @@
+"""The jobs of a sweep on a Dask cluster. Needs the extra `cluster`; imported only when somebody asks for it."""
+
+# Dask has types for some of its methods only.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import re
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from itertools import islice
+from socket import gethostname
+from typing import Any, cast
+
+from distributed import Client, Future, KilledWorker
+from distributed.core import rpc
+
+from tpusim.base.errors import InputError, TpusimError
+from tpusim.study.sweep.executor import Done
+from tpusim.study.sweep.job import Finding, Job, simulated
+from tpusim.study.sweep.store import model_version
+
+_LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application")
+_ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})")
+_CONNECT_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_ALONE_SECONDS = 60.0
+"""Without any worker for so long, a sweep ends."""
+_UNDER_WAY = 1000
+"""Jobs at the scheduler at a time: enough for any cluster, and little memory for any sweep."""
+_DEATHS = 5
+"""A job fails when Dask gave it up so often, each time after several workers had died with it."""
+
+_INSTALL = "install there the version that is on this computer"
+_GONE = "the scheduler of the cluster is gone"
+
+
+class Cluster:
+    """A scheduler at `tcp://HOST:PORT`, and whatever workers it has, now or later."""
+
+    def __init__(self, address: str) -> None:
+        """Raises InputError when that is no address, or no scheduler answers there."""
+        match = _ADDRESS.fullmatch(address)
+        if match is None or not 0 < int(match[2]) < 65536:
+            raise InputError(f"--cluster {address}: is no address of a Dask scheduler; write tcp://HOST:PORT")
+        self._address = address
+        # Dask tells of lost connections and workers at length; what matters of it is said here in a line.
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        _find_scheduler(address)
+        self._client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._client.close(timeout=_CONNECT_SECONDS)
+
+    @property
+    def workers(self) -> int:
+        """Threads of all workers at the moment."""
+        return sum(self._client.nthreads().values())
+
+    def wait_for_workers(self, seconds: float) -> None:
+        """Raises InputError when nobody joins."""
+        try:
+            self._client.wait_for_workers(1, timeout=seconds)
+        except TimeoutError:
+            start = f"start some with: dask worker {self._address}"
+            raise InputError(f"--cluster {self._address}: no worker has joined the scheduler; {start}") from None
+
+    def check_workers(self) -> None:
+        """Raises InputError when a worker cannot simulate, or would simulate another model than this computer."""
+        for worker, found in self._client.run(model_version, on_error="return").items():
+            if isinstance(found, BaseException):
+                raise InputError(f"worker {worker} cannot use tpusim ({found}); {_INSTALL}")
+            _same_model(found, f"worker {worker}")
+
+    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
+        """See Executor. A job that was lost with its worker is done again by another."""
+        waiting = iter(jobs)
+        window = _Window(self._client)
+        try:
+            for job in islice(waiting, _UNDER_WAY):
+                window.submit(job)
+            while window:
+                done = window.next()
+                for job in islice(waiting, 1):
+                    window.submit(job)
+                yield done
+        finally:
+            window.cancel()
+
+
+def _find_scheduler(address: str) -> None:
+    """Raises InputError when none answers in time. Client() waits for ever where something else listens."""
+
+    async def identity() -> Mapping[str, Any]:
+        async with rpc(address, timeout=_CONNECT_SECONDS) as there:
+            return cast(Mapping[str, Any], await there.identity())
+
+    try:
+        found = asyncio.run(asyncio.wait_for(identity(), _CONNECT_SECONDS))["type"]
+    except (OSError, TimeoutError):
+        raise InputError(f"--cluster {address}: no Dask scheduler answers there; start one: dask scheduler") from None
+    if found != "Scheduler":
+        raise InputError(f"--cluster {address}: is a {found.lower()} of Dask; give the address of its scheduler")
+
+
+class _Window:
+    """The jobs that the scheduler has."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._jobs: dict[object, tuple[Future[Any], Job]] = {}
+        self._finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+        self._given_up: Counter[Job] = Counter()
+        self._alone_since: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def submit(self, job: Job) -> None:
+        """Hand a job to the scheduler."""
+        future = self._client.submit(_simulated, job, model_version(), pure=False)
+        self._jobs[future.key] = future, job
+        future.add_done_callback(self._finished.put)
+
+    def next(self) -> Done:
+        """Wait for a job. Raises TpusimError when no more will come."""
+        while True:
+            future = self._next_future()
+            _, job = self._jobs.pop(future.key)
+            try:
+                return job, future.result()
+            except KilledWorker:
+                self._given_up[job] += 1
+                if self._given_up[job] >= _DEATHS:
+                    return job, ["every worker that tried it died, perhaps for lack of memory"] * len(job.layers)
+                self.submit(job)
+            except (CancelledError, OSError):
+                raise TpusimError(_GONE) from None
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError(f"a worker cannot do its job ({type(error).__name__}: {error}); {_INSTALL}") from None
+
+    def cancel(self) -> None:
+        """Take back what is not done."""
+        if self._jobs and self._client.status == "running":
+            with suppress(OSError, CancelledError):
+                self._client.cancel([future for future, _ in self._jobs.values()], force=True)
+
+    def _next_future(self) -> Future[Any]:
+        while True:
+            try:
+                return self._finished.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                self._look_after()
+
+    def _look_after(self) -> None:
+        if self._client.status != "running":
+            raise TpusimError(_GONE)
+        if self._client.nthreads():
+            self._alone_since = None
+            return
+        self._alone_since = self._alone_since or time.monotonic()
+        if time.monotonic() - self._alone_since > _ALONE_SECONDS:
+            raise TpusimError(f"the cluster has had no worker for {_ALONE_SECONDS:g} seconds")
+
+
+def _simulated(job: Job, model: str) -> Sequence[Finding]:
+    """Runs on a worker, which may have joined after the others were checked."""
+    _same_model(model, f"worker {gethostname()}")
+    return simulated(job)
+
+
+def _same_model(model: str, who: str) -> None:
+    if model != model_version():
+        raise InputError(f"{who} has another version of tpusim; {_INSTALL}")

@@ -1,0 +1,84 @@
+"""The columns of a sweep's points that can be compared, and which way is better."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.input.scalars import show
+from tpusim.machines.tpu.description import Hardware
+from tpusim.result.records import STALL_CAUSES
+
+MINIMIZE, MAXIMIZE = "minimize", "maximize"
+
+COSTS = ("pes", "lanes", "sram_bytes", "hbm_bytes_per_s")
+"""What a machine is made of; known without a simulation."""
+
+DIRECTIONS: Mapping[str, str | None] = {
+    "time_us": MINIMIZE,
+    "cycles": MINIMIZE,
+    "tflops": MAXIMIZE,
+    "pe_utilization": MAXIMIZE,
+    "mapping_efficiency": MAXIMIZE,
+    "port_idle_ratio": None,
+    "hbm_read_bytes": MINIMIZE,
+    "hbm_write_bytes": MINIMIZE,
+    **{f"{cause}_cycles": MINIMIZE for cause in STALL_CAUSES},
+    **dict.fromkeys(("reads", "writes", "peak_bytes"), MINIMIZE),
+    "passes": MINIMIZE,
+    "ideal_cycles": MINIMIZE,
+    "macs": None,
+    **dict.fromkeys(COSTS, MINIMIZE),
+}
+"""The better direction of each column; None where it depends on the question."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A column and which way is better."""
+
+    column: str
+    minimize: bool
+
+    def cost(self, value: float) -> float:
+        """`value` turned so that less is better."""
+        return value if self.minimize else -value
+
+    def __str__(self) -> str:
+        return f"{'least' if self.minimize else 'most'} {self.column}"
+
+
+def costs(hardware: Hardware) -> dict[str, int]:
+    """COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM."""
+    sram = hardware.vector_memory.capacity_bytes * hardware.lanes
+    return dict(zip(COSTS, (hardware.pes, hardware.lanes, sram, hardware.hbm.bandwidth_bytes_per_s), strict=True))
+
+
+def goals_of(given: object, numeric_axes: Collection[str], least: int, most: int) -> tuple[Goal, ...]:
+    """`[time_us, pes]`, or a mapping of columns to minimize or maximize, as goals.
+
+    Raises:
+        InputError: too few or too many, an unknown column, or one without a direction of its own.
+    """
+    example = "write e.g. [time_us, pes], or {time_us: minimize, tflops: maximize}"
+    pairs = dict.fromkeys(given) if isinstance(given, list) and all(isinstance(c, str) for c in given) else given
+    if not isinstance(pairs, Mapping):
+        raise InputError(f"{show(given)} is no list of columns; {example}")
+    if not least <= len(pairs) <= most:
+        raise InputError(f"{len(pairs)} different columns; give {least} to {most}, {example}")
+    return tuple(_goal(column, direction, numeric_axes) for column, direction in pairs.items())
+
+
+def _goal(column: str, direction: object, numeric_axes: Collection[str]) -> Goal:
+    known = (*DIRECTIONS, *numeric_axes)
+    if column not in known:
+        hint = did_you_mean(column, known) or ";"
+        raise InputError(f"no column {show(column)}{hint} columns: {', '.join(known)}")
+    if direction is None:
+        direction = DIRECTIONS.get(column)
+        if direction is None:
+            raise InputError(f"{column} is not better one way for everybody; write {{{column}: minimize}} or maximize")
+    if direction not in (MINIMIZE, MAXIMIZE):
+        raise InputError(f"{column}: {show(direction)} is not allowed; write {MINIMIZE} or {MAXIMIZE}")
+    return Goal(column, direction == MINIMIZE)

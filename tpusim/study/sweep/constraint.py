@@ -1,0 +1,165 @@
+"""Conditions on a machine, as a sweep's `where` states them: "vector_memory.capacity * lanes == 32 MiB"."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import CodeType
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+from tpusim.input.fields import Choice, Name, Quantity
+from tpusim.machines.tpu.description import Hardware, hardware_paths
+
+_UNITS = {suffix: unit for unit in (BANDWIDTH, FREQUENCY, SIZE, TIME) for suffix in unit.scales}
+_QUANTITY = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?![\w/])")
+_PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_ALLOWED = (
+    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult,
+    ast.Div, ast.FloorDiv, ast.Mod, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Name,
+    ast.Load, ast.Constant,
+)  # fmt: skip
+_WORDS = ("and", "or", "not")
+_EXTRA = ("lanes", "pes", "batch")
+_LONGEST = 1000
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """`text` as it was written; sizes, rates, frequencies and times count base units."""
+
+    text: str
+
+    def holds(self, hardware: Hardware, batch: int) -> bool:
+        """Whether a machine and a batch satisfy it. Raises InputError for sums of texts, and division by zero."""
+        code, names = _compiled(self.text)
+        values = {name: batch if path == ("batch",) else _value(hardware, path) for name, path in names.items()}
+        try:
+            return bool(eval(code, {"__builtins__": {}}, values))
+        except (TypeError, ZeroDivisionError, OverflowError) as error:
+            raise InputError(f"where: {self.text!r} cannot be worked out ({error})") from None
+
+    @classmethod
+    def parse(cls, text: object) -> Constraint:
+        """Raises InputError that says which name or construct is wrong."""
+        if not isinstance(text, str) or not text.strip():
+            raise InputError("a condition is text such as vector_memory.capacity * lanes == 32 MiB")
+        if len(text) > _LONGEST:
+            raise InputError(f"a condition has at most {_LONGEST} characters; this has {len(text)}")
+        known = _known()
+        for path in _PATH.findall(_QUANTITY.sub("0", text)):
+            if path not in known and path not in _WORDS:
+                raise InputError(_no_field(path))
+        try:
+            tree = ast.parse(_python(text), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise InputError(f"{text!r} is not a condition; write e.g. array.rows == array.cols") from None
+        if not all(map(_is_allowed, ast.walk(tree))) or not _is_condition(tree.body):
+            raise InputError(f"{text!r} is not a condition; write comparisons of sums and products, e.g. lanes <= 256")
+        if wrong := _clash(text):
+            raise InputError(f"{text!r} makes no sense: {wrong}")
+        return cls(text)
+
+
+def _no_field(path: str) -> str:
+    known = _known()
+    if path in hardware_paths():
+        return f"{path!r} is no single number; a condition compares {', '.join(known)}"
+    return f"no field {path!r}{did_you_mean(path, known) or ';'} fields: {', '.join(known)}"
+
+
+def _is_condition(node: ast.AST) -> bool:
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_condition, node.values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _is_condition(node.operand)
+    return isinstance(node, ast.Compare)
+
+
+def _is_allowed(node: ast.AST) -> bool:
+    return isinstance(node, _ALLOWED) and (not isinstance(node, ast.Constant) or type(node.value) in (int, float))
+
+
+@cache
+def _fields() -> dict[str, tuple[Path, FieldInfo]]:
+    """By path, in the order of a machine's description: attributes and field of everything that is a number."""
+    found: dict[str, tuple[Path, FieldInfo]] = {}
+    for name, info in Hardware.model_fields.items():
+        section = getattr(info.annotation, "model_fields", None)
+        for key, field in ({name: info} if section is None else section).items():
+            path = field.serialization_alias or key
+            if not any(map(_is_word, field.metadata)):
+                found[path if section is None else f"{name}.{path}"] = (key,) if section is None else (name, key), field
+    return found
+
+
+def _is_word(kind: object) -> bool:
+    return isinstance(kind, Name) or (isinstance(kind, Choice) and not kind.most)
+
+
+@cache
+def _known() -> dict[str, Path]:
+    """What a condition may name, with the attributes that lead to it."""
+    return {path: attributes for path, (attributes, _) in _fields().items()} | {name: (name,) for name in _EXTRA}
+
+
+@cache
+def _compiled(text: str) -> tuple[CodeType, Mapping[str, Path]]:
+    """The code, and the attributes of a machine behind each name in it."""
+    code = compile(_python(text), "where", "eval")
+    paths = {_names(path): attributes for path, attributes in _known().items()}
+    return code, {name: paths[name] for name in code.co_names}
+
+
+def _python(text: str) -> str:
+    """Quantities as whole numbers, dots of paths as underscores."""
+    return _names(_QUANTITY.sub(lambda match: str(_UNITS[match[2]].parse(match[0])), text))
+
+
+def _names(text: str) -> str:
+    return _PATH.sub(lambda match: match[0].replace(".", "__"), text)
+
+
+def _value(hardware: Hardware, path: Path) -> Any:
+    value: Any = hardware
+    for name in path:
+        value = getattr(value, name)
+    return value
+
+
+def _clash(text: str) -> str:
+    """Why two sides can never be compared, such as bytes and bytes/s; empty when they can."""
+    tree = ast.parse(_names(_QUANTITY.sub(lambda match: f"unit_{match[2].replace('/', '_per_')}", text)), mode="eval")
+    bases = {f"unit_{suffix.replace('/', '_per_')}": unit.base for suffix, unit in _UNITS.items()}
+    for path, (_, field) in _fields().items():
+        bases |= {_names(path): each.unit.base for each in field.metadata if isinstance(each, Quantity)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [base for side in (node.left, *node.comparators) if (base := _base(side, bases))]
+            if len(set(sides)) > 1:
+                return f"it compares {sides[0]} with {next(base for base in sides if base != sides[0])}"
+    return ""
+
+
+def _base(node: ast.AST, bases: Mapping[str, str]) -> str:
+    """The unit of an expression that has one for certain; a plain number, and a product of units, have none."""
+    if isinstance(node, ast.Name):
+        return bases.get(node.id, "")
+    if isinstance(node, ast.UnaryOp):
+        return _base(node.operand, bases)
+    if not isinstance(node, ast.BinOp):
+        return ""
+    left, right = _base(node.left, bases), _base(node.right, bases)
+    if isinstance(node.op, ast.Add | ast.Sub):
+        return left or right
+    if isinstance(node.op, ast.Mult):
+        return "" if left and right else left or right
+    return "" if right else left

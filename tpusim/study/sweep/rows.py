@@ -1,0 +1,35 @@
+"""A sweep's points as rows: what the tables, the files and the pictures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tpusim.study.sweep.column import costs
+from tpusim.study.sweep.pareto import front_of
+from tpusim.study.sweep.space import Point
+from tpusim.study.sweep.spec import Sweep
+from tpusim.study.sweep.store import Store
+
+Row = dict[str, Any]
+
+
+def row_of(store: Store, point: Point, key: str) -> Row:
+    """Every column of a stored point, what its machine is made of, and its axes."""
+    return rows_of_points(store, [(point, key)])[0]
+
+
+def rows_of_points(store: Store, points: Sequence[tuple[Point, str]]) -> list[Row]:
+    """The same of many."""
+    found = store.points([key for _, key in points])
+    return [
+        {**row, **costs(point.hardware), **dict(point.settings)} for (point, _), row in zip(points, found, strict=True)
+    ]
+
+
+def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[Row]:
+    """A row a point, in order; where the sweep has goals, `pareto` tells which are on the front of their workload."""
+    rows = rows_of_points(store, points)
+    if sweep.goals:
+        rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]
+    return rows

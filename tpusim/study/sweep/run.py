@@ -1,0 +1,65 @@
+"""Run what is missing of a sweep, and keep every point as soon as it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from tpusim.study.sweep.assembly import Assembly, weight
+from tpusim.study.sweep.executor import Executor
+from tpusim.study.sweep.spec import Point, Sweep
+from tpusim.study.sweep.store import Store, key_of
+
+LOWERING = "channel_first"
+Progress = Callable[[int, str, float], None]
+"""Told after every job: points done, the workload at hand, and the share of the work that is done, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The keys of a sweep's points in order, and how many were there already, were computed, or failed."""
+
+    points: tuple[tuple[Point, str], ...]
+    reused: int
+    computed: int
+    failed: int
+
+
+def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:
+    """Every point with its key in the store."""
+    return tuple((point, key_of(point.workload, point.hardware, LOWERING)) for point in sweep.points)
+
+
+def run_sweep(
+    points: Sequence[tuple[Point, str]], store: Store, executor: Executor, fresh: bool, progress: Progress
+) -> Outcome:
+    """Simulate timing alone. A point that fails is stored with its error and does not stop the rest.
+
+    Raises:
+        InputError: the store cannot be written.
+        TpusimError: the executor can do no more. In both cases the points finished until then are in the store.
+    """
+    wanted = missing(points, store, fresh)
+    assembly = Assembly(wanted)
+    jobs = assembly.jobs(executor.workers)
+    everything, behind = sum(map(weight, jobs)), 0.0
+    done = failed = 0
+    name = ""
+    with closing(executor.outcomes(jobs)) as outcomes:
+        for job, findings in outcomes:
+            for key, point, finding in assembly.add(job, findings):
+                name = point.workload.name
+                done += 1
+                failed += isinstance(finding, str)
+                store.save(key, point.workload, point.hardware, finding)
+            behind += weight(job)
+            progress(done, name, behind / everything)
+    return Outcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
+
+
+def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> dict[str, Point]:
+    """The points that a run would compute, by key, each once."""
+    wanted = {key: point for point, key in points}
+    there = set() if fresh else store.done(wanted)
+    return {key: point for key, point in wanted.items() if key not in there}

@@ -1,0 +1,157 @@
+"""Search a space too large for a grid: Optuna proposes points, the executor and the store of every sweep do them."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from functools import partial
+from random import Random
+from typing import Any
+
+from tpusim.base.errors import InputError
+from tpusim.base.extras import need
+from tpusim.study.sweep.axis import Axis
+from tpusim.study.sweep.executor import Executor
+from tpusim.study.sweep.rows import row_of
+from tpusim.study.sweep.run import LOWERING, Outcome, Progress, run_sweep
+from tpusim.study.sweep.space import Point, Space
+from tpusim.study.sweep.spec import Search, Sweep
+from tpusim.study.sweep.store import Store, key_of
+
+_MOST_PROPOSED = 20
+"""Proposals without a new point in a row; then a random point is taken."""
+_MOST_DRAWN = 20_000
+
+Keyed = tuple[Point, str]
+Trial = Any
+"""Of Optuna, which is imported only when somebody searches."""
+
+
+def need_optuna() -> None:
+    """Search is an extra. Raises InputError when Optuna cannot be imported; says how to install it."""
+    need("mode: search", "Optuna", "optuna")
+
+
+def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> Outcome:
+    """Simulate `budget` different points, or as many as are found, in the order in which they were asked for.
+
+    The points are a matter of the sweep and its seed alone, not of the executor: always `at_once` are asked for, and
+    told in that order. Those in the store already are not simulated again.
+
+    Raises:
+        InputError: Optuna cannot be imported, or the sweep is no search.
+    """
+    if sweep.search is None:
+        raise InputError(f"{sweep.name} is no search; add mode: search and search: to the file")
+    need_optuna()
+    walk, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0
+    while batch := walk.ask():
+        told = partial(_after, len(walk.tried) - len(batch), sweep.search.budget, progress)
+        part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, told)
+        reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
+        for trial, (point, key) in batch:
+            walk.tell(trial, key, _values(store, key, point, sweep.search))
+    return Outcome(tuple(walk.tried.values()), reused, computed, failed)
+
+
+def _after(before: int, budget: int, progress: Progress, done: int, name: str, share: float) -> None:
+    progress(before + done, name, (before + done) / budget)
+
+
+class _Walk:
+    """An Optuna study over the indices of the axes' values."""
+
+    def __init__(self, search: Search, space: Space) -> None:
+        self.tried: dict[str, Keyed] = {}
+        self._search, self._space = search, space
+        self._random = Random(search.seed)
+        self._values: dict[str, list[float] | None] = {}
+        self._study = _study(search)
+        self._distributions = {axis.name: _distribution(axis) for axis in space.axes}
+
+    def ask(self) -> list[tuple[Trial, Keyed]]:
+        """The next points, each new; none when the budget is spent or no new point was found."""
+        wanted = min(self._search.at_once, self._search.budget - len(self.tried))
+        found: list[tuple[Trial, Keyed]] = []
+        while len(found) < wanted and (new := self._new()):
+            found.append(new)
+            self.tried[new[1][1]] = new[1]
+        return found
+
+    def tell(self, trial: Trial, key: str, values: list[float] | None) -> None:
+        """`values` of the objectives, or None for a point that failed."""
+        self._values[key] = values
+        self._tell(trial, values)
+
+    def _new(self) -> tuple[Trial, Keyed] | None:
+        for _ in range(_MOST_PROPOSED):
+            if found := self._proposed():
+                return found
+        if self._draw():
+            return self._proposed()
+        return None
+
+    def _proposed(self) -> tuple[Trial, Keyed] | None:
+        """A proposal that is a new point; any other is told at once, so that the sampler goes on."""
+        trial = self._study.ask(self._distributions)
+        keyed = self._keyed([trial.params[axis.name] for axis in self._space.axes])
+        if keyed is None or keyed[1] in self.tried:
+            self._tell(trial, self._values.get(keyed[1]) if keyed else None)
+            return None
+        return trial, keyed
+
+    def _draw(self) -> bool:
+        """Have a random new point proposed next, if one is found."""
+        for _ in range(_MOST_DRAWN):
+            indices = [self._random.randrange(len(axis.values)) for axis in self._space.axes]
+            keyed = self._keyed(indices)
+            if keyed and keyed[1] not in self.tried:
+                names = [axis.name for axis in self._space.axes]
+                self._study.enqueue_trial(dict(zip(names, indices, strict=True)))
+                return True
+        return False
+
+    def _keyed(self, indices: list[int]) -> Keyed | None:
+        """The point, or None where there is no such machine or a constraint rules it out."""
+        axes = zip(self._space.axes, indices, strict=True)
+        try:
+            points = self._space.points(tuple(axis.values[index] for axis, index in axes))
+        except InputError:
+            return None
+        return (points[0], key_of(points[0].workload, points[0].hardware, LOWERING)) if points else None
+
+    def _tell(self, trial: Trial, values: list[float] | None) -> None:
+        from optuna.trial import TrialState
+
+        if values is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, values)
+
+
+def _study(search: Search) -> Any:
+    import optuna
+    from optuna.study import StudyDirection
+
+    # It logs every trial, and warns that constant_liar, which spreads points asked for together, may yet change.
+    logging.getLogger("optuna").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
+    directions = [StudyDirection.MINIMIZE if goal.minimize else StudyDirection.MAXIMIZE for goal in search.objectives]
+    return optuna.create_study(sampler=sampler, directions=directions)
+
+
+def _distribution(axis: Axis) -> Any:
+    """Over indices: of numbers in their order, where neighbours are alike; of words without one."""
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    count = len(axis.values)
+    return IntDistribution(0, count - 1) if axis.ordered else CategoricalDistribution(range(count))
+
+
+def _values(store: Store, key: str, point: Point, search: Search) -> list[float] | None:
+    row = row_of(store, point, key)
+    if row["error"]:
+        return None
+    return [float(row[goal.column]) for goal in search.objectives]

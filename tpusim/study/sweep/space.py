@@ -1,0 +1,206 @@
+"""From one value an axis to the points they make, quickly: what is the same is built once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from math import prod
+from typing import Any
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.input.document import Document
+from tpusim.input.scalars import show, whole_number
+from tpusim.machines.tpu.description import Hardware
+from tpusim.network.workload import MOST_IMAGES, Layer, Workload, read_layer, workload_of
+from tpusim.study.sweep.axis import BATCH, LAYERS, Axis, Shown, Value, shown
+from tpusim.study.sweep.constraint import Constraint
+
+Values = tuple[Value, ...]
+Settings = tuple[tuple[str, Shown], ...]
+TOGETHER = " (at "
+"""Begins the end of a message that says what was set together."""
+
+Field = tuple[str, int]
+"""A path or the key of a layer, and the axis that sets it."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One machine and one workload; `settings` are (axis, value) in the order of the axes."""
+
+    workload: Workload
+    settings: Settings
+    hardware: Hardware
+
+
+class Space:
+    """Every combination of the axes' values, over one machine and some workloads.
+
+    Raises:
+        InputError: an axis names a layer that a workload does not have.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        hardware: Hardware,
+        workloads: Sequence[Document],
+        batch: int,
+        where: Sequence[Constraint],
+    ) -> None:
+        self.axes = tuple(axes)
+        self._where = tuple(where)
+        self._batch = batch
+        self._machines = _Machines(hardware, self.axes)
+        self._networks = [_Network(document, self.axes) for document in workloads]
+        fields = [(path, index) for index, axis in enumerate(self.axes) for path in axis.paths]
+        self._batch_axis = next((index for path, index in fields if path == BATCH), None)
+
+    @property
+    def size(self) -> int:
+        """Combinations, before constraints and without the workloads."""
+        return prod(len(axis.values) for axis in self.axes)
+
+    def points(self, values: Values) -> tuple[Point, ...]:
+        """One a workload, in their order; none when a constraint rules the combination out.
+
+        Raises:
+            InputError: no such machine or layer exists; `where` of its problems is the name of an axis, or None.
+        """
+        batch = self._batch_of(values)
+        hardware = self._machines.of(values)
+        if not all(each.holds(hardware, batch) for each in self._where):
+            return ()
+        settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
+        return tuple(Point(network.of(values, batch), settings, hardware) for network in self._networks)
+
+    def _batch_of(self, values: Values) -> int:
+        if self._batch_axis is None:
+            return self._batch
+        try:
+            return whole_number(values[self._batch_axis], 1, MOST_IMAGES)
+        except InputError as error:
+            raise InputError(Problem(str(error), self.axes[self._batch_axis].name)) from None
+
+
+class _Machines:
+    """Sections that no axis couples are built apart, and each of their settings once."""
+
+    def __init__(self, base: Hardware, axes: Sequence[Axis]) -> None:
+        self._base, self._axes = base, axes
+        self._plain = _attributes(base)
+        self._changes: dict[tuple[object, ...], Mapping[str, Any]] = {}
+        sections: dict[str, list[Field]] = defaultdict(list)
+        for index, axis in enumerate(axes):
+            for path in axis.paths:
+                if path != BATCH and not path.startswith(LAYERS):
+                    sections[_section(path)].append((path, index))
+        self._sections = [tuple(fields) for fields in sections.values()]
+
+    def of(self, values: Values) -> Hardware:
+        changes: dict[str, Any] = {}
+        for fields in self._sections:
+            changes |= self._changed(fields, values)
+        # The whole is validated once more, so that a rule across sections holds for points, too.
+        return Hardware.model_validate({**self._plain, **changes}) if changes else self._base
+
+    def _changed(self, fields: tuple[Field, ...], values: Values) -> Mapping[str, Any]:
+        key = (fields, *((type(values[index]), values[index]) for _, index in fields))
+        if key not in self._changes:
+            try:
+                hardware = self._base.with_overrides({path: values[index] for path, index in fields})
+            except InputError as error:
+                paths = {f"--set {path}={values[index]}": index for path, index in fields}
+                problems = [(each.message, paths.get(str(each.where)), each.where) for each in error.problems]
+                raise _impossible(problems, fields, self._axes, values) from None
+            attributes = _attributes(hardware).items()
+            self._changes[key] = {name: value for name, value in attributes if value != self._plain[name]}
+        return self._changes[key]
+
+
+class _Network:
+    """A workload some of whose layers change."""
+
+    def __init__(self, document: Document, axes: Sequence[Axis]) -> None:
+        self._document, self._axes = document, axes
+        self._known: dict[tuple[object, ...], Workload] = {}
+        layers: dict[int, list[Field]] = defaultdict(list)
+        for number, axis in enumerate(axes):
+            for path in axis.paths:
+                if path.startswith(LAYERS):
+                    for index in layers_of(document, path):
+                        layers[index].append((path.rpartition(".")[2], number))
+        self._layers = {index: tuple(fields) for index, fields in sorted(layers.items())}
+
+    def of(self, values: Values, batch: int) -> Workload:
+        used = (values[axis] for fields in self._layers.values() for _, axis in fields)
+        key = (batch, *((type(value), value) for value in used))
+        if key not in self._known:
+            self._known[key] = self._changed(values, batch) if self._layers else workload_of(self._document, batch)
+        return self._known[key]
+
+    def _changed(self, values: Values, batch: int) -> Workload:
+        plain = self._known.setdefault((batch,), workload_of(self._document, batch))
+        layers = list(plain.layers)
+        for index, fields in self._layers.items():
+            layers[index] = self._layer(index, fields, values, batch)
+        return replace(plain, layers=tuple(layers))
+
+    def _layer(self, index: int, fields: tuple[Field, ...], values: Values, batch: int) -> Layer:
+        entry = self._document.data["layers"][index]
+        given = {field: values[axis] for field, axis in fields}
+        changes = {field: list(value) if isinstance(value, tuple) else value for field, value in given.items()}
+        try:
+            return read_layer({**entry, **changes}, batch)
+        except InputError as error:
+            name, axes = f"layer {show(entry['name'])} of {self._document.data['name']}", dict(fields)
+            problems = [(f"{name}: {each.message}", axes.get(str(each.where)), None) for each in error.problems]
+            raise _impossible(problems, fields, self._axes, values) from None
+
+
+def layers_of(document: Document, path: str) -> tuple[int, ...]:
+    """Which layers of a sound file `layers.NAME.FIELD` means: the one of that name, or all that match the glob.
+
+    Raises:
+        InputError: none; says what the layers are called.
+    """
+    pattern, _, _ = path.removeprefix(LAYERS).rpartition(".")
+    names = [entry["name"] for entry in document.data["layers"]]
+    found = [index for index, name in enumerate(names) if name == pattern]
+    found = found or [index for index, name in enumerate(names) if fnmatchcase(name, pattern)]
+    if not found:
+        listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        hint = did_you_mean(pattern, names) or ";"
+        raise InputError(f"{document.data['name']} has no layer {show(pattern)}{hint} it has {listed}")
+    return tuple(found)
+
+
+def _section(path: str) -> str:
+    """What depends on nothing outside: `array.size` also sets the vector unit's ALUs."""
+    section = path.partition(".")[0]
+    return "array" if section == "vector_unit" else section
+
+
+def _attributes(hardware: Hardware) -> dict[str, Any]:
+    return {name: getattr(hardware, name) for name in type(hardware).model_fields}
+
+
+def _impossible(
+    problems: Sequence[tuple[str, int | None, str | None]], fields: Sequence[Field], axes: Sequence[Axis],
+    values: Values,
+) -> InputError:  # fmt: skip
+    """(message, axis at fault, place) of each, with what was set together where several axes meet."""
+    involved = dict.fromkeys(index for _, index in fields)
+    together = ", ".join(f"{axes[index].name}={shown(values[index])}" for index in involved)
+    return InputError(list(_placed(problems, axes, f"{TOGETHER}{together})" if len(involved) > 1 else "")))
+
+
+def _placed(
+    problems: Sequence[tuple[str, int | None, str | None]], axes: Sequence[Axis], together: str
+) -> Iterator[Problem]:
+    for message, index, where in problems:
+        if index is None and where:
+            message = f"{where.rpartition(' ')[2]}: {message}"
+        yield Problem(f"{message}{together}", axes[index].name if index is not None else None)

@@ -1,0 +1,221 @@
+"""Results of sweeps in SQLite: a row a point, a row a layer, keyed by all that a result depends on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tpusim.base.errors import InputError
+from tpusim.machines.tpu.description import Hardware
+from tpusim.network.workload import Workload
+from tpusim.result.records import STALL_CAUSES, LayerResult, Total, total_of
+
+FILE = "sweep.sqlite"
+
+_OWN: Mapping[str, type] = {
+    "macs": int, "passes": int, "cycles": int, "time_us": float, "ideal_cycles": int, "pe_utilization": float,
+    "mapping_efficiency": float, "tflops": float, "hbm_read_bytes": int, "hbm_write_bytes": int,
+}  # fmt: skip
+_STALLS: Mapping[str, type] = {f"{cause}_cycles": int for cause in STALL_CAUSES}
+_MEMORY: Mapping[str, type] = {"reads": int, "writes": int, "peak_bytes": int, "port_idle_ratio": float}
+FIGURES = {**_OWN, **_STALLS, **_MEMORY}
+"""Columns of a point's total and of each layer, and what they hold; the column `detail` holds the rest as JSON."""
+
+_APPLICATION = int.from_bytes(b"tpus")
+_VERSION = 2
+_SQL = {int: "INTEGER", float: "REAL"}
+_COLUMNS = ", ".join(f"{name} {_SQL[kind]}" for name, kind in FIGURES.items())
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS points (
+    key TEXT PRIMARY KEY, workload TEXT NOT NULL, batch INTEGER NOT NULL, hardware TEXT NOT NULL, error TEXT,
+    {_COLUMNS}, detail TEXT
+);
+CREATE INDEX IF NOT EXISTS finished ON points (key) WHERE error IS NULL;
+CREATE TABLE IF NOT EXISTS layers (
+    key TEXT NOT NULL, position INTEGER NOT NULL, name TEXT NOT NULL, op TEXT NOT NULL, {_COLUMNS}, detail TEXT,
+    PRIMARY KEY (key, position)
+);
+CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, digest TEXT NOT NULL, stamp TEXT NOT NULL);
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+COMMIT;
+"""
+_WAIT_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+_MODEL = (
+    "network/**/*.py", "memory/**/*.py", "machines/**/*.py", "flow/account.py", "result/records.py",
+)  # fmt: skip
+
+
+@cache
+def sources_digest(*patterns: str) -> str:
+    """Of source files of this package, named as in "lowering/*.py"."""
+    package = Path(__file__).parents[2]
+    files = sorted(file for pattern in patterns for file in package.glob(pattern))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def model_version() -> str:
+    """A digest of the sources that decide on cycles: a change of the model makes every key new."""
+    return sources_digest(*_MODEL)
+
+
+def key_of(workload: Workload, hardware: Hardware, lowering: str) -> str:
+    """Of a point: its complete inputs and the version of the model."""
+    machine = {name: value for name, value in hardware.to_dict().items() if name != "name"}
+    inputs = {"work": _digest(workload), "hardware": machine, "lowering": lowering}
+    return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _digest(workload: Workload) -> str:
+    layers = [{"op": layer.op, **asdict(layer)} for layer in workload.layers]
+    return sha256(json.dumps([workload.batch, layers], sort_keys=True).encode()).hexdigest()
+
+
+class Store:
+    """One file; several sweeps may use it at once, and a killed one leaves only whole points behind.
+
+    Every method raises InputError when the file cannot be read or written any more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises InputError when the file holds something else, or an older tpusim wrote it; it is left as it is."""
+        self._path = path
+        with self._failures_told("used"):
+            self._connection = sqlite3.connect(path, timeout=_WAIT_SECONDS)
+            try:
+                _when_free(self._open)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _open(self) -> None:
+        self._connection.rollback()
+        # In one transaction: another sweep may be about to make the tables.
+        self._connection.execute("BEGIN")
+        application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
+        empty = not self._number("SELECT count(*) FROM sqlite_master")
+        self._connection.rollback()
+        if not empty and (application, version) != (_APPLICATION, _VERSION):
+            raise InputError(f"{self._path}: {_foreign(application)}; take another --out, or move it away")
+        # A killed process loses nothing; without power the last points may be missing, and are computed again.
+        for setting in ("journal_mode = WAL", "synchronous = NORMAL", "temp_store = MEMORY"):
+            self._connection.execute(f"PRAGMA {setting}")
+        if empty:
+            self._connection.executescript(_SCHEMA)
+        self._connection.execute("CREATE TEMP TABLE IF NOT EXISTS asked (place INTEGER PRIMARY KEY, key TEXT NOT NULL)")
+
+    def close(self) -> None:
+        """Write what is left of the log into the file."""
+        self._connection.close()
+
+    def done(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` whose point has a result."""
+        with self._failures_told("read"):
+            self._ask(keys)
+            query = "SELECT asked.key FROM asked JOIN points INDEXED BY finished USING (key) WHERE error IS NULL"
+            return {key for (key,) in self._connection.execute(query)}
+
+    def save(self, key: str, workload: Workload, hardware: Hardware, finding: tuple[LayerResult, ...] | str) -> None:
+        """What came of a point, whole or not at all: its layers, or why it cannot be simulated."""
+        # SQLite goes on writing into a file that nobody can open any more.
+        if not self._path.exists():
+            raise InputError(f"{self._path}: was removed while the sweep ran, and its points with it; start it again")
+        layers = () if isinstance(finding, str) else finding
+        error = finding if isinstance(finding, str) else None
+        figures = _figures(total_of(layers, 0.0)) if layers else (None,) * (len(FIGURES) + 1)
+        point = (key, workload.name, workload.batch, json.dumps(hardware.to_dict()), error, *figures)
+        rows = [(key, place, layer.name, layer.op, *_figures(layer)) for place, layer in enumerate(layers)]
+        with self._failures_told("written"), self._connection:
+            self._connection.execute("DELETE FROM layers WHERE key = ?", (key,))
+            self._connection.execute(f"REPLACE INTO points VALUES ({_marks(point)})", point)
+            if rows:
+                self._connection.executemany(f"INSERT INTO layers VALUES ({_marks(rows[0])})", rows)
+
+    def points(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Of each of `keys`, in this order: workload, batch, error and FIGURES."""
+        columns = ", ".join(("workload", "batch", "error", *FIGURES))
+        return self._asked(keys, f"SELECT {columns} FROM asked JOIN points USING (key) ORDER BY place")
+
+    def layers(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Of every layer of each of `keys`, in this order: place of the key, position, name, op and FIGURES."""
+        columns = ", ".join(("place", "position", "name", "op", *FIGURES))
+        return self._asked(keys, f"SELECT {columns} FROM asked JOIN layers USING (key) ORDER BY place, position")
+
+    def files(self, digest: str) -> dict[str, str]:
+        """Names and stamps of the files last written, if that was from inputs of this digest."""
+        with self._failures_told("read"):
+            query = "SELECT name, stamp FROM files WHERE digest = ?"
+            return dict(self._connection.execute(query, (digest,)).fetchall())
+
+    def remember_files(self, digest: str, stamps: Mapping[str, str]) -> None:
+        """These were written, and nothing else counts any more."""
+        with self._failures_told("written"), self._connection:
+            self._connection.execute("DELETE FROM files")
+            rows = [(name, digest, stamp) for name, stamp in stamps.items()]
+            self._connection.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
+
+    def _asked(self, keys: Iterable[str], query: str) -> Iterator[Mapping[str, Any]]:
+        with self._failures_told("read"):
+            self._ask(keys)
+            with closing(self._connection.execute(query)) as cursor:
+                names = [column[0] for column in cursor.description]
+                for row in cursor:
+                    yield dict(zip(names, row, strict=True))
+
+    def _ask(self, keys: Iterable[str]) -> None:
+        """Put keys where queries find them: a list of a hundred thousand fits no query."""
+        with self._connection:
+            self._connection.execute("DELETE FROM asked")
+            self._connection.executemany("INSERT INTO asked VALUES (?, ?)", enumerate(keys))
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0])
+
+    @contextmanager
+    def _failures_told(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InputError(f"{self._path}: cannot be {done} as the results of a sweep ({error})") from None
+
+
+def _when_free(do: Callable[[], None]) -> None:
+    """Again and again while another process has the file to itself: SQLite does not wait while one makes the log."""
+    until = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            return do()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_LOOK_SECONDS)
+
+
+def _foreign(application: int) -> str:
+    if application == _APPLICATION:
+        return "another version of tpusim wrote it, and keeps its results in another form"
+    return "it holds something else than the results of a sweep, or those of an old version of tpusim"
+
+
+def _figures(of: LayerResult | Total) -> tuple[Any, ...]:
+    """FIGURES and the detail."""
+    own = (getattr(of, name) for name in _OWN)
+    stalls = (of.stall_cycles[cause] for cause in STALL_CAUSES)
+    memory = (getattr(of.vector_memory, name) for name in _MEMORY)
+    detail = {name: value for name, value in asdict(of).items() if name not in _OWN and name != "name"}
+    return (*own, *stalls, *memory, json.dumps(detail))
+
+
+def _marks(row: tuple[Any, ...]) -> str:
+    return ", ".join("?" * len(row))
