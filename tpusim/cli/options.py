@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpusim.flow.simulation import LOWERINGS
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.formats import FORMATS, KNOWN
 
 WorkloadOption = Annotated[

@@ -13,13 +13,12 @@ from threadpoolctl import threadpool_limits
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
-from tpusim.flow.verify import Verdict, check_layer, compare, failures_named
+from tpusim.flow.verify import Verdict, check_layer, compare, expected, failures_named, operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.steps import Program
-from tpusim.network.workload import Conv2d, Gemm, Workload
-from tpusim.reference import oracle as reference
+from tpusim.machines.tpu.program.program import Program
+from tpusim.network.workload import Layer, Workload
 
 Outcome = tuple[Timing, Verdict]
 Watch = Callable[[str, int], None]
@@ -57,10 +56,10 @@ def _register(
     from tpusim.machines.tpu import register
 
     for layer, program in zip(workload.layers, programs, strict=True):
-        ifmap, filter_ = reference.operands(layer, workload.batch, seed)
+        operands = operands_of(layer, workload.batch, seed)
         with failures_named(layer), memory_needed(layer):
-            timing, ofmap = register.run(program, hardware, ifmap, filter_, partial(watch, layer.name))
-        yield timing, compare(layer, ofmap, reference.compute(layer, ifmap, filter_)) if check else UNCHECKED
+            timing, written = register.run(program, hardware, operands, partial(watch, layer.name))
+        yield timing, compare(layer, written["ofmap"], expected(layer, operands)) if check else UNCHECKED
 
 
 def _both(
@@ -70,15 +69,15 @@ def _both(
     outcomes = _register(workload, hardware, programs, check, seed, watch)
     for layer, program, (timing, verdict) in zip(workload.layers, programs, outcomes, strict=True):
         with failures_named(layer):
-            expected = event.run(program, hardware)
-        if timing != expected:
-            raise CheckFailed(f"layer {layer.name}: the engines disagree: {_difference(expected, timing)}")
+            told = event.run(program, hardware)
+        if timing != told:
+            raise CheckFailed(f"layer {layer.name}: the engines disagree: {_difference(told, timing)}")
         yield timing, verdict
 
 
-def _difference(expected: Timing, timing: Timing) -> str:
+def _difference(told: Timing, timing: Timing) -> str:
     """The first figure that differs."""
-    figures, others = _figures(expected), _figures(timing)
+    figures, others = _figures(told), _figures(timing)
     name = next(name for name in figures if figures[name] != others[name])
     return f"{name} is {figures[name]:,} in the event engine, {others[name]:,} in the register engine"
 
@@ -98,7 +97,7 @@ def need_numba() -> None:
 
 
 @contextmanager
-def memory_needed(layer: Conv2d | Gemm) -> Iterator[None]:
+def memory_needed(layer: Layer) -> Iterator[None]:
     """The register engine holds every word that a layer moves."""
     try:
         yield

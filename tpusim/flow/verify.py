@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.steps import Program
-from tpusim.network.workload import Conv2d, Gemm
+from tpusim.machines.tpu.program.program import Program
+from tpusim.network.workload import Gemm, Layer
 from tpusim.reference import oracle as reference
 from tpusim.result.records import Mismatch
 
@@ -30,7 +30,7 @@ class Verdict:
 
 
 @contextmanager
-def failures_named(layer: Conv2d | Gemm) -> Iterator[None]:
+def failures_named(layer: Layer) -> Iterator[None]:
     """A failure of the machine in here says which layer it is about."""
     try:
         yield
@@ -38,19 +38,30 @@ def failures_named(layer: Conv2d | Gemm) -> Iterator[None]:
         raise type(error)(f"layer {layer.name}: {error}") from None
 
 
-def check_layer(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardware, seed: int) -> Verdict:
+def operands_of(layer: Layer, batch: int, seed: int) -> dict[str, Tensor]:
+    """The operands of a layer, by the names of the tensors in its Program."""
+    ifmap, filter_ = reference.operands(layer, batch, seed)
+    return {"ifmap": ifmap, "filter": filter_}
+
+
+def check_layer(layer: Layer, batch: int, program: Program, hardware: Hardware, seed: int) -> Verdict:
     """Compare all outputs, for equality.
 
     Raises:
         CheckFailed: when the Program addresses words or lanes that do not exist; names the layer.
     """
-    ifmap, filter_ = reference.operands(layer, batch, seed)
+    operands = operands_of(layer, batch, seed)
     with failures_named(layer):
-        actual = datapath.run(program, hardware, ifmap, filter_)
-    return compare(layer, actual, reference.compute(layer, ifmap, filter_))
+        actual = datapath.run(program, hardware, operands)["ofmap"]
+    return compare(layer, actual, expected(layer, operands))
 
 
-def compare(layer: Conv2d | Gemm, actual: Tensor, expected: Tensor) -> Verdict:
+def expected(layer: Layer, operands: Mapping[str, Tensor]) -> Tensor:
+    """The ofmap [out_channel, row, col, image] that the reference computes."""
+    return reference.compute(layer, operands["ifmap"], operands["filter"])
+
+
+def compare(layer: Layer, actual: Tensor, expected: Tensor) -> Verdict:
     """Count the elements that differ; NaN (an output never written) differs from everything."""
     if np.array_equal(actual, expected):
         return Verdict(expected.size, 0, None)

@@ -20,7 +20,6 @@ from tpusim.network.workload import Workload, load_workload
 from tpusim.report.plots.formats import KNOWN
 from tpusim.report.tables import explain_text as text
 from tpusim.report.tables.explain_json import to_json
-from tpusim.report.tables.explain_lowering import WIDTH, lowering_text
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import Case, Layer, relaxations
 
@@ -50,13 +49,13 @@ def explain(
     """
     with errors_reported(), interruption_told():
         work = load_workload(workload, batch=batch)
-        case = Case(_chosen(work, layer), batch, load_hardware(hardware, changes or []))
+        case = Case(_chosen(work, layer), batch, load_hardware(hardware, changes or []), lowering)
         output = JsonOutput(json)
         output.check()
         if _picture_file(out):
             probe(Path(str(out)))
         with Meter(len(relaxations(case))) as meter:
-            found = find_bottleneck(case, lowering, meter.show)
+            found = find_bottleneck(case, meter.show)
         output.put(to_json(found, work.name))
         _report(found, work.name, output.words_to)
         if out:
@@ -85,12 +84,12 @@ def _picture_file(out: Path | None) -> Path | None:
 
 def _report(found: Bottleneck, workload: str, stream: TextIO) -> None:
     console = Console(file=stream)
-    width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    width = min(text.WIDTH, console.width) if console.is_terminal else text.WIDTH
     show(stream, text.heading(found, workload), "", text.verdict(found, width), "")
     show(stream, text.gains_table(found, console.width if console.is_terminal else None))
     show(stream, "", text.no_gain(found, width), "")
     show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width), "")
-    show(stream, "How it is lowered", lowering_text(found, width))
+    show(stream, "How it is lowered", text.lowering_text(found, width))
 
 
 def _draw(found: Bottleneck, workload: str, out: Path) -> None:

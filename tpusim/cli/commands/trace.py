@@ -25,8 +25,9 @@ from tpusim.cli.options import (
 )
 from tpusim.cli.screen import Meter
 from tpusim.cli.terminal import errors_reported, interruption_told, say
-from tpusim.flow.simulation import recordings, select_layers
-from tpusim.flow.simulation import trace as simulated_trace
+from tpusim.flow.simulation import select_layers
+from tpusim.flow.tracing import recordings
+from tpusim.flow.tracing import trace as simulated_trace
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.observation.lane_trace import Cycle
 from tpusim.network.workload import Workload, load_workload

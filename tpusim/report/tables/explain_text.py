@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from statistics import fmean
 from textwrap import fill
 
 from rich.table import Table
 
-from tpusim.report.tables.explain_lowering import WIDTH, filled_pes
 from tpusim.report.tables.run import percent, quantity, scale, shape_text, table, three_digits
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
 
@@ -16,6 +16,9 @@ NO_GAIN = 0.005
 """A relaxation that changes the cycles by less is listed by name only."""
 
 NARROW = 72
+
+WIDTH = 79
+"""Characters of a line of words."""
 
 LIMITS = {
     "array": "the array",
@@ -171,6 +174,21 @@ def _cycles(found: Bottleneck, gain: Gain) -> str:
     return f"{cycles:,.0f}" if cycles >= 1 else "< 1"
 
 
+def lowering_text(found: Bottleneck, width: int = WIDTH) -> str:
+    """How the layer was lowered, a line an aspect."""
+    aspects = found.explanation.aspects.items()
+    return "\n".join(
+        fill(text, width, initial_indent=f"  {name:<8}", subsequent_indent=" " * 10) for name, text in aspects
+    )
+
+
+def _filled_pes(found: Bottleneck) -> str:
+    """Rows and columns of the array in use, the mean over passes."""
+    array, streams = found.case.hardware.array, found.program.streams
+    rows, cols = (fmean(values) for values in zip(*((each.rows, each.cols) for each in streams), strict=True))
+    return f"{rows:.4g} of {array.rows} rows and {cols:.4g} of {array.cols} columns"
+
+
 # ---- what is found, by what bounds the layer
 
 
@@ -181,11 +199,11 @@ def _array(found: Bottleneck) -> str:
 
 def _mapping(found: Bottleneck) -> str:
     used = percent(found.layer.mapping_efficiency)
-    return f"{used} % of the PEs are in use; a pass fills {filled_pes(found)}."
+    return f"{used} % of the PEs are in use; a pass fills {_filled_pes(found)}."
 
 
 def _ports(found: Bottleneck) -> str:
-    layer, elements = found.layer, found.plan.word_fill
+    layer, elements = found.layer, found.layer.blocking.word_fill
     lost = percent(layer.units["systolic_array"]["port_stall"] / layer.cycles)
     words = "one element" if elements == 1 else f"{elements} elements"
     return f"words of {words} come and go too often for one port a lane; the array loses {lost} % of its cycles to it."

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.occupancy import words_in_use
 from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill, Step, Stream
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Step
 
 Values = NDArray[np.float64]
 
@@ -50,7 +51,7 @@ def counters(
     hbm, array = timeline.tracks["hbm"], timeline.tracks["systolic_array"]
     ports = [track for name, track in timeline.tracks.items() if name.startswith("port")]
     owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
-    bytes_per_cycle = _per_busy_cycle(hbm, [_hbm_bytes(step) for step in program.steps])
+    bytes_per_cycle = _per_busy_cycle(hbm, [step.hbm_read_bytes + step.hbm_write_bytes for step in program.steps])
     shares = np.array([_share(step, hardware) for step in program.steps])[array.steps] * _called(array, "busy")
     return {
         "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, bytes_per_cycle, edges)),
@@ -81,16 +82,10 @@ def _called(track: Track, name: str) -> NDArray[np.bool_]:
     return np.isin(track.kinds, kinds)
 
 
-def _hbm_bytes(step: Step) -> int:
-    return step.hbm_bytes if isinstance(step, IfmapFill | FilterFill | Spill) else 0
-
-
 def _share(step: Step, hardware: Hardware) -> float:
-    """Of all PEs, those that multiply while the pass is busy; the last frame may leave arrays without a word."""
-    if not isinstance(step, Stream):
-        return 0.0
-    frames = -(-step.words // hardware.array.count)
-    return step.rows * step.cols * step.words / (frames * hardware.pes)
+    """The part of all PEs that multiply while the pass is busy; the last frame may leave arrays without a word."""
+    frames = -(-step.words_streamed // hardware.array.count)
+    return step.pe_words / (frames * hardware.pes) if frames else 0.0
 
 
 def _within(cycles: Cycles, values: Cycles, first: int, stop: int) -> tuple[Cycles, Values]:

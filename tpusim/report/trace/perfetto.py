@@ -13,7 +13,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.lane_trace import Watch, unwatched
 from tpusim.machines.tpu.observation.timeline import Slice, Timeline
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Step, Stream
+from tpusim.machines.tpu.program.program import Program
 from tpusim.report.trace.counters import COUNTERS, counters, windows
 from tpusim.report.trace.perfetto_packets import Arguments, Packets
 
@@ -84,19 +84,8 @@ def perfetto(
 
 def _arguments(program: Program) -> list[Arguments]:
     """What is told of each step, passes numbered from 0."""
-    passes = {stream.preload: number for number, stream in enumerate(program.streams)}
+    numbers = program.passes
     return [
-        _told(step, passes.get(step.preload if isinstance(step, Stream) else index, -1))
+        {**({"pass": numbers[index]} if index in numbers else {}), **step.facts}
         for index, step in enumerate(program.steps)
     ]
-
-
-def _told(step: Step, number: int) -> Arguments:
-    match step:
-        case Preload():
-            return {"pass": number, "rows": step.rows, "cols": step.cols}
-        case Stream():
-            told = {"pass": number, "rows": step.rows, "cols": step.cols, "words": step.words}
-            return {**told, "accumulate": "yes" if step.accumulate else "no"}
-        case IfmapFill() | FilterFill() | Spill():
-            return {"words": step.words, "bytes": step.hbm_bytes}

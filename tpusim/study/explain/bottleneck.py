@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import InputError
-from tpusim.flow.simulation import LOWERINGS, simulate
+from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.program import Program
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 from tpusim.study.explain.phases import Phases, phases_of
@@ -66,8 +68,8 @@ class Bottleneck:
     """A layer as it is, and what every relaxation gains, the largest gain first."""
 
     case: Case
-    lowering: str
-    plan: Plan
+    program: Program
+    explanation: Explanation
     layer: LayerResult
     phases: Phases
     gains: tuple[Gain, ...]
@@ -103,26 +105,26 @@ class Bottleneck:
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
-def find_bottleneck(case: Case, lowering: str, watch: Watch) -> Bottleneck:
+def find_bottleneck(case: Case, watch: Watch) -> Bottleneck:
     """Time the layer as it is, and relaxed in every way that applies.
 
     Raises:
         InputError: unknown lowering, or the layer as it is cannot be simulated. That a relaxed one cannot is recorded.
     """
-    before = _timed(case, lowering)
+    before = _timed(case)
     wanted = relaxations(case)
     outcomes: list[Gain | Untried | None] = []
     for number, relaxation in enumerate(wanted):
         watch(number, relaxation.name)
-        outcomes.append(_tried(relaxation, case, before, lowering))
+        outcomes.append(_tried(relaxation, case, before))
     if not any(isinstance(outcome, Gain) and outcome.helps_as_it_is for outcome in outcomes):
-        outcomes.append(_tried(LARGER, case, before, lowering))
+        outcomes.append(_tried(LARGER, case, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
     untried = tuple(each for each in outcomes if isinstance(each, Untried))
-    plan, program = LOWERINGS[lowering](case.layer, case.batch, case.hardware)
+    program, explanation = lowered(case.layer, case.batch, case.hardware, case.lowering)
     log = event.logged(program, case.hardware, event.ports_of(case.hardware))
     phases = phases_of(log, before.units["systolic_array"], case.hardware.lanes)
-    return Bottleneck(case, lowering, plan, before, phases, _attributed(gains), untried)
+    return Bottleneck(case, program, explanation, before, phases, _attributed(gains), untried)
 
 
 def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
@@ -136,19 +138,19 @@ def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
     return (most, *others)
 
 
-def _tried(relaxation: Relaxation, case: Case, before: LayerResult, lowering: str) -> Gain | Untried | None:
+def _tried(relaxation: Relaxation, case: Case, before: LayerResult) -> Gain | Untried | None:
     """What it gains, or why that cannot be found out; None where there is nothing to relax."""
     try:
         relaxed = relaxation.change(case)
         if relaxed is None:
             return None
-        after = _timed(relaxed.case, lowering)
+        after = _timed(relaxed.case)
     except InputError as error:
         return Untried(relaxation, error.problems[0].message)
     gain = (before.cycles * after.macs) / (after.cycles * before.macs)
     return Gain(relaxation, relaxed.how, after.cycles, after.macs, gain)
 
 
-def _timed(case: Case, lowering: str) -> LayerResult:
+def _timed(case: Case) -> LayerResult:
     work = Workload("explained", case.batch, (case.layer,))
-    return simulate(work, case.hardware, lowering=lowering, check=False).layers[0]
+    return simulate(work, case.hardware, lowering=case.lowering, check=False).layers[0]

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from tpusim.base.units import BANDWIDTH, SIZE
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import padded, shape_of
-from tpusim.machines.tpu.lowering.reduction import multi_tile
+from tpusim.machines.tpu.lowering.geometry import padded
+from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.workload import Conv2d, Gemm
 
 Layer: TypeAlias = Conv2d | Gemm
@@ -22,6 +22,7 @@ class Case:
     layer: Layer
     batch: int
     hardware: Hardware
+    lowering: str = "channel_first"
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,12 @@ def _loop_order(hardware: Hardware) -> list[str]:
 def _whole_rows(case: Case) -> Relaxed | None:
     """Where it stacks more taps than now."""
     relaxed = _machine(lambda hardware: ["mapping.multi_tile=rows"])(case)
-    shape = shape_of(case.layer, case.batch, case.hardware.vector_memory.word_elements)
-    if relaxed is None or multi_tile(shape, relaxed.case.hardware) <= multi_tile(shape, case.hardware):
-        return None
-    return relaxed
+    return relaxed if relaxed and _stacked(relaxed.case) > _stacked(case) else None
+
+
+def _stacked(case: Case) -> int:
+    """Taps that the lowering stacks in a pass."""
+    return lowered(case.layer, case.batch, case.hardware, case.lowering)[1].multi_tile
 
 
 def _batch(case: Case) -> Relaxed | None:

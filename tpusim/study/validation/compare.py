@@ -116,7 +116,7 @@ def _compared(job: tuple[Case, Hardware, str]) -> Compared:
 
 @lru_cache(maxsize=4096)
 def _cycles(layer: Layer, batch: int, hardware: Hardware) -> int:
-    return event.run(channel_first.lower(layer, batch, hardware)[1], hardware).cycles
+    return event.run(channel_first.lower(layer, batch, hardware)[0], hardware).cycles
 
 
 def _roofline(layer: Layer, batch: int, hardware: Hardware) -> float:

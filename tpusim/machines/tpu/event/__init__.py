@@ -23,7 +23,7 @@ from tpusim.machines.tpu.event.dma import Dma
 from tpusim.machines.tpu.event.sequencer import Sequencer
 from tpusim.machines.tpu.event.tracks import Recording
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.steps import Program
+from tpusim.machines.tpu.program.program import Program
 
 
 def run(program: Program, hardware: Hardware) -> Timing:

@@ -10,8 +10,8 @@ from tpusim.machines.tpu.definition.frame import Frame, Ports
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.log import Loads, Move, Passes
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
-from tpusim.machines.tpu.program.accesses import accesses
-from tpusim.machines.tpu.program.steps import Program, Stream
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
     accounts |= port_accounts(port.owned, log.cycles, hardware)
-    reads, writes = accesses(program, hardware.vector_memory.word_elements)
-    return Timing(log.cycles, accounts, reads, writes)
+    return Timing(log.cycles, accounts, *program.port_words())
 
 
 def _array_use(log: Log, program: Program) -> Counter[str]:

@@ -8,7 +8,8 @@ import simpy
 
 from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.observation.deadlock import who_waits
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program
+from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.program import Program
 
 Process = Generator[simpy.Event, object, None]
 
@@ -22,7 +23,7 @@ class Board:
         self.done: list[int | None] = [None] * len(program.steps)
         self._program = program
         self._waiting: dict[int, simpy.Event] = {}
-        self._is_fill = [type(step) in (IfmapFill, FilterFill) for step in program.steps]
+        self._starves = [step.cause == STARVED for step in program.steps]
 
     def finish(self, step: int, time: int) -> None:
         """`step` is done from cycle `time` on, which may lie ahead."""
@@ -46,15 +47,15 @@ class Board:
         return max((self.done[step] or 0 for step in steps), default=0)
 
     def known(self, steps: Iterable[int]) -> tuple[int, int]:
-        """When the last fill among `steps`, and when the last of the others is done."""
-        fills = others = 0
+        """When the last of `steps` that brings data, and when the last of the others is done."""
+        data = others = 0
         for step in steps:
             time = self.done[step] or 0
-            if self._is_fill[step]:
-                fills = max(fills, time)
+            if self._starves[step]:
+                data = max(data, time)
             else:
                 others = max(others, time)
-        return fills, others
+        return data, others
 
     def all_done_by(self, steps: Iterable[int], time: int) -> bool:
         """Whether `steps` are known to be done at `time`."""

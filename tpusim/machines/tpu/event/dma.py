@@ -7,11 +7,11 @@ from collections.abc import Generator
 import simpy
 
 from tpusim.machines.tpu.definition.frame import DMA, Ports
-from tpusim.machines.tpu.definition.vector_unit import conversion_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.log import Move
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill, Transfer
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Spill, Transfer
 from tpusim.memory.pipe import Hbm
 
 
@@ -28,13 +28,13 @@ class Dma:
         bus_free = self._hardware.sequencer.launch_cycles
         last = staged = 0
         for index, step in enumerate(self._program.steps):
-            if not isinstance(step, IfmapFill | FilterFill | Spill):
+            if not isinstance(step, Transfer):
                 continue
             yield from self._board.wait(step.after)
             ready = max(bus_free, self._board.latest(step.after))
             start = max(ready, staged)
             staged = last
-            busy = max(self._hbm.cycles(step.hbm_bytes), conversion_cycles(step, self._hardware.vector_unit))
+            busy = max(self._hbm.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware.vector_unit))
             taken = yield from self._words(step, start, busy, last)
             last = taken + 1
             ended = self._bus_ended(step, start, busy, last)

@@ -12,7 +12,8 @@ from tpusim.machines.tpu.definition.vector_unit import add_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.log import Loads, Passes
-from tpusim.machines.tpu.program.steps import Preload, Program, Stream
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 
 _LONGEST = 4
 """Passes after which the same state is still noticed."""

@@ -18,10 +18,7 @@ from tpusim.machines.tpu.event.calendar import Owners
 from tpusim.machines.tpu.event.log import Loads, Move, Passes
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill
-
-TRANSFERS = {IfmapFill: "ifmap fill", FilterFill: "filter fill", Spill: "spill"}
-"""What a slice of the DMA is called."""
+from tpusim.machines.tpu.program.program import Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +81,7 @@ def _bus(moves: Sequence[Move]) -> Iterator[Pieces]:
 def _transfers(moves: Sequence[Move], program: Program) -> Iterator[Pieces]:
     """Every other transfer: two may be under way at once, but not three."""
     for move in moves:
-        yield Pieces(TRANSFERS[type(program.steps[move.step])], move.start, move.done - move.start, move.step)
+        yield Pieces(program.steps[move.step].label, move.start, move.done - move.start, move.step)
 
 
 def _preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Hardware) -> Iterator[Pieces]:

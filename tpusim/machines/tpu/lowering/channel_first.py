@@ -11,16 +11,17 @@ from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tiling import choose
-from tpusim.machines.tpu.program.steps import Program
-from tpusim.network.workload import Conv2d, Gemm
+from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.network.workload import Layer
 
 
-def lower(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> tuple[Plan, Program]:
-    """Lower one layer for one machine; the plan says how it was cut up.
+def lower(layer: Layer, batch: int, hardware: Hardware) -> Lowered:
+    """Lower one layer for one machine.
 
     Raises:
         CapacityError: when no tiling fits the vector memories.
     """
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
     plan = Plan(shape, hardware, choose(shape, hardware))
-    return plan, Emitter(plan).program()
+    return Emitter(plan).program(), explanation_of(plan, layer)

@@ -7,25 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tpusim.machines.tpu.lowering.geometry import padded
-from tpusim.machines.tpu.lowering.plan import Block, Plan, Stage, burst_bytes
-from tpusim.machines.tpu.lowering.schedule import Load, assign_buffers, even, growing, slots_for, spread
+from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Block, K, Plan, Stage
+from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
-from tpusim.machines.tpu.program.steps import (
-    Box,
-    FilterFill,
-    FilterTile,
-    IfmapFill,
-    LaneGroup,
-    Preload,
-    Program,
-    Spill,
-    Step,
-    Stream,
-    inside,
-)
+from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.memory.layout import Box, burst_bytes, rows_inside, whole_bursts
 
-_Streamed = tuple[int, tuple[int, ...], tuple[LaneGroup, ...]]
-"""Of a pass: its rows, the fill of its ifmap, and where it reads."""
+_Streamed = tuple[int, tuple[int, ...], Feed]
+"""A pass: its rows, the fill of its ifmap, and where it reads."""
 
 
 class Emitter:
@@ -63,19 +55,16 @@ class Emitter:
             self._compute(index, stage)
             finished = index if stage.chunk == len(plan.chunks) - 1 else None
         self._spill(len(plan.stages) - 1)
-        return Program(
-            steps=tuple(self.steps),
-            images=plan.shape.images,
-            word_fill=plan.word_fill,
-            strips=plan.shape.row.strips,
-            ifmap_strip=plan.shape.row.extent * plan.shape.row.stride,
-            ofmap_strip=plan.shape.row.extent,
-            ifmap_shape=plan.shape.ifmap_shape,
-            filter_shape=plan.shape.filter_shape,
-            ofmap_shape=plan.shape.ofmap_shape,
-            multi_tile=plan.multi_tile,
-            peak_words=plan.tiling.words,
-            ifmap_words=plan.tiling.ifmap_buffers * plan.tiling.ifmap_words,
+        return Program((plan.ifmap, plan.filter, plan.ofmap), self._buffers(), tuple(self.steps), plan.word_fill)
+
+    def _buffers(self) -> tuple[Buffer, ...]:
+        """Ifmap buffers, then filter buffers, then partial sums."""
+        plan, tiling = self.plan, self.plan.tiling
+        cols = max(len(fold) for fold in plan.col_folds)
+        return (
+            Buffer("ifmap", 0, tiling.ifmap_buffers * tiling.ifmap_words, max(each.rows for each in plan.passes)),
+            Buffer("filter", plan.filter_base(0), tiling.filter_buffers * tiling.chunk_words, cols),
+            Buffer("ofmap", plan.psum_base(0), tiling.psum_buffers * tiling.psum_words, cols),
         )
 
     def _add(self, step: Step) -> int:
@@ -125,74 +114,62 @@ class Emitter:
     def _ifmap_fill(
         self, index: int, load: Load[tuple[int, int]], block: Block, folds: range, grid_rows: range
     ) -> Callable[[], None]:
+        def emit() -> None:
+            parts = tuple(self._ifmap_part(load, block, fold, grid_rows) for fold in folds)
+            if parts[0].words:
+                step = self._add(Fill(self._freed(load, self.last_stream), self.plan.ifmap, parts, moved))
+                self.fold_ready.update({(index, fold): step for fold in folds})
+
+        plan, shape = self.plan, self.plan.shape
+        first, last = plan.row_folds[folds.start].start, plan.row_folds[folds.stop - 1].stop
+        channels = _shifted(range(first, last), load.key[0] * shape.channels)
+        rows, cols = shape.row.coordinates(grid_rows), shape.col.coordinates(block.grid_cols)
+        box = Box(channels, rows, cols, plan.images(block.groups))
+        moved = self._bytes(box, plan.ifmap, shape.row.extent * shape.row.stride)
+        return emit
+
+    def _ifmap_part(self, load: Load[tuple[int, int]], block: Block, fold: int, grid_rows: range) -> Part:
+        """One row fold, in as many lane groups as there are taps stacked."""
         plan, shape = self.plan, self.plan.shape
         row_words = len(block.grid_cols) * len(block.groups)
-        words = len(folds) * len(grid_rows) * row_words
-        first, last = plan.row_folds[folds.start], plan.row_folds[folds.stop - 1]
-        at = load.key[0] * shape.channels
-        box = Box(
-            channels=range(at + first.start, at + last.stop),
-            rows=shape.row.coordinates(grid_rows),
-            cols=shape.col.coordinates(block.grid_cols),
-            images=plan.images(block.groups),
+        offset = fold * block.grid_words + (grid_rows.start - block.grid_rows.start) * row_words
+        lanes = len(plan.row_folds[0])
+        rows, cols = shape.row.coordinates(grid_rows), shape.col.coordinates(block.grid_cols)
+        return Part(
+            base=plan.ifmap_base(load.buffer) + offset,
+            first_lanes=tuple(copy * lanes for copy in range(plan.multi_tile)),
+            lane=Along(CHANNEL, _shifted(plan.row_folds[fold], load.key[0] * shape.channels)),
+            items=plan.map_items(rows, cols, block.groups, shape.row.extent * shape.row.stride),
+            per_word=plan.word_fill,
         )
-        offset = folds.start * block.grid_words + (grid_rows.start - block.grid_rows.start) * row_words
-
-        def emit() -> None:
-            if not words:
-                return
-            step = self._add(
-                IfmapFill(
-                    after=() if load.freed < 0 else (self.last_stream[load.freed],),
-                    box=box,
-                    base=plan.ifmap_base(load.buffer) + offset,
-                    fold_channels=len(plan.row_folds[0]),
-                    fold_stride=block.grid_words,
-                    copies=plan.multi_tile,
-                    words=words,
-                    lane_words=plan.multi_tile * len(box.channels) * len(grid_rows) * row_words,
-                    hbm_bytes=self._bytes(box, shape.ifmap_shape, shape.row.extent * shape.row.stride),
-                )
-            )
-            for fold in folds:
-                self.fold_ready[index, fold] = step
-
-        return emit
 
     def _filter_fill(self, index: int, load: Load[tuple[int, int, int]], cut: range) -> Callable[[], None]:
         plan = self.plan
         group, fold, chunk = load.key
-        base = plan.filter_base(load.buffer)
         numbers = plan.chunks[chunk]
-        tiles = tuple(self._tile(number, numbers, base, group, fold) for number in numbers[cut.start : cut.stop])
+        columns = _shifted(plan.col_folds[fold], group * plan.shape.out_channels)
+        first = plan.filter_base(load.buffer) - plan.weight_offsets[numbers.start]
+        cut_numbers = numbers[cut.start : cut.stop]
 
         def emit() -> None:
-            words = [plan.pass_words[number] for number in numbers[cut.start : cut.stop]]
-            elements = sum(tile.rows for tile in tiles) * len(tiles[0].out_channels)
-            step = self._add(
-                FilterFill(
-                    after=() if load.freed < 0 else (self.last_preload[load.freed],),
-                    tiles=tiles,
-                    words=sum(words),
-                    lane_words=sum(words) * len(tiles[0].out_channels),
-                    hbm_bytes=self._whole_bursts(elements),
-                )
-            )
-            for number in numbers[cut.start : cut.stop]:
-                self.weights_ready[index, number] = step
+            parts = tuple(self._filter_part(number, first, columns) for number in cut_numbers)
+            elements = sum(plan.passes[number].rows for number in cut_numbers) * len(columns)
+            hardware = plan.hardware
+            moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
+            step = self._add(Fill(self._freed(load, self.last_preload), plan.filter, parts, moved))
+            self.weights_ready.update({(index, number): step for number in cut_numbers})
 
         return emit
 
-    def _tile(self, number: int, chunk: range, base: int, group: int, fold: int) -> FilterTile:
-        plan = self.plan
-        each, columns = plan.passes[number], plan.col_folds[fold]
-        at = group * plan.shape.out_channels
-        return FilterTile(
-            base=base + plan.weight_offsets[number] - plan.weight_offsets[chunk.start],
-            taps=each.taps,
-            channels=each.channels,
-            out_channels=range(at + columns.start, at + columns.stop),
-        )
+    def _filter_part(self, number: int, first: int, columns: range) -> Part:
+        """The weights of one pass; lane c takes those of array column c, W to a word."""
+        plan, word = self.plan, self.plan.hardware.vector_memory.word_elements
+        rows = Along(K, plan.filter_rows[number])
+        return Part(first + plan.weight_offsets[number], (0,), Along(OUT_CHANNEL, columns), (rows,), word)
+
+    def _freed(self, load: Load[Key], last: list[int]) -> tuple[int, ...]:
+        """What last used the buffer that is loaded again."""
+        return () if load.freed < 0 else (last[load.freed],)
 
     # ---- compute and spill
 
@@ -201,7 +178,7 @@ class Emitter:
         plan = self.plan
         filter_load, tile = self.filter_of[index], index // len(plan.chunks)
         streamed = self._streamed(self.ifmap_of[index])
-        result = plan.psum_base(tile % plan.tiling.psum_buffers)
+        result = self._result_base(index)
         weights = plan.filter_base(self.filters[filter_load].buffer)
         cols, words = len(plan.col_folds[stage.fold]), plan.blocks[stage.block].words
         preload = stream = -1
@@ -210,7 +187,7 @@ class Emitter:
             loaded: tuple[int, ...] = (self.weights_ready[filter_load, number],)
             if number == 0:
                 loaded, filled = (*loaded, *self._drained()), (*filled, *self._cleared(tile))
-            preload = self._add(Preload(loaded, weights, rows, cols))
+            preload = self._add(Preload(loaded, weights, plan.pass_words[number], rows, cols))
             stream = self._add(Stream(filled, preload, reads, result, words, rows, cols, number > 0))
             weights += plan.pass_words[number]
         self.last_preload.append(preload)
@@ -226,7 +203,7 @@ class Emitter:
         return (self.spills[freed],) if freed >= 0 else ()
 
     def _streamed(self, ifmap_load: int) -> list[_Streamed]:
-        """Of each pass over an ifmap load whose fills have all been emitted."""
+        """Each pass over an ifmap load whose fills have all been emitted."""
         if ifmap_load not in self.streamed:
             load, plan = self.ifmaps[ifmap_load], self.plan
             base, block = plan.ifmap_base(load.buffer), plan.blocks[load.key[1]]
@@ -239,36 +216,37 @@ class Emitter:
 
     def _spill(self, index: int) -> None:
         plan, stage = self.plan, self.plan.stages[index]
-        tile = index // len(plan.chunks)
-        block, columns = plan.blocks[stage.block], plan.col_folds[stage.fold]
-        at = stage.group * plan.shape.out_channels
-        channels = range(at + columns.start, at + columns.stop)
-        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        self.spills.append(
-            self._add(
-                Spill(
-                    after=(self.last_stream[index],),
-                    box=box,
-                    base=plan.psum_base(tile % plan.tiling.psum_buffers),
-                    words=block.words,
-                    lane_words=block.words * len(columns),
-                    hbm_bytes=self._bytes(box, plan.shape.ofmap_shape, plan.shape.row.extent),
-                )
-            )
+        block, strip_rows = plan.blocks[stage.block], plan.shape.row.extent
+        channels = _shifted(plan.col_folds[stage.fold], stage.group * plan.shape.out_channels)
+        part = Part(
+            base=self._result_base(index),
+            first_lanes=(0,),
+            lane=Along(CHANNEL, channels),
+            items=plan.map_items(block.rows, block.cols, block.groups, strip_rows),
+            per_word=plan.word_fill,
         )
+        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
+        moved = self._bytes(box, plan.ofmap, strip_rows)
+        self.spills.append(self._add(Spill((self.last_stream[index],), plan.ofmap, (part,), moved)))
 
-    def _bytes(self, box: Box, shape: tuple[int, int, int, int], strip_rows: int) -> int:
+    def _result_base(self, index: int) -> int:
+        """First word of the partial sums of a stage."""
+        tile = index // len(self.plan.chunks)
+        return self.plan.psum_base(tile % self.plan.tiling.psum_buffers)
+
+    def _bytes(self, box: Box, tensor: Tensor, strip_rows: int) -> int:
         """HBM bytes of `box` in every strip, each displaced by `strip_rows`."""
-        element, burst = self.plan.hardware.vector_memory.element_bytes, self.plan.hardware.hbm.burst_bytes
-        rows = (inside(box.rows, strip * strip_rows, shape[1]) for strip in range(self.plan.shape.row.strips))
-        stored = padded(shape[0], self.plan.hardware.hbm.channel_multiple)
+        hardware, (channels, height, cols, images) = self.plan.hardware, tensor.shape
+        rows = (rows_inside(box.rows, strip * strip_rows, height) for strip in range(self.plan.shape.row.strips))
+        stored = padded(channels, hardware.hbm.channel_multiple)
         # Padding comes after the last of all channels.
-        channels = range(box.channels.start, stored if box.channels.stop == shape[0] else box.channels.stop)
+        moved = range(box.channels.start, stored if box.channels.stop == channels else box.channels.stop)
+        shape, element = (stored, height, cols, images), hardware.vector_memory.element_bytes
         return sum(
-            burst_bytes(replace(box, channels=channels, rows=part), (stored, *shape[1:]), element, burst)
+            burst_bytes(replace(box, channels=moved, rows=part), shape, element, hardware.hbm.burst_bytes)
             for part in rows
         )
 
-    def _whole_bursts(self, elements: int) -> int:
-        burst = self.plan.hardware.hbm.burst_bytes
-        return -(-elements * self.plan.hardware.vector_memory.element_bytes // burst) * burst
+
+def _shifted(part: range, by: int) -> range:
+    return range(part.start + by, part.stop + by)

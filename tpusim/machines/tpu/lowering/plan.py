@@ -10,7 +10,14 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import Axis, ConvShape
 from tpusim.machines.tpu.lowering.reduction import ReductionPass, col_folds, multi_tile, reduction, row_folds
 from tpusim.machines.tpu.lowering.tiling import Tiling, weight_words, word_groups
-from tpusim.machines.tpu.program.steps import AddressPattern, Box, LaneGroup
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.tensor import Along, Coordinates, Tensor
+
+CHANNEL, ROW, COL, IMAGE = range(4)
+"""The axes of a feature map."""
+
+OUT_CHANNEL, K = range(2)
+"""The axes of the filter."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,23 @@ class Plan:
     tiling: Tiling[int]
 
     @cached_property
+    def ifmap(self) -> Tensor:
+        """The input feature map."""
+        return Tensor("ifmap", self.shape.ifmap_shape, converted=True)
+
+    @cached_property
+    def filter(self) -> Tensor:
+        """The weights, an output channel after the other."""
+        shape = self.shape
+        taps = shape.row.kernel * shape.col.kernel
+        return Tensor("filter", (shape.groups * shape.out_channels, taps * shape.channels))
+
+    @cached_property
+    def ofmap(self) -> Tensor:
+        """The output feature map."""
+        return Tensor("ofmap", self.shape.ofmap_shape, converted=True)
+
+    @cached_property
     def passes(self) -> tuple[ReductionPass, ...]:
         """The passes that add up to one output block."""
         return reduction(self.shape, self.hardware)
@@ -61,6 +85,13 @@ class Plan:
     def pass_words(self) -> list[int]:
         """Words a lane needs for the weights of each pass."""
         return weight_words(self.passes, self.hardware)
+
+    @cached_property
+    def filter_rows(self) -> list[Coordinates]:
+        """The k of the filter whose weight stands in each array row of a pass: taps outside, channels inside."""
+        width, channels = self.shape.col.kernel, self.shape.channels
+        rows = ([(i * width + j) * channels + c for i, j in each.taps for c in each.channels] for each in self.passes)
+        return [_as_range(ks) for ks in rows]
 
     @cached_property
     def weight_offsets(self) -> list[int]:
@@ -134,30 +165,35 @@ class Plan:
         """First word of a partial-sum buffer."""
         return self.filter_base(self.tiling.filter_buffers) + buffer * self.tiling.psum_words
 
+    def reads(self, each: ReductionPass, block: Block, base: int) -> Feed:
+        """One lane group a tap, each with its own shifted address pattern (paper Fig. 11)."""
+        lanes, at = len(each.channels), base + each.fold * block.grid_words
+        return Feed(
+            tuple(LaneGroup(index * lanes, lanes, self._pattern(tap, block, at)) for index, tap in enumerate(each.taps))
+        )
+
+    def _pattern(self, tap: tuple[int, int], block: Block, base: int) -> Counters:
+        """Rows, then columns, then the word groups of a grid point."""
+        groups, cols = len(block.groups), len(block.grid_cols)
+        row = _counter(self.shape.row, tap[0], block.rows, block.grid_rows, cols * groups)
+        col = _counter(self.shape.col, tap[1], block.cols, block.grid_cols, groups)
+        return Counters(base, (row, col, Counter(groups, 0, 1, groups, 1)))
+
+    def map_items(self, rows: range, cols: range, groups: range, strip_rows: int) -> tuple[Along, ...]:
+        """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
+
+        Strips lie `strip_rows` rows apart.
+        """
+        strips = self.shape.row.strips
+        share = self.word_fill // strips
+        first_images = range(groups.start * share, groups.stop * share, share)
+        apart = (Along(ROW, range(0, strips * strip_rows, strip_rows)),) if strips > 1 else ()
+        return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *apart, Along(IMAGE, range(share)))
+
     def images(self, groups: range) -> range:
         """The images in a range of word groups; strips share the one word of a pixel."""
         images = self.shape.images
         return range(min(groups.start * self.word_fill, images), min(groups.stop * self.word_fill, images))
-
-    def reads(self, each: ReductionPass, block: Block, base: int) -> tuple[LaneGroup, ...]:
-        """One lane group a tap, each with its own shifted address pattern (paper Fig. 11)."""
-        lanes, at = len(each.channels), base + each.fold * block.grid_words
-        return tuple(
-            LaneGroup(index * lanes, lanes, self._pattern(tap, block, at)) for index, tap in enumerate(each.taps)
-        )
-
-    def _pattern(self, tap: tuple[int, int], block: Block, base: int) -> AddressPattern:
-        row, col = self.shape.row, self.shape.col
-        return AddressPattern(
-            base=base,
-            counts=(len(block.rows), len(block.cols), len(block.groups)),
-            start=(
-                _start(row, tap[0], block.rows, block.grid_rows),
-                _start(col, tap[1], block.cols, block.grid_cols),
-            ),
-            step=(row.step, col.step),
-            extent=(len(block.grid_rows), len(block.grid_cols)),
-        )
 
 
 def portions(extent: int, size: int) -> list[range]:
@@ -165,18 +201,12 @@ def portions(extent: int, size: int) -> list[range]:
     return [range(at, min(at + size, extent)) for at in range(0, extent, size)]
 
 
-def burst_bytes(box: Box, shape: tuple[int, int, int, int], element_bytes: int, burst: int) -> int:
-    """HBM bytes moved for `box` of a tensor stored HWCN: each contiguous run is rounded up to whole bursts."""
-    channels, _, cols, images = shape
-    run, whole = len(box.images), len(box.images) == images
-    for part, extent in ((box.channels, channels), (box.cols, cols), (box.rows, None)):
-        if not whole or part.step != 1:
-            break
-        run *= len(part)
-        whole = len(part) == extent
-    elements = len(box.channels) * len(box.rows) * len(box.cols) * len(box.images)
-    return elements // run * (-(-run * element_bytes // burst) * burst) if run else 0
+def _counter(axis: Axis, tap: int, outputs: range, grid: range, stride: int) -> Counter:
+    start = outputs.start * axis.step + tap * axis.tap_step - grid.start
+    return Counter(len(outputs), start, axis.step, len(grid), stride)
 
 
-def _start(axis: Axis, tap: int, outputs: range, grid: range) -> int:
-    return outputs.start * axis.step + tap * axis.tap_step - grid.start
+def _as_range(ks: list[int]) -> Coordinates:
+    """Neighbours as a range, which is smaller than a table."""
+    together = range(ks[0], ks[0] + len(ks))
+    return together if ks == [*together] else tuple(ks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpusim.machines.tpu.program.steps import Program
+from tpusim.machines.tpu.program.program import Program
 
 
 def who_waits(program: Program, stuck: Sequence[int]) -> str:
@@ -14,7 +14,7 @@ def who_waits(program: Program, stuck: Sequence[int]) -> str:
 
 
 def _name(program: Program, step: int) -> str:
-    return type(program.steps[step]).__name__
+    return program.steps[step].label
 
 
 def _blockers(program: Program, step: int, stuck: Sequence[int]) -> str:

@@ -9,6 +9,9 @@ from tpusim.machines.tpu.definition.frame import CLIENTS
 from tpusim.machines.tpu.description import Hardware
 from tpusim.result.records import STALL_CAUSES
 
+STARVED = STALL_CAUSES[0]
+"""What a unit is while it waits for data."""
+
 CAUSES = ("busy", *STALL_CAUSES)
 """What a unit does with its cycles; the rest is idle."""
 

@@ -1,207 +1,215 @@
-"""The waist of the hourglass: what a lowering produces and every engine runs.
+"""What a Program consists of. Every step says of itself what others need to know; nobody asks for its class but the
+interpreters, which have a handler for each.
 
-A `Program` is a short list of steps (fill, preload, stream, spill) with vector-memory addresses and
-dependencies. It says *what* happens in which order, never *when*: time belongs to the engines.
-
-Vocabulary. A *word address* counts words within one lane's vector memory; every lane of a lane group uses
-the same addresses, skewed in time by the machine. A word holds `word_fill` elements: the same pixel and
-channel of neighbouring images (HWCN, paper section IV-A) and, when the batch is smaller than a word, of
-several horizontal strips of the map. Tensors are indexed
-
-* ifmap  `[in_channel, row, col, image]`
-* filter `[out_channel, tap_row, tap_col, in_channel of the group]`
-* ofmap  `[out_channel, row, col, image]`
-
-The steps of a Program stand in an order that is valid when executed one at a time; engines that overlap
-them may only rely on `after` (indices of steps that must be done) and on each unit taking its own steps in
-list order.
+A *word address* counts words within one lane's vector memory; every lane of a step uses the same addresses, skewed
+in time by the machine. `after` holds the indices of the steps that must be done before a step may begin; besides, each
+unit takes its own steps in list order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
-from typing import TypeAlias
+from typing import ClassVar
 
-Shape: TypeAlias = tuple[int, int, int, int]
+from tpusim.machines.tpu.description import VectorUnit
+from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.tensor import Part, Tensor
+
+DMA, WEIGHT_PATH, ARRAY = "dma", "weight path", "array"
+"""The units that take steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class AddressPattern:
-    """Nested counters (row, col, word group) that walk an ifmap block as stored in one lane.
+class Step:
+    """Something one unit does. A new kind is a class here and a handler in each interpreter."""
 
-    At counts `(h, w, g)` the generator stands on grid point `(i, j) = start + (h, w) * step` and reads word
-    `base + (i * extent_cols + j) * groups + g`; outside `extent` the element is padding: zero, no access.
-    """
+    unit: ClassVar[str]
+    cause: ClassVar[str]
+    """What the array is said to be while it waits for such a step: the name of a stall cause."""
 
-    base: int
-    counts: tuple[int, int, int]
-    start: tuple[int, int]
-    step: tuple[int, int]
-    extent: tuple[int, int]
+    after: tuple[int, ...]
 
     @property
+    def label(self) -> str:
+        """What a trace or a message calls it."""
+        return type(self).__name__.lower()
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        """What a trace tells of it, by name."""
+        return {}
+
+    @property
+    def hbm_read_bytes(self) -> int:
+        """Bytes that come from HBM."""
+        return 0
+
+    @property
+    def hbm_write_bytes(self) -> int:
+        """Bytes that go to HBM."""
+        return 0
+
+    @property
+    def port_reads(self) -> int:
+        """Words read through the ports of all lanes."""
+        return 0
+
+    @property
+    def port_writes(self) -> int:
+        """Words written through the ports of all lanes."""
+        return 0
+
+    @property
+    def words_streamed(self) -> int:
+        """Words that each lane feeds the array."""
+        return 0
+
+    @property
+    def pe_words(self) -> int:
+        """PEs in use, times words that pass them."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Transfer(Step):
+    """Parts of a tensor on their way between HBM and the lanes, one after another; `hbm_bytes` cross the bus."""
+
+    unit = DMA
+
+    tensor: Tensor
+    parts: tuple[Part, ...]
+    hbm_bytes: int
+
+    @cached_property
     def words(self) -> int:
-        """Words walked over, padding included."""
-        return prod(self.counts)
+        """Words that lane 0, or any other that takes part throughout, moves."""
+        return sum(part.words for part in self.parts)
 
-    def inside(self, axis: int) -> range:
-        """The counts along `axis` (0 row, 1 col) whose grid point is stored."""
-        start, step, count = self.start[axis], self.step[axis], self.counts[axis]
-        first = min(count, max(0, -(start // step)))
-        last = (self.extent[axis] - 1 - start) // step
-        return range(first, max(first, min(last + 1, count)))
+    @cached_property
+    def lane_words(self) -> int:
+        """Words that all lanes move together."""
+        return sum(part.lane_words for part in self.parts)
 
-    @property
-    def accesses(self) -> int:
-        """Words really read from the port: those inside the stored extent."""
-        return len(self.inside(0)) * len(self.inside(1)) * self.counts[2]
-
-
-@dataclass(frozen=True, slots=True)
-class LaneGroup:
-    """Neighbouring lanes `[first_lane, first_lane + lanes)` that read with one pattern: one tap of a pass."""
-
-    first_lane: int
-    lanes: int
-    pattern: AddressPattern
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangular part of a feature map: ranges of channels, rows, cols (perhaps strided) and images."""
-
-    channels: range
-    rows: range
-    cols: range
-    images: range
-
-
-def inside(rows: range, shift: int, extent: int) -> range:
-    """The part of `rows`, displaced by `shift`, that lies in `[0, extent)`."""
-    first = max(0, -((rows.start + shift) // rows.step))
-    count = max(0, min(len(rows), (extent - 1 - rows.start - shift) // rows.step + 1))
-    moved = range(rows.start + shift, rows.stop + shift, rows.step)
-    return moved[first:count] if first < count else range(0)
-
-
-@dataclass(frozen=True, slots=True)
-class IfmapFill:
-    """HBM -> lanes. Channel `c` of fold `f` goes to lane `t * fold_channels + c % fold_channels`, copy `t`.
-
-    Word of grid point `(i, j)`, group `g`: `base + f * fold_stride + (i * cols + j) * groups + g`.
-    """
-
-    after: tuple[int, ...]
-    box: Box
-    base: int
-    fold_channels: int
-    fold_stride: int
-    copies: int
-    words: int
-    lane_words: int
-    hbm_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class FilterTile:
-    """The weights of one pass: array row `t * len(channels) + c` holds tap `t`, channel `c`."""
-
-    base: int
-    taps: tuple[tuple[int, int], ...]
-    channels: range
-    out_channels: range
+    @cached_property
+    def lanes(self) -> int:
+        """From lane 0 on, as many as may take part."""
+        return max(max(part.first_lanes) + part.lanes for part in self.parts)
 
     @property
-    def rows(self) -> int:
-        """Array rows occupied."""
-        return len(self.taps) * len(self.channels)
+    def facts(self) -> Mapping[str, int | str]:
+        return {"words": self.words, "bytes": self.hbm_bytes}
+
+    def conversion_cycles(self, unit: VectorUnit) -> int:
+        """The cycles that the vector unit takes to convert its words, all lanes at once."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Fill(Transfer):
+    """HBM -> lanes."""
+
+    cause = "starved"
+
+    @property
+    def label(self) -> str:
+        return f"{self.tensor.name} fill"
+
+    @property
+    def hbm_read_bytes(self) -> int:
+        return self.hbm_bytes
+
+    @property
+    def port_writes(self) -> int:
+        return self.lane_words
+
+    def conversion_cycles(self, unit: VectorUnit) -> int:
+        return self.words * unit.unpack_cycles if self.tensor.converted else 0
+
+
+@dataclass(frozen=True)
+class Spill(Transfer):
+    """Lanes -> HBM."""
+
+    cause = "blocked"
+
+    @property
+    def label(self) -> str:
+        return f"{self.tensor.name} spill"
+
+    @property
+    def hbm_write_bytes(self) -> int:
+        return self.hbm_bytes
+
+    @property
+    def port_reads(self) -> int:
+        return self.lane_words
+
+    def conversion_cycles(self, unit: VectorUnit) -> int:
+        return self.words * unit.pack_cycles if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
-class FilterFill:
-    """HBM -> lanes: the tiles of one or more passes; lane `c` takes the weights of array column `c`."""
+class Preload(Step):
+    """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on."""
 
-    after: tuple[int, ...]
-    tiles: tuple[FilterTile, ...]
-    words: int
-    lane_words: int
-    hbm_bytes: int
+    unit = WEIGHT_PATH
+    cause = "waiting_weights"
 
-
-@dataclass(frozen=True, slots=True)
-class Preload:
-    """Vector memory -> weight registers of the array: `rows` x `cols` weights from word `base` on."""
-
-    after: tuple[int, ...]
     base: int
+    words: int
     rows: int
     cols: int
 
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        return {"rows": self.rows, "cols": self.cols}
+
+    @property
+    def port_reads(self) -> int:
+        return self.words * self.cols
+
 
 @dataclass(frozen=True, slots=True)
-class Stream:
-    """One pass: `words` words a lane go through the array; column `c` collects into lane `c`, contiguously.
+class Stream(Step):
+    """One pass: `words` words a lane go through the array; column c collects into lane c, from `result_base` on.
 
-    `preload` is the step that loads its weights. With `accumulate`, results are added to the words already
-    at `result_base` by the vector unit.
+    Attributes:
+        preload: the step that loads its weights.
+        reads: where the lanes find what they stream.
+        rows, cols: the PEs in use.
+        accumulate: whether results are added, by the vector unit, to the words already at `result_base`.
     """
 
-    after: tuple[int, ...]
+    unit = ARRAY
+    cause = "blocked"
+
     preload: int
-    reads: tuple[LaneGroup, ...]
+    reads: Feed
     result_base: int
     words: int
     rows: int
     cols: int
     accumulate: bool
 
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        accumulate = "yes" if self.accumulate else "no"
+        return {"rows": self.rows, "cols": self.cols, "words": self.words, "accumulate": accumulate}
 
-@dataclass(frozen=True, slots=True)
-class Spill:
-    """Lanes -> HBM: the finished outputs of a block and column fold, from word `base` on."""
+    @property
+    def port_reads(self) -> int:
+        return self.reads.accesses + self.words * self.cols * self.accumulate
 
-    after: tuple[int, ...]
-    box: Box
-    base: int
-    words: int
-    lane_words: int
-    hbm_bytes: int
+    @property
+    def port_writes(self) -> int:
+        return self.words * self.cols
 
+    @property
+    def words_streamed(self) -> int:
+        return self.words
 
-Transfer: TypeAlias = IfmapFill | FilterFill | Spill
-Step: TypeAlias = IfmapFill | FilterFill | Preload | Stream | Spill
-
-
-@dataclass(frozen=True)
-class Program:
-    """One layer, lowered for one machine.
-
-    `word_fill` (E) is how many elements of a word are in use. With one strip, that is how many images share
-    a word: `ceil(batch / ceil(batch / W))`. With more, element `strip * images + image` belongs to the row
-    `strip * ifmap_strip` (of the ofmap: `strip * ofmap_strip`) further down; rows past the end hold nothing.
-    """
-
-    steps: tuple[Step, ...]
-    images: int
-    word_fill: int
-    strips: int
-    ifmap_strip: int
-    ofmap_strip: int
-    ifmap_shape: Shape
-    filter_shape: Shape
-    ofmap_shape: Shape
-    multi_tile: int
-    peak_words: int
-    ifmap_words: int
-
-    @cached_property
-    def streams(self) -> tuple[Stream, ...]:
-        """The passes, in the order the array takes them."""
-        return tuple(step for step in self.steps if isinstance(step, Stream))
-
-    @cached_property
-    def accumulates(self) -> bool:
-        """Whether any pass adds to partial sums: such a layer owns a partial-sum slot throughout."""
-        return any(step.accumulate for step in self.streams)
+    @property
+    def pe_words(self) -> int:
+        return self.rows * self.cols * self.words

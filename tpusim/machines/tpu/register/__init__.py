@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.steps import Program
-from tpusim.machines.tpu.register.machine import Machine, Tensor
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.register.machine import Machine, Values
 from tpusim.machines.tpu.register.trace import trace
 
 __all__ = ["Machine", "run", "trace"]
 
 
 def run(
-    program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor, watch: Watch = unwatched
-) -> tuple[Timing, Tensor]:
-    """Time and ofmap [out_channel, row, col, image] of one Program.
+    program: Program, hardware: Hardware, operands: Mapping[str, Values], watch: Watch = unwatched
+) -> tuple[Timing, dict[str, Values]]:
+    """The time of one Program, and every tensor that it writes.
 
     Args:
-        ifmap: [channel, row, col, image].
-        filter_: [out_channel, tap_row, tap_col, channel of the group].
+        operands: the tensors that are there before, in the Program's shape or one that reshapes to it.
         watch: told every LOOK_EVERY cycles how many have passed.
 
     Raises:
@@ -28,9 +29,10 @@ def run(
         PortConflict: when a port, a serializer or a result register is asked too early, twice or too late.
         MemoryError: when its words do not fit the memory of this computer.
     """
-    machine = Machine(program, hardware, ifmap, filter_)
+    machine = Machine(program, hardware, operands)
     while not machine.finished:
         machine.clock()
         if machine.now % LOOK_EVERY == 0:
             watch(machine.now)
-    return machine.timing(), machine.ofmap
+    written = [each.name for each in program.tensors if each.name not in operands]
+    return machine.timing(), {name: machine.tensor(name) for name in written}

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.contents import lanes_of
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Step, Stream
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Transfer
 
 
 def check_machine(hardware: Hardware) -> None:
@@ -43,8 +43,7 @@ def check_lanes(program: Program, hardware: Hardware) -> None:
         for what, first, stop in _named(step):
             if first < 0 or stop > limits[what]:
                 raise CheckFailed(
-                    f"step {index} ({type(step).__name__}) names {what}s [{first}, {stop}); "
-                    f"the machine has {limits[what]}"
+                    f"step {index} ({step.label}) names {what}s [{first}, {stop}); the machine has {limits[what]}"
                 )
 
 
@@ -53,12 +52,12 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
     match step:
         case Stream():
             yield "column", 0, step.cols
-            for group in step.reads:
+            for group in step.reads.groups:
                 yield "row", group.first_lane, group.first_lane + group.lanes
         case Preload():
             yield "column", 0, step.cols
             yield "row", 0, step.rows
-        case IfmapFill():
-            yield "lane", 0, lanes_of(step)
-        case FilterFill() | Spill():
-            yield "column", 0, lanes_of(step)
+        case Transfer():
+            for part in step.parts:
+                for first in part.first_lanes:
+                    yield "lane", first, first + part.lanes

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tpusim.base.errors import DeadlockError, PortConflict
 from tpusim.machines.tpu.definition.frame import CLIENTS, NEVER
 from tpusim.machines.tpu.observation.deadlock import who_waits
-from tpusim.machines.tpu.program.steps import Program
+from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
 from tpusim.machines.tpu.register.order import IDLE, Order
 from tpusim.machines.tpu.register.preload_unit import PreloadUnit

@@ -8,10 +8,10 @@ from fractions import Fraction
 from math import ceil
 
 from tpusim.machines.tpu.definition.frame import DMA, NEVER
-from tpusim.machines.tpu.definition.vector_unit import conversion_cycles
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.contents import HbmWords, lanes_of
-from tpusim.machines.tpu.program.steps import Program, Spill, Transfer
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Spill, Transfer
+from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.order import Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
@@ -65,7 +65,7 @@ class DmaUnit:
             self._finish(now)
         address, place = int(self.hbm.addresses[head.index][word]), self.hbm.first[head.index] + word
         spill = isinstance(step, Spill)
-        return Order(DMA, head.index, lanes_of(step), address, number=place, stride=step.words, spill=spill)
+        return Order(DMA, head.index, step.lanes, address, number=place, stride=step.words, spill=spill)
 
     def _begin(self, now: int) -> None:
         index, step = self.todo[0]
@@ -83,7 +83,7 @@ class DmaUnit:
     def _bus_cycles(self, step: Transfer) -> int:
         """HBM or the conversion, whichever takes longer."""
         moving = ceil(step.hbm_bytes / self.hardware.hbm_bytes_per_cycle)
-        return max(1, moving, conversion_cycles(step, self.hardware.vector_unit))
+        return max(1, moving, step.conversion_cycles(self.hardware.vector_unit))
 
     def _ready(self, now: int) -> bool:
         """Whether the bus has brought the next word, or, of a spill, can take it."""

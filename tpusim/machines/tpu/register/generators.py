@@ -1,38 +1,65 @@
-"""The address generators of all lanes: one setting for every way in which a stream of the Program reads."""
+"""The address generators of all lanes: one setting for every way in which a pass of the Program reads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.steps import LaneGroup, Program
+from tpusim.machines.tpu.program.addresses import AddressPattern, Counters, Feed
+from tpusim.machines.tpu.program.program import Program
 
-Records = NDArray[Any]
+Ints = NDArray[np.int64]
 
-GENERATOR = np.dtype(
-    [(name, np.int64) for name in ("fed", "base", "row", "col", "row_step", "col_step", "rows", "cols", "groups")]
-)
-"""One lane's setting: nested counters start at (row, col) and stay within (rows, cols); `fed` is 0 for none."""
+UNFED = -1
+"""The pattern of a lane that has no part in a pass."""
+
+_STILL = (1, 0, 0, 1, 0)
+"""A counter that has one position, the first."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings [setting, lane], and the number of the setting that each kind of read uses."""
+    """Which pattern each lane walks, and the patterns.
 
-    records: Records
-    number: dict[tuple[LaneGroup, ...], int]
+    Attributes:
+        patterns: [setting, lane] -> pattern, or UNFED.
+        bases: [pattern]: the base of nested counters, or where the pattern's table begins in `tables`.
+        counters: [pattern, counter, (length, start, step, extent, stride)], the fastest first; length 0 for a table.
+        tables: the addresses of all tables, one after another.
+        number: the setting that each kind of read uses.
+    """
+
+    patterns: Ints
+    bases: Ints
+    counters: Ints
+    tables: Ints
+    number: dict[Feed, int]
 
     @classmethod
     def of(cls, program: Program, lanes: int) -> Settings:
         """All settings that a Program needs."""
         number = {reads: at for at, reads in enumerate(dict.fromkeys(stream.reads for stream in program.streams))}
-        records = np.zeros((len(number), lanes), GENERATOR)
+        groups = (group for reads in number for group in reads.groups)
+        known = {pattern: at for at, pattern in enumerate(dict.fromkeys(group.pattern for group in groups))}
+        patterns = np.full((len(number), lanes), UNFED)
         for reads, at in number.items():
-            for group in reads:
-                pattern = group.pattern
-                setting = (1, pattern.base, *pattern.start, *pattern.step, *pattern.extent, pattern.counts[2])
-                records[at, group.first_lane : group.first_lane + group.lanes] = setting
-        return cls(records, number)
+            for group in reads.groups:
+                patterns[at, group.first_lane : group.first_lane + group.lanes] = known[group.pattern]
+        return cls(patterns, *_registers([*known]), number)
+
+
+def _registers(patterns: list[AddressPattern]) -> tuple[Ints, Ints, Ints]:
+    """(bases, counters, tables) of some patterns."""
+    most = max((len(each.counters) for each in patterns if isinstance(each, Counters)), default=1)
+    bases, counters = np.zeros(len(patterns), np.int64), np.zeros((len(patterns), most, len(_STILL)), np.int64)
+    tables: list[int] = []
+    for at, each in enumerate(patterns):
+        if isinstance(each, Counters):
+            bases[at] = each.base
+            counters[at] = [*reversed(each.counters), *[_STILL] * (most - len(each.counters))]
+        else:
+            bases[at] = len(tables)
+            tables += each.addresses
+    return bases, counters, np.array(tables, np.int64)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
 from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
-from tpusim.machines.tpu.program.contents import HbmWords
+from tpusim.machines.tpu.register.contents import HbmWords
+from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.order import ORDER, Order
 from tpusim.machines.tpu.register.window import Window
@@ -43,11 +44,11 @@ class Lanes:
     """A lane obeys one order a cycle, which the lane before it obeyed in the cycle before."""
 
     def __init__(
-        self, wires: Wires, generators: Records, hbm: HbmWords, lanes: int, depth: int, word_elements: int
+        self, wires: Wires, settings: Settings, hbm: HbmWords, lanes: int, depth: int, word_elements: int
     ) -> None:
         arrays, rows = wires.activation.shape
         _, cols, _, elements = wires.results.shape
-        self.wires, self.generators, self.hbm = wires, generators, hbm
+        self.wires, self.settings, self.hbm = wires, settings, hbm
         self.orders = Window(np.zeros(lanes, ORDER), axis=0)
         self.registers = np.zeros(lanes, LANE)
         self.memory = np.zeros((lanes, depth, word_elements), np.float32)
@@ -71,8 +72,9 @@ class Lanes:
             PortConflict: when a result is written that is not there yet, or no longer.
         """
         failed = _access(
-            self.orders.cells, self.orders.head, self.registers, self.generators, self.memory, self.port,
-            self.wires.results, self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
+            self.orders.cells, self.orders.head, self.registers, self.settings.patterns, self.settings.bases,
+            self.settings.counters, self.settings.tables, self.memory, self.port, self.wires.results, self.psums,
+            self.wires.complete, self.hbm.stored, self.hbm.elements, self.hbm.used,
         )  # fmt: skip
         if failed >= 0:
             self._refuse(failed)
@@ -85,7 +87,7 @@ class Lanes:
         """
         failed = _commit(
             self.orders.cells, self.orders.head, self.registers, self.memory, self.port, self.serial,
-            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values,
+            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.stored, self.hbm.elements,
         )  # fmt: skip
         if failed >= 0:
             raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
@@ -105,14 +107,15 @@ class Lanes:
 
 @kernel
 def _access(
-    orders: Records, head: int, lanes: Records, generators: Records, memory: Floats, port: Floats,
-    results: Floats, psums: Floats, complete: Counts, hbm: Floats, hbm_used: Flags,
+    orders: Records, head: int, lanes: Records, patterns: Counts, bases: Counts, counters: Counts, tables: Counts,
+    memory: Floats, port: Floats, results: Floats, psums: Floats, complete: Counts, hbm: Floats, hbm_elements: Ints,
+    hbm_used: Flags,
 ) -> int:  # fmt: skip
     """Fill the port registers; the number of a lane that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
     for number in range(len(lanes)):
         order, lane = orders[head + number], lanes[number]
-        lane["address"] = _address(order, number, generators, hbm_used)
+        lane["address"] = _address(order, number, patterns, bases, counters, tables, hbm_used)
         lane["writes"] = order["client"] == RESULT or (order["client"] == DMA and not order["spill"])
         if lane["address"] < -1 or lane["address"] >= memory.shape[1]:
             return number
@@ -123,7 +126,7 @@ def _access(
             port[number] = memory[number, lane["address"]]
         elif order["client"] == DMA:
             lane["written"] += 1
-            port[number] = hbm[_place(order, number)]
+            _fetch(hbm, hbm_elements[_place(order, number)], port[number])
         elif not 0 < complete[order["array"], number] - order["number"] <= places:
             return number
         else:
@@ -136,12 +139,15 @@ def _access(
 
 
 @kernel
-def _address(order: Any, number: int, generators: Records, hbm_used: Flags) -> int:
+def _address(
+    order: Any, number: int, patterns: Counts, bases: Counts, counters: Counts, tables: Counts, hbm_used: Flags
+) -> int:
     """The word that lane `number` touches, or -1: it has no part in the order, or meets padding."""
     if order["client"] == FREE or number >= order["lanes"]:
         return -1
     if order["client"] == IFMAP:
-        return _generate(generators[order["generator"], number], order)
+        pattern = patterns[order["generator"], number]
+        return -1 if pattern < 0 else _generate(bases[pattern], counters[pattern], tables, order["word"])
     if order["client"] == DMA and not hbm_used[_place(order, number)]:
         return -1
     return int(order["address"])
@@ -154,18 +160,38 @@ def _place(order: Any, number: int) -> int:
 
 
 @kernel
-def _generate(setting: Any, order: Any) -> int:
-    row = setting["row"] + order["row"] * setting["row_step"]
-    col = setting["col"] + order["col"] * setting["col_step"]
-    if not setting["fed"] or row < 0 or row >= setting["rows"] or col < 0 or col >= setting["cols"]:
-        return -1
-    return int(setting["base"] + (row * setting["cols"] + col) * setting["groups"] + order["group"])
+def _generate(base: int, counters: Counts, tables: Counts, word: int) -> int:
+    """The address at which nested counters, or a table, stand for word number `word` of a pass; -1: padding."""
+    if counters[0, 0] == 0:
+        return int(tables[base + word])
+    address = base
+    for counter in range(len(counters)):
+        length, start, step, extent, stride = counters[counter]
+        position = start + word % length * step
+        word //= length
+        if position < 0 or position >= extent:
+            return -1
+        address += position * stride
+    return int(address)
+
+
+@kernel
+def _fetch(hbm: Floats, elements: Ints, word: Floats) -> None:
+    for place in range(len(elements)):
+        word[place] = hbm[elements[place]] if elements[place] >= 0 else 0
+
+
+@kernel
+def _store(word: Floats, elements: Ints, hbm: Floats) -> None:
+    for place in range(len(elements)):
+        if elements[place] >= 0:
+            hbm[elements[place]] = word[place]
 
 
 @kernel
 def _commit(
     orders: Records, head: int, lanes: Records, memory: Floats, port: Floats, serial: Floats,
-    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats,
+    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, hbm_elements: Ints,
 ) -> int:  # fmt: skip
     """Every word goes from the port to its place: a serializer, the vector unit, the memory or HBM.
 
@@ -192,7 +218,7 @@ def _commit(
         elif lane["address"] >= 0 and order["client"] == RESULT:
             memory[number, lane["address"], :elements] = port[number, :elements]
         elif lane["address"] >= 0 and order["spill"]:
-            hbm[_place(order, number)] = port[number]
+            _store(port[number], hbm_elements[_place(order, number)], hbm)
         elif lane["address"] >= 0:
             memory[number, lane["address"]] = port[number]
     return -1

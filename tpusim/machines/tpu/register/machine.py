@@ -8,7 +8,7 @@ is written back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,10 +20,10 @@ from tpusim.machines.tpu.definition.systolic_array import SystolicArray
 from tpusim.machines.tpu.definition.vector_unit import add_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, split
-from tpusim.machines.tpu.program.contents import HbmWords
-from tpusim.machines.tpu.program.steps import Program
+from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.array import Array
 from tpusim.machines.tpu.register.bounds import check_lanes, check_machine
+from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.control import Control
 from tpusim.machines.tpu.register.deserializers import Deserializers
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
@@ -36,7 +36,7 @@ from tpusim.machines.tpu.register.stream_unit import Pass, StreamUnit
 from tpusim.machines.tpu.register.weights import Weights
 from tpusim.machines.tpu.register.wires import Wires
 
-Tensor = NDArray[np.float32]
+Values = NDArray[np.float32]
 
 
 class Unit(Protocol):
@@ -50,24 +50,24 @@ class Unit(Protocol):
 
 
 class Machine:
-    """One layer on one machine; ifmap [channel, row, col, image], filter [out_channel, tap_row, tap_col, channel].
+    """One layer on one machine; `operands` are the tensors that HBM holds before, by their names.
 
     Raises:
         CheckFailed: when the Program names lanes that the machine does not have.
     """
 
-    def __init__(self, program: Program, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> None:
+    def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> None:
         check_machine(hardware)
         check_lanes(program, hardware)
         self.program, self.hardware = program, hardware
         word, array = hardware.vector_memory.word_elements, hardware.array
-        self.hbm = HbmWords.of(program, ifmap, filter_, word)
+        self.hbm = HbmWords.of(program, operands, word)
         settings = Settings.of(program, hardware.lanes)
         wires, arrays = Wires(array, program.word_fill), range(array.count)
         self.arrays = [Array(wires, number) for number in arrays]
         self.weights = [Weights(wires, number) for number in arrays]
         self.deserializers = [Deserializers(wires, number) for number in arrays]
-        self.lanes = Lanes(wires, settings.records, self.hbm, hardware.lanes, program.peak_words, word)
+        self.lanes = Lanes(wires, settings, self.hbm, hardware.lanes, program.words, word)
         self.control = _control(program, hardware, settings, self.hbm)
         self.units: Sequence[Unit] = (self.lanes, *self.arrays, *self.weights, *self.deserializers)
         self.now = 0
@@ -92,10 +92,9 @@ class Machine:
         """Weights on their way in all arrays."""
         return sum(weights.moving for weights in self.weights)
 
-    @property
-    def ofmap(self) -> Tensor:
-        """What has reached HBM, [out_channel, row, col, image]."""
-        return self.hbm.ofmap(self.program)
+    def tensor(self, name: str) -> Values:
+        """A tensor as it lies in HBM now."""
+        return self.hbm.tensor(self.program, name)
 
     def clock(self) -> None:
         """One cycle.

@@ -16,7 +16,7 @@ class Order(NamedTuple):
     step: of the Program, for those who watch
     lanes: take part, from lane 0 on
     address: of the word, -1 for a word that is not there; of an ifmap word every lane finds its own
-    generator, row, col, group: the address generators' setting and counts (IFMAP)
+    generator, word: the address generators' setting, and the word of the pass (IFMAP)
     array: which array's serializers or results (IFMAP, PSUM, RESULT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight (WEIGHT)
@@ -31,9 +31,7 @@ class Order(NamedTuple):
     lanes: int = 0
     address: int = -1
     generator: int = 0
-    row: int = 0
-    col: int = 0
-    group: int = 0
+    word: int = 0
     array: int = 0
     buffer: int = 0
     first: int = 0

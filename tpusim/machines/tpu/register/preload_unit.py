@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from tpusim.machines.tpu.definition.frame import WEIGHT
-from tpusim.machines.tpu.program.steps import FilterFill, Preload, Program
+from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload
 from tpusim.machines.tpu.register.order import Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
@@ -17,8 +19,7 @@ class PreloadUnit:
         self.scoreboard, self.rows, self.word_elements, self.buffers = scoreboard, rows, word_elements, buffers
         self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Preload))
         self.fills = {
-            index: [other for other in step.after if isinstance(program.steps[other], FilterFill)]
-            for index, step in self.todo
+            index: [other for other in step.after if program.steps[other].cause == STARVED] for index, step in self.todo
         }
         self.started = 0
         self.row = rows

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpusim.machines.tpu.definition.frame import IFMAP, Frame
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Stream
+from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.order import Order
 from tpusim.machines.tpu.register.result_queue import ResultQueue
@@ -20,8 +22,8 @@ class Pass:
 
     index: int
     step: Stream
-    fills: tuple[int, ...]
-    spills: tuple[int, ...]
+    data: tuple[int, ...]
+    others: tuple[int, ...]
     generator: int
     buffer: int
 
@@ -33,10 +35,10 @@ class Pass:
         passes = []
         for index, step in enumerate(program.steps):
             if isinstance(step, Stream):
-                spills = tuple(other for other in step.after if isinstance(program.steps[other], Spill))
+                others = tuple(other for other in step.after if program.steps[other].cause != STARVED)
                 needs = {*step.after, *program.steps[step.preload].after}
-                fills = tuple(other for other in needs if isinstance(program.steps[other], IfmapFill | FilterFill))
-                passes.append(cls(index, step, fills, spills, settings.number[step.reads], buffer[step.preload]))
+                data = tuple(other for other in needs if program.steps[other].cause == STARVED)
+                passes.append(cls(index, step, data, others, settings.number[step.reads], buffer[step.preload]))
         return passes
 
 
@@ -49,7 +51,6 @@ class StreamUnit:
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.adding = 0
-        self.counts = (0, 0, 0)
         self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
         self.cause = "starved"
         self.use: Counter[str] = Counter()
@@ -70,17 +71,16 @@ class StreamUnit:
             self._book(now)
 
     def ifmap(self, now: int) -> Order | None:
-        """The next ifmap word, when one is due in this cycle; the nested counters move on."""
+        """The next ifmap word, when one is due in this cycle; the generators move on."""
         array = now % self.frame.period - Frame.IFMAP_SLOT
         if not self.issued_at < now <= self.over_at or array >= self.frame.arrays:
             return None
-        at, (row, col, group) = self.current, self.counts
+        at = self.current
         if self.word == at.step.words:
             return None
-        order = Order(IFMAP, at.index, self.lanes, -1, at.generator, row, col, group, array=array, buffer=at.buffer)
+        order = Order(IFMAP, at.index, self.lanes, -1, at.generator, self.word, array=array, buffer=at.buffer)
         self.queues[array].read(at, self.word)
         self.word += 1
-        self.counts = _next(self.counts, at.step.reads[0].pattern.counts)
         return order
 
     def psum(self, now: int, completing: Sequence[int]) -> Order | None:
@@ -105,11 +105,11 @@ class StreamUnit:
     def _waits_for(self, now: int) -> str | None:
         """Why the next stream cannot be issued in this cycle; None when it can."""
         at, waiting = self.todo[0], self.scoreboard.waiting
-        if waiting(at.fills, now):
+        if waiting(at.data, now):
             self.cause = "starved"
         elif waiting((at.step.preload,), now):
             self.cause = "waiting_weights"
-        elif waiting(at.spills, now) or (at.step.accumulate and now < self.sums_ready):
+        elif waiting(at.others, now) or (at.step.accumulate and now < self.sums_ready):
             self.cause = "blocked"
         elif (now + 1) % self.frame.period == 0:
             return None
@@ -121,7 +121,7 @@ class StreamUnit:
         self.issued += 1
         self.issued_at, self.over_at = now, now + self.frame.frames(self.current.step.words) * self.frame.period
         self.sums_ready = now + 1 + self.sum_delay
-        self.word, self.counts = 0, (0, 0, 0)
+        self.word = 0
 
     def _book(self, now: int) -> None:
         """Account for a cycle in which a stream runs."""
@@ -132,12 +132,3 @@ class StreamUnit:
             self.use["port_stall"] += 1
         else:
             self.use["blocked"] += 1
-
-
-def _next(counts: tuple[int, int, int], limits: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Count groups within cols within rows."""
-    row, col, group = counts
-    _, cols, groups = limits
-    if group + 1 < groups:
-        return row, col, group + 1
-    return (row, col + 1, 0) if col + 1 < cols else (row + 1, 0, 0)

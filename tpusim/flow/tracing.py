@@ -1,0 +1,87 @@
+"""Runs that are looked at: every lane in every cycle of one layer, or what every unit of several layers does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+
+from tpusim.base.errors import CheckFailed, InputError
+from tpusim.flow.engines import memory_needed, need_numba
+from tpusim.flow.simulation import lower_all
+from tpusim.flow.verify import failures_named, operands_of
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.tracks import Recording
+from tpusim.machines.tpu.observation.lane_trace import Cycle, Watch
+from tpusim.network.workload import Layer, Workload
+
+
+def trace(
+    workload: Workload, hardware: Hardware, *, lowering: str = "channel_first", seed: int = 0
+) -> tuple[int, Callable[[int, Watch], Iterator[Cycle]]]:
+    """How many cycles a workload of one layer takes, from the event engine, and a run of the register engine.
+
+    The run is called once, with the first cycle to show and what is told how many have passed. While it lasts it
+    raises CheckFailed when it does not take as many cycles as the event engine says, and what Machine.clock raises.
+
+    Raises:
+        InputError: several layers, an unknown lowering, a layer that cannot fit, Numba is not installed, or this
+            computer has too little memory.
+        CheckFailed: the Program names lanes that do not exist.
+        DeadlockError: the Program's steps wait for one another for ever.
+    """
+    layer = _only_layer(workload)
+    need_numba()
+    from tpusim.machines.tpu import register
+
+    ((_, (program, _)),) = lower_all(workload, hardware, lowering)
+    with failures_named(layer), memory_needed(layer):
+        total = event.run(program, hardware).cycles
+        running = register.Machine(program, hardware, operands_of(layer, workload.batch, seed))
+
+    def cycles(first: int, watch: Watch) -> Iterator[Cycle]:
+        with failures_named(layer):
+            yield from _agreeing(register.trace(running, first, watch), total)
+
+    return total, cycles
+
+
+def recordings(
+    workload: Workload, hardware: Hardware, *, lowering: str = "channel_first"
+) -> Iterator[tuple[Layer, Recording]]:
+    """Runs of the event engine, layer by layer, that tell what every unit does when. Layers of one shape share theirs.
+
+    Raises:
+        InputError: an unknown lowering, or a layer that cannot fit (CapacityError, names the layer).
+        DeadlockError: the steps of a Program wait for one another for ever; names the layer.
+    """
+    known: dict[Hashable, Recording] = {}
+    for layer, (shape, (program, _)) in zip(workload.layers, lower_all(workload, hardware, lowering), strict=True):
+        if shape not in known:
+            with failures_named(layer):
+                known[shape] = event.record(program, hardware)
+        yield layer, known[shape]
+
+
+def _only_layer(workload: Workload) -> Layer:
+    if len(workload.layers) != 1:
+        names = ", ".join(layer.name for layer in workload.layers[:8])
+        raise InputError(
+            f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
+            "a .perfetto-trace shows any number"
+        )
+    return workload.layers[0]
+
+
+def _agreeing(cycles: Iterator[Cycle], total: int) -> Iterator[Cycle]:
+    """The event engine says how long a trace is; the register engine must end there."""
+    last = -1
+    for cycle in cycles:
+        last = cycle.number
+        if last >= total:
+            break
+        yield cycle
+    if last != total - 1:
+        raise CheckFailed(
+            f"the engines disagree: {total:,} cycles in the event engine, "
+            f"{'more' if last >= total else f'{last + 1:,}'} in the register engine"
+        )

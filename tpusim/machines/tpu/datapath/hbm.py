@@ -1,0 +1,101 @@
+"""Tensors as they lie in HBM, and the parts of them that transfers move, as views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.tensor import Part, Tensor
+
+Values = NDArray[np.float32]
+Reach = list[tuple[int, int]]
+"""By axis, the lowest coordinate that a Program names and the one after the highest."""
+
+
+class HbmTensor:
+    """A tensor with a margin of zeros wherever a Program reaches beyond it, so that every part is a view.
+
+    What is written into the margin is lost.
+    """
+
+    def __init__(self, tensor: Tensor, given: Values | None, parts: Iterable[Part]) -> None:
+        reach = _reach(tensor, parts)
+        self._low, self._shape = [low for low, _ in reach], tensor.shape
+        extent = tuple(high - low for low, high in reach)
+        if given is not None and extent == tensor.shape:
+            self._stored = given.reshape(extent)
+            return
+        self._stored = np.zeros(extent, np.float32)
+        self.values[...] = np.nan if given is None else given.reshape(tensor.shape)
+
+    @property
+    def values(self) -> Values:
+        """The tensor without its margin."""
+        inside = (slice(-low, size - low) for low, size in zip(self._low, self._shape, strict=True))
+        return self._stored[tuple(inside)]
+
+    def read(self, part: Part) -> Values:
+        """The elements of a part, [lane, *items]."""
+        return self._view(part) if _even(part) else self._stored[self._index(part)]
+
+    def write(self, part: Part, values: Values) -> None:
+        """Store `values` [lane, *items] where the part lies."""
+        if _even(part):
+            self._view(part)[...] = values
+        else:
+            self._stored[self._index(part)] = values
+
+    def _view(self, part: Part) -> Values:
+        """Every counter becomes an axis of the view."""
+        counters = (part.lane, *part.items)
+        start = [-low for low in self._low]
+        for axis, coordinates in counters:
+            start[axis] += coordinates[0]
+        origin = self._stored[tuple(slice(at, None) for at in start)]
+        strides = [origin.strides[axis] * getattr(coordinates, "step", 1) for axis, coordinates in counters]
+        return as_strided(origin, [len(each.coordinates) for each in counters], strides)
+
+    def _index(self, part: Part) -> tuple[NDArray[np.int64], ...]:
+        """The coordinates along each axis, broadcast over [lane, *items]."""
+        counters = (part.lane, *part.items)
+        index = [np.full(1, -low) for low in self._low]
+        for (axis, _), counts in zip(counters, np.ix_(*(each.coordinates for each in counters)), strict=True):
+            index[axis] = index[axis] + counts
+        return tuple(index)
+
+
+def hbm_tensors(program: Program, given: Mapping[str, Values]) -> dict[str, HbmTensor]:
+    """Every tensor of a Program; those that are not given hold NaN until they are written."""
+    parts: dict[str, list[Part]] = {tensor.name: [] for tensor in program.tensors}
+    for step in program.steps:
+        if isinstance(step, Transfer):
+            parts[step.tensor.name] += step.parts
+    return {each.name: HbmTensor(each, given.get(each.name), parts[each.name]) for each in program.tensors}
+
+
+def _reach(tensor: Tensor, parts: Iterable[Part]) -> Reach:
+    reach = [(0, size) for size in tensor.shape]
+    for part in parts:
+        for axis, (low, high) in enumerate(_extremes(part, len(reach))):
+            reach[axis] = min(reach[axis][0], low), max(reach[axis][1], high + 1)
+    return reach
+
+
+def _extremes(part: Part, axes: int) -> Iterator[tuple[int, int]]:
+    """The lowest and highest coordinate along each axis."""
+    low, high = [0] * axes, [0] * axes
+    for axis, coordinates in (part.lane, *part.items):
+        ends = (coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else coordinates
+        low[axis] += min(ends)
+        high[axis] += max(ends)
+    return zip(low, high, strict=True)
+
+
+def _even(part: Part) -> bool:
+    """Whether every counter walks evenly spaced coordinates."""
+    return all(isinstance(each.coordinates, range) for each in (part.lane, *part.items))

@@ -1,0 +1,120 @@
+"""Executes the steps of a Program in list order, on values.
+
+Every operand is read from a vector-memory word at a generated address and every result is written back
+through one, so a wrong address, lane, weight or order gives a wrong number.
+
+Passes that add to the same words one after the other are multiplied together: operands and weights are
+copied out of the memories when their step comes up, and one matrix product does the sums of them all. It
+runs no later than the next step that touches those words. Exact arithmetic makes that the same as one pass
+at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import CheckFailed
+from tpusim.machines.tpu.datapath.hbm import hbm_tensors
+from tpusim.machines.tpu.datapath.reduction import Reduction
+from tpusim.machines.tpu.datapath.words import gather, pack, span, unpacked
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.addresses import LaneGroup
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream
+
+Values = NDArray[np.float32]
+
+
+def run(program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> dict[str, Values]:
+    """Every tensor that the Program writes, by its name; NaN where it never did.
+
+    Args:
+        operands: the tensors that are there before, in the Program's shape or one that reshapes to it.
+
+    Raises:
+        CheckFailed: when a step addresses words or lanes that do not exist.
+    """
+    return _Run(program, hardware, operands).written()
+
+
+class _Run:
+    def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> None:
+        self.program, self.operands = program, operands
+        self.elements = program.word_fill
+        word = hardware.vector_memory.word_elements
+        self.memory = np.zeros((hardware.lanes, program.words, word), dtype=np.float32)
+        self.hbm = hbm_tensors(program, operands)
+        self.weights: dict[int, Values] = {}
+        self.reduction = Reduction(self.elements)
+
+    def written(self) -> dict[str, Values]:
+        """Execute every step."""
+        for index, step in enumerate(self.program.steps):
+            match step:
+                case Stream():
+                    self._stream(step)
+                case Preload():
+                    self._preload(index, step)
+                case Fill():
+                    self._fill(step)
+                case Spill():
+                    self._spill(step)
+        return {name: tensor.values for name, tensor in self.hbm.items() if name not in self.operands}
+
+    def _words(self, first_lane: int, lanes: int, base: int, words: int) -> Values:
+        """A view [lanes, words, W] of the memories, after any pending sums that belong there."""
+        count, depth, _ = self.memory.shape
+        if not (base >= 0 and base + words <= depth and first_lane >= 0 and first_lane + lanes <= count):
+            raise CheckFailed(
+                f"words [{base}, {base + words}) of lanes [{first_lane}, {first_lane + lanes}) were addressed; "
+                f"the layer has {depth} words in {count} lanes"
+            )
+        self.reduction.settle(base, words)
+        return self.memory[first_lane : first_lane + lanes, base : base + words]
+
+    # ---- HBM to vector memory and back
+
+    def _fill(self, step: Fill) -> None:
+        """Every part into every copy's lanes."""
+        tensor = self.hbm[step.tensor.name]
+        for part in step.parts:
+            values = tensor.read(part)
+            for first in part.first_lanes:
+                pack(values, self._words(first, part.lanes, part.base, part.words), part)
+
+    def _spill(self, step: Spill) -> None:
+        """Every part from its lanes; of copies, the first."""
+        tensor = self.hbm[step.tensor.name]
+        for part in step.parts:
+            words = self._words(part.first_lanes[0], part.lanes, part.base, part.words)
+            tensor.write(part, unpacked(words, part))
+
+    # ---- the array
+
+    def _preload(self, index: int, step: Preload) -> None:
+        """Weights [cols, rows], as they stand in the memories now."""
+        words = self._words(0, step.cols, step.base, step.words)
+        self.weights[index] = words.reshape(step.cols, -1)[:, : step.rows].copy()
+
+    def _stream(self, step: Stream) -> None:
+        """Copy the operands that lanes [0, rows) issue; a row that no lane group feeds gets zeros."""
+        sources = [self._read_by(group) for group in step.reads.groups]
+        if not self.reduction.continues(step):
+            results = self._words(0, step.cols, step.result_base, step.words)
+            self.reduction.multiply()
+            self.reduction.open(step, results[..., : self.elements])
+        operands = self.reduction.rows(step.rows)
+        if not step.reads.fills(step.rows):
+            operands[...] = 0
+        for group, words in zip(step.reads.groups, sources, strict=True):
+            at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
+            gather(words[..., : self.elements], group.pattern, operands[at])
+        self.reduction.add(self.weights.pop(step.preload))
+
+    def _read_by(self, group: LaneGroup) -> Values:
+        """The words [lanes, words, W] among which a lane group reads, from the lowest address to the highest."""
+        first, stop = span(group.pattern)
+        return self._words(group.first_lane, group.lanes, first, stop - first)

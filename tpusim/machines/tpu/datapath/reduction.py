@@ -1,0 +1,68 @@
+"""Passes that add to the same words, multiplied together."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.program.steps import Stream
+
+Values = NDArray[np.float32]
+
+OPERAND_ELEMENTS = 1 << 19
+"""Streamed operands gathered before they are multiplied: enough for BLAS, little enough for the cache."""
+
+
+class Reduction:
+    """Passes that add up in the same words: gathered one by one, multiplied and added together."""
+
+    def __init__(self, elements: int) -> None:
+        self.elements = elements
+        self.base = self.end = 0
+        self.results: Values = np.empty((0, 0, 0), np.float32)
+        self.accumulate = False
+        self.operands: Values = np.empty((0, 0), np.float32)
+        self.weights: list[Values] = []
+        self.filled = 0
+
+    def settle(self, base: int, words: int) -> None:
+        """Do the pending sums before words [base, base + words) are touched."""
+        if base < self.end and self.base < base + words:
+            self.multiply()
+
+    def continues(self, step: Stream) -> bool:
+        """Whether `step` adds to the very words of the pending passes."""
+        same = self.base == step.result_base and self.results.shape[:2] == (step.cols, step.words)
+        return bool(self.weights) and same and step.accumulate
+
+    def open(self, step: Stream, results: Values) -> None:
+        """Start a reduction into `results` [cols, words, E]."""
+        self.base, self.end = step.result_base, step.result_base + step.words
+        self.results, self.accumulate = results, step.accumulate
+
+    def rows(self, rows: int) -> Values:
+        """Room for the operands [rows, elements] of the next pass."""
+        columns = self.results.shape[1] * self.elements
+        if self.filled + rows > len(self.operands) or self.operands.shape[1] != columns:
+            self.multiply()
+            height = max(rows, OPERAND_ELEMENTS // columns)
+            if height > len(self.operands) or self.operands.shape[1] != columns:
+                self.operands = np.empty((height, columns), np.float32)
+        return self.operands[self.filled : self.filled + rows]
+
+    def add(self, weights: Values) -> None:
+        """The operands just gathered meet `weights` [cols, rows]."""
+        self.weights.append(weights)
+        self.filled += weights.shape[1]
+
+    def multiply(self) -> None:
+        """Add the pending products into the result words; the reduction may go on after that."""
+        if not self.weights:
+            return
+        weights, operands = np.concatenate(self.weights, axis=1), self.operands[: self.filled]
+        if self.accumulate or not self.results[0].flags.c_contiguous:
+            sums = (weights @ operands).reshape(self.results.shape)
+            self.results[...] = self.results + sums if self.accumulate else sums
+        else:
+            np.matmul(weights, operands, out=self.results.reshape(len(weights), -1))
+        self.weights, self.filled, self.accumulate = [], 0, True

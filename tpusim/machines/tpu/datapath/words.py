@@ -1,0 +1,94 @@
+"""Elements in the words of the vector memories: packed by transfers, gathered by address patterns."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, Table
+from tpusim.machines.tpu.program.tensor import Part
+
+Values = NDArray[np.float32]
+
+
+def pack(values: Values, words: Values, part: Part) -> None:
+    """Put `values` [lane, *items] into `words` [lanes, words, W]; what is left of a short last word gets zeros."""
+    if (place := _by_item(words, part)) is not None:
+        place[...] = values
+        return
+    flat = values.reshape(len(words), -1)
+    full, rest = divmod(flat.shape[1], part.per_word)
+    whole = flat[:, : full * part.per_word].reshape(len(words), full, part.per_word)
+    words[:, :full, : part.per_word] = whole
+    if rest:
+        words[:, full] = 0
+        words[:, full, :rest] = flat[:, full * part.per_word :]
+
+
+def unpacked(words: Values, part: Part) -> Values:
+    """What `words` [lanes, words, W] hold of a part, as [lane, *items]."""
+    if (place := _by_item(words, part)) is not None:
+        return place
+    counts = [len(each.coordinates) for each in part.items]
+    flat = words[..., : part.per_word].reshape(len(words), -1)
+    return flat[:, : prod(counts)].reshape(len(words), *counts)
+
+
+def _by_item(words: Values, part: Part) -> Values | None:
+    """A view of `words` by the counters of a part, where some of them, the last, make up a word; else None."""
+    counts = [len(each.coordinates) for each in part.items]
+    if not any(prod(counts[at:]) == part.per_word for at in range(len(counts))):
+        return None
+    return words[..., : part.per_word].reshape(len(words), *counts, copy=False)
+
+
+def span(pattern: AddressPattern) -> tuple[int, int]:
+    """The lowest address that is read, and the one after the highest; both 0 when none is."""
+    if isinstance(pattern, Table):
+        read = [address for address in pattern.addresses if address != PADDING]
+        return (min(read), max(read) + 1) if read else (0, 0)
+    first = stop = pattern.base
+    for counter in pattern.counters:
+        if not (inside := counter.inside):
+            return 0, 0
+        ends = counter.offset(inside.start), counter.offset(inside.stop - 1)
+        first, stop = first + min(ends), stop + max(ends)
+    return first, stop + 1
+
+
+def gather(words: Values, pattern: AddressPattern, operands: Values) -> None:
+    """What address generators fetch: `words` [lanes, words, E], which begin at the span, into `operands` [lanes,
+    elements]; padding is zero.
+    """
+    if pattern.accesses < pattern.words:
+        operands[...] = 0
+    if not pattern.accesses:
+        return
+    source, first = words[: len(operands)], span(pattern)[0]
+    if isinstance(pattern, Table):
+        _by_table(source, np.array(pattern.addresses), first, operands)
+    else:
+        _by_counters(source, pattern, first, operands)
+
+
+def _by_table(source: Values, addresses: NDArray[np.int64], first: int, operands: Values) -> None:
+    place = operands.reshape(len(operands), len(addresses), -1)
+    stored = addresses != PADDING
+    place[:, stored] = source[:, addresses[stored] - first]
+
+
+def _by_counters(source: Values, pattern: Counters, first: int, operands: Values) -> None:
+    """One strided view: every counter becomes an axis."""
+    insides = [counter.inside for counter in pattern.counters]
+    pairs = [*zip(pattern.counters, insides, strict=True)]
+    at = pattern.base + sum(counter.offset(inside.start) for counter, inside in pairs) - first
+    lane, word, element = source.strides
+    strides = [counter.step * counter.stride * word for counter in pattern.counters]
+    shape = [len(inside) for inside in insides]
+    view = as_strided(source[:, at:], [len(source), *shape, source.shape[2]], [lane, *strides, element])
+    counts = [counter.length for counter in pattern.counters]
+    place = operands.reshape(len(operands), *counts, -1)
+    place[(slice(None), *(slice(inside.start, inside.stop) for inside in insides))] = view

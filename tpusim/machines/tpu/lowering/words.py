@@ -1,0 +1,117 @@
+"""How a layer was lowered, in words and figures: what people are told of a `Plan`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from tpusim.base.units import SIZE
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.network.workload import Gemm, Layer
+from tpusim.result.records import Blocking
+
+_ORDERS = {
+    "block_major": "block by block, in each all output channels (block_major)",
+    "filter_major": "column fold by column fold, in each all blocks (filter_major)",
+}
+
+
+def explanation_of(plan: Plan, layer: Layer) -> Explanation:
+    """What is told of the lowering of `layer`."""
+    blocking, product = _blocking(plan), isinstance(layer, Gemm)
+    aspects = {} if product else {"taps": _taps(plan)}
+    aspects |= {
+        "folds": _folds(plan, product),
+        "passes": _passes(plan),
+        "block": _block(plan, blocking, product),
+        "order": _ORDERS[plan.tiling.loop_order],
+        "words": _words(plan, product),
+        "memory": _buffers(plan),
+    }
+    return Explanation(plan.multi_tile, blocking, asdict(plan.tiling), aspects)
+
+
+def _blocking(plan: Plan) -> Blocking:
+    tiling = plan.tiling
+    return Blocking(
+        rows=tiling.rows,
+        cols=tiling.cols,
+        images=min(tiling.groups * plan.word_fill, plan.shape.images),
+        blocks=len(plan.blocks),
+        row_folds=len(plan.row_folds),
+        col_folds=len(plan.col_folds),
+        loop_order=tiling.loop_order,
+        word_fill=plan.word_fill,
+        strips=plan.shape.row.strips,
+    )
+
+
+def _taps(plan: Plan) -> str:
+    shape, stacked = plan.shape, plan.multi_tile
+    rows, cols = shape.row.kernel, shape.col.kernel
+    groups = f" in each of {shape.groups} groups" if shape.groups > 1 else ""
+    if rows * cols == 1:
+        return f"1, over {_counted(shape.channels, 'channel')}{groups}"
+    each = f"{rows} x {cols} = {rows * cols}, each a 1 x 1 convolution over {_counted(shape.channels, 'channel')}"
+    return each + groups + (f"; {stacked} stacked in a pass (multi-tile)" if stacked > 1 else "")
+
+
+def _folds(plan: Plan, product: bool) -> str:
+    shape = plan.shape
+    into, out = _counted(shape.channels, "input channel"), _counted(shape.out_channels, "output channel")
+    if product:
+        into, out = f"k = {shape.channels}", f"n = {shape.out_channels}"
+    rows, cols = _counted(len(plan.row_folds), "row fold"), _counted(len(plan.col_folds), "column fold")
+    return f"{rows} for {into}, {cols} for {out}; a pass fills {_filled(plan)}"
+
+
+def _filled(plan: Plan) -> str:
+    """Rows and columns of the array in use, the mean over passes."""
+    array = plan.hardware.array
+    rows = sum(each.rows for each in plan.passes) / len(plan.passes)
+    cols = sum(map(len, plan.col_folds)) / len(plan.col_folds)
+    return f"{rows:.4g} of {array.rows} rows and {cols:.4g} of {array.cols} columns"
+
+
+def _passes(plan: Plan) -> str:
+    block = f"a block of {_counted(len(plan.col_folds[0]), 'output channel')}"
+    passes = len(plan.passes) * len(plan.col_folds) * len(plan.blocks) * plan.shape.groups
+    if len(plan.passes) == 1:
+        return f"{passes:,}, each for {block}"
+    return f"{passes:,}, of which {len(plan.passes)} add up to {block}"
+
+
+def _block(plan: Plan, blocking: Blocking, product: bool) -> str:
+    shape, blocks = plan.shape, _counted(blocking.blocks, "block")
+    if product:
+        return f"{_counted(blocking.images, 'row')} of input; {blocks} for all {shape.images}"
+    strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
+    return (
+        f"{blocking.rows} x {blocking.cols} outputs{strips} of {_counted(blocking.images, 'image')}; {blocks} for "
+        f"all {shape.row.outputs} x {shape.col.outputs} of {_counted(shape.images, 'image')}"
+    )
+
+
+def _words(plan: Plan, product: bool) -> str:
+    strips, word = plan.shape.row.strips, plan.hardware.vector_memory.word_elements
+    images = _counted(plan.word_fill // strips, "row" if product else "image")
+    held = f"{strips} strips of {images}" if strips > 1 else images
+    return f"{plan.word_fill} of {_counted(word, 'element')} used: {held}"
+
+
+def _buffers(plan: Plan) -> str:
+    tiling, hardware = plan.tiling, plan.hardware
+    buffers = (
+        ("ifmap", tiling.ifmap_buffers, tiling.ifmap_words),
+        ("filter", tiling.filter_buffers, tiling.chunk_words),
+        ("results", tiling.psum_buffers, tiling.psum_words),
+    )
+    word = hardware.word_bytes
+    held = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
+    part = f"; a filter buffer holds {tiling.chunk_passes} of {len(plan.passes)} passes" if len(plan.chunks) > 1 else ""
+    capacity = SIZE.format(hardware.vector_memory.capacity_bytes)
+    return f"{SIZE.format(tiling.words * word)} of {capacity} a lane: {held}{part}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}{'' if count == 1 else 's'}"

@@ -1,0 +1,34 @@
+"""What people are told about a lowering: it stands beside the Program, and nobody reads the plan behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.program import Program
+from tpusim.network.workload import Layer
+from tpusim.result.records import Blocking
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a layer was lowered.
+
+    Attributes:
+        multi_tile: taps stacked in a pass.
+        blocking: how it was cut up, as the result tells it.
+        choices: what it chose, by name, for those who compute with it.
+        aspects: in words, a sentence an aspect, in the order they are told.
+    """
+
+    multi_tile: int
+    blocking: Blocking
+    choices: Mapping[str, int | str]
+    aspects: Mapping[str, str]
+
+
+Lowered: TypeAlias = tuple[Program, Explanation]
+Lowering: TypeAlias = Callable[[Layer, int, Hardware], Lowered]
+"""From a layer, the batch and the machine; raises CapacityError when nothing fits the vector memories."""

@@ -1,0 +1,74 @@
+"""The waist of the hourglass: what a lowering produces and every interpreter runs.
+
+A `Program` is tensors and a short list of steps. It says *what* happens in which order, never *when*: time belongs
+to the engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpusim.machines.tpu.program.steps import Step, Stream
+from tpusim.machines.tpu.program.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Words [base, base + words) of the first `lanes` lanes, set aside for a tensor."""
+
+    tensor: str
+    base: int
+    words: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """One layer, lowered for one machine.
+
+    Attributes:
+        tensors: those in HBM, by what steps call them. Operands are there before the first step; the others are
+            written by spills.
+        buffers: the vector memory in use.
+        steps: in an order that is valid when they are executed one at a time.
+        word_fill: elements of a word that a pass streams, and that its results fill.
+    """
+
+    tensors: tuple[Tensor, ...]
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    word_fill: int
+
+    @cached_property
+    def words(self) -> int:
+        """Words of vector memory that a lane needs."""
+        return max(buffer.base + buffer.words for buffer in self.buffers)
+
+    @cached_property
+    def streams(self) -> tuple[Stream, ...]:
+        """The passes, in the order the array takes them."""
+        return tuple(step for step in self.steps if isinstance(step, Stream))
+
+    @cached_property
+    def accumulates(self) -> bool:
+        """Whether any pass adds to partial sums: such a layer owns a partial-sum slot throughout."""
+        return any(step.accumulate for step in self.streams)
+
+    @cached_property
+    def passes(self) -> dict[int, int]:
+        """The number of the pass, from 0, that a preload or a stream belongs to."""
+        numbered = enumerate((index, step) for index, step in enumerate(self.steps) if isinstance(step, Stream))
+        return {place: number for number, (index, step) in numbered for place in (step.preload, index)}
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name."""
+        return next(each for each in self.tensors if each.name == name)
+
+    def lane_words(self, tensor: str = "") -> int:
+        """Words of all lanes set aside, for one tensor or for all."""
+        return sum(each.words * each.lanes for each in self.buffers if tensor in ("", each.tensor))
+
+    def port_words(self) -> tuple[int, int]:
+        """Words (read, written) through the ports of all lanes; padding and lanes without work take no access."""
+        return sum(step.port_reads for step in self.steps), sum(step.port_writes for step in self.steps)

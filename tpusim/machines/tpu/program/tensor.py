@@ -1,0 +1,76 @@
+"""Tensors in HBM, and which of their elements stand in which words of which lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+Coordinates: TypeAlias = range | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that lies in HBM.
+
+    Attributes:
+        name: what it is called in traces and messages.
+        shape: elements along each axis; the ifmap and ofmap are [channel, row, col, image], the filter is
+            [out_channel, k] with k = (tap_row * kernel width + tap_col) * channels of a group + channel.
+        converted: whether its numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    converted: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+
+class Along(NamedTuple):
+    """A counter that moves along one axis of a tensor, through evenly spaced coordinates or those of a table."""
+
+    axis: int
+    coordinates: Coordinates
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Elements of a tensor, and where they stand in the vector memories.
+
+    Each lane holds one count of `lane`, all counts of `items`, the last of them moving fastest. An element's coordinate
+    along an axis is the sum over the counters of that axis; where it lies outside the tensor, the element is zero and
+    is never stored.
+
+    Attributes:
+        base: the first word; the items follow in order, `per_word` to a word, the last word perhaps short.
+        first_lanes: where each copy begins; copy by copy, count i of `lane` belongs to lane `first_lane + i`.
+        lane: what differs from lane to lane.
+        items: what one lane holds.
+        per_word: elements of a word in use.
+    """
+
+    base: int
+    first_lanes: tuple[int, ...]
+    lane: Along
+    items: tuple[Along, ...]
+    per_word: int
+
+    @property
+    def words(self) -> int:
+        """Words of each lane."""
+        items = prod(len(each.coordinates) for each in self.items)
+        return -(-items // self.per_word)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of one copy."""
+        return len(self.lane.coordinates)
+
+    @property
+    def lane_words(self) -> int:
+        """Words over all lanes and copies."""
+        return self.words * self.lanes * len(self.first_lanes)
