@@ -7,6 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tpusim.machines.tpu.description import Array, Hardware, Hbm, MappingPolicy, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Spill
 from tpusim.network.workload import Conv2d, Gemm
 
 
@@ -135,3 +137,13 @@ def layers() -> st.SearchStrategy[Conv2d | Gemm]:
 def small_layers() -> st.SearchStrategy[Conv2d | Gemm]:
     """Layers for an engine that takes time for every cycle."""
     return st.one_of(convs(channels=10, size=5), convs(channels=10, size=5), gemms(largest=30))
+
+
+def fills(program: Program, tensor: str) -> list[Fill]:
+    """The fills of one tensor, in order."""
+    return [step for step in program.steps if isinstance(step, Fill) and step.tensor.name == tensor]
+
+
+def spills(program: Program) -> list[Spill]:
+    """All spills, in order."""
+    return [step for step in program.steps if isinstance(step, Spill)]

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import HealthCheck, assume, currently_in_test_context, example, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import conv, convs, gemms, layers, machine, machines, small_layers
+from tests.strategies import conv, convs, fills, gemms, layers, machine, machines, small_layers, spills
 from tpusim.base.errors import CapacityError
+from tpusim.flow.verify import expected as expected_of
+from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill
+from tpusim.machines.tpu.program.program import Program
 from tpusim.network.workload import Conv2d, Gemm, load_workload
 from tpusim.reference import oracle as reference
 from tpusim.reference.oracle import Tensor
@@ -38,7 +40,7 @@ def lowered(layer: Layer, batch: int, hardware: Hardware, most_work: int = MOST_
     """The Program, or give the case up when the layer cannot fit or would be long."""
     suppose(layer.macs(batch) / hardware.pes < most_work)
     try:
-        return lower(layer, batch, hardware)[1]
+        return lower(layer, batch, hardware)[0]
     except CapacityError as error:
         assert_enough_is_enough(layer, batch, hardware, str(error))
         suppose(False)
@@ -103,14 +105,15 @@ class TestDataPath(Level):
     """The Program, through the vector memories."""
 
     def outputs(self, layer: Layer, batch: int, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Tensor:
-        return datapath.run(lowered(layer, batch, hardware), hardware, ifmap, filter_)
+        return datapath.run(lowered(layer, batch, hardware), hardware, {"ifmap": ifmap, "filter": filter_})["ofmap"]
 
 
 class TestRegister(Level):
     """Every register, clock by clock: what leaves the bottom of the array."""
 
     def outputs(self, layer: Layer, batch: int, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Tensor:
-        return register.run(lowered(layer, batch, hardware, 1_600), hardware, ifmap, filter_)[1]
+        operands = {"ifmap": ifmap, "filter": filter_}
+        return register.run(lowered(layer, batch, hardware, 1_600), hardware, operands)[1]["ofmap"]
 
 
 class TestTorch(Level):
@@ -179,16 +182,11 @@ class Clock:
     def test_every_operand_byte_that_is_needed_is_read(self, layer: Layer, batch: int, hardware: Hardware) -> None:
         program = lowered(layer, batch, hardware)
         size = hardware.vector_memory.element_bytes
-        filters = int(np.prod(program.filter_shape)) * size
-        outputs = int(np.prod(program.ofmap_shape)) * size
+        filters, outputs = (program.tensor(name).size * size for name in ("filter", "ofmap"))
         needed = touched(layer, batch) * size
-        reads, fills, spills = (
-            sum(step.hbm_bytes for step in program.steps if isinstance(step, kind))
-            for kind in (FilterFill, IfmapFill, Spill)
-        )
-        assert reads >= filters
-        assert fills >= needed
-        assert spills >= outputs
+        assert sum(step.hbm_bytes for step in fills(program, "filter")) >= filters
+        assert sum(step.hbm_bytes for step in fills(program, "ifmap")) >= needed
+        assert sum(step.hbm_bytes for step in spills(program)) >= outputs
 
 
 class TestEventClock(Clock):
@@ -211,22 +209,22 @@ class TestEnginesAgree:
         program = lowered(layer, batch, hardware, 800)
         expected = event.run(program, hardware)
         suppose(expected.cycles < 12_000)
-        ifmap, filter_ = reference.operands(layer, batch, seed=2)
-        timing, ofmap = register.run(program, hardware, ifmap, filter_)
+        operands = operands_of(layer, batch, seed=2)
+        timing, written = register.run(program, hardware, operands)
         assert timing == expected
         assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
-        np.testing.assert_array_equal(ofmap, reference.compute(layer, ifmap, filter_))
+        np.testing.assert_array_equal(written["ofmap"], expected_of(layer, operands))
 
     @pytest.mark.parametrize(("network", "name"), [("alexnet", "conv5"), ("resnet18", "layer4.0.conv1")])
     def test_on_the_whole_machine(self, network: str, name: str) -> None:
         """128 x 128, words of 8; scripts/prove does every layer."""
         layer = next(layer for layer in load_workload(network, batch=1).layers if layer.name == name)
         hardware = load_hardware("tpu_v2")
-        program = lower(layer, 1, hardware)[1]
-        ifmap, filter_ = reference.operands(layer, 1, seed=0)
-        timing, ofmap = register.run(program, hardware, ifmap, filter_)
+        program = lower(layer, 1, hardware)[0]
+        operands = operands_of(layer, 1, seed=0)
+        timing, written = register.run(program, hardware, operands)
         assert timing == event.run(program, hardware)
-        np.testing.assert_array_equal(ofmap, reference.compute(layer, ifmap, filter_))
+        np.testing.assert_array_equal(written["ofmap"], expected_of(layer, operands))
 
 
 def hbm_bytes(program: Program) -> int:

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.strategies import conv, machine
+from tests.strategies import conv, machine, spills
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.engines import ENGINES, unwatched
-from tpusim.flow.simulation import LOWERINGS
 from tpusim.flow.verify import Verdict
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Program, Spill, Step, Stream
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Stream, Transfer
+from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.network.workload import Workload
 from tpusim.reference import oracle as reference
 
@@ -26,29 +29,61 @@ MACHINE = machine(4, 4, capacity_words=200)
 BATCH = 3
 
 
-def change(program: Program, kind: type[Step], edit: Callable[[Any], Any], which: int = 0) -> Program:
-    """The Program with the `which`-th step of a kind edited."""
-    at = [index for index, step in enumerate(program.steps) if isinstance(step, kind)][which]
+def change(program: Program, kind: type[Step], edit: Callable[[Any], Any], which: int = 0, of: str = "") -> Program:
+    """The Program with the `which`-th step of a kind (`of` a tensor) edited."""
+    wanted = (i for i, s in enumerate(program.steps) if isinstance(s, kind) and (not of or s.tensor.name == of))
+    at = [*wanted][which]
     steps = [*program.steps]
     steps[at] = edit(steps[at])
     return replace(program, steps=tuple(steps))
 
 
 def edit_read(stream: Stream, **changes: Any) -> Stream:
-    group = stream.reads[0]
-    return replace(stream, reads=(replace(group, pattern=replace(group.pattern, **changes)), *stream.reads[1:]))
+    """The address pattern of the first lane group, with changes."""
+    group, *others = stream.reads.groups
+    return replace(stream, reads=Feed((replace(group, pattern=replace(group.pattern, **changes)), *others)))
 
 
-def edit_tile(fill: FilterFill, **changes: Any) -> FilterFill:
-    return replace(fill, tiles=(replace(fill.tiles[0], **changes), *fill.tiles[1:]))
+def edit_part(transfer: Transfer, edit: Callable[[Part], Part]) -> Transfer:
+    """The first part edited."""
+    return replace(transfer, parts=(edit(transfer.parts[0]), *transfer.parts[1:]))
+
+
+def shift_lanes(part: Part, by: int = 1) -> Part:
+    """Other elements for the same lanes."""
+    return replace(part, lane=Along(part.lane.axis, shift(part.lane.coordinates, by)))
+
+
+def shift_items(part: Part, by: int) -> Part:
+    """The first counter of the items moved."""
+    axis, coordinates = part.items[0]
+    return replace(part, items=(Along(axis, shift(coordinates, by)), *part.items[1:]))
+
+
+def first_pattern(stream: Stream) -> Counters:
+    pattern = stream.reads.groups[0].pattern
+    assert isinstance(pattern, Counters)
+    return pattern
+
+
+def on_lane(stream: Stream, lane: int) -> Feed:
+    """Its first lane group alone, from `lane` on."""
+    return Feed((replace(stream.reads.groups[0], first_lane=lane),))
+
+
+def first_spilled(program: Program) -> Part:
+    """What the first block spills."""
+    return spills(program)[0].parts[0]
+
+
+def moved(stream: Stream) -> tuple[Counter, ...]:
+    """Its counters, the rows a grid point further down."""
+    row, *others = first_pattern(stream).counters
+    return row._replace(start=row.start + 1), *others
 
 
 def shift(part: range, by: int) -> range:
     return range(part.start + by, part.stop + by)
-
-
-def spills(program: Program) -> list[Spill]:
-    return [step for step in program.steps if isinstance(step, Spill)]
 
 
 def swap_streams(program: Program) -> Program:
@@ -65,22 +100,20 @@ def swap_streams(program: Program) -> Program:
 
 
 CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
-    "an address": lambda p: change(p, Stream, lambda s: edit_read(s, base=s.reads[0].pattern.base + 1), 4),
-    "a start": lambda p: change(p, Stream, lambda s: edit_read(s, start=(1, 0)), 0),
-    "a tap": lambda p: change(p, FilterFill, lambda f: edit_tile(f, taps=((2, 2),))),
-    "a lane": lambda p: change(
-        p, IfmapFill, lambda f: replace(f, box=replace(f.box, channels=shift(f.box.channels, 1)))
-    ),
-    "a weight fold": lambda p: change(p, FilterFill, lambda f: edit_tile(f, channels=shift(f.tiles[0].channels, 1))),
-    "an output column": lambda p: change(
-        p, FilterFill, lambda f: edit_tile(f, out_channels=shift(f.tiles[0].out_channels, 1))
-    ),
+    "an address": lambda p: change(p, Stream, lambda s: edit_read(s, base=first_pattern(s).base + 1), 4),
+    "a start": lambda p: change(p, Stream, lambda s: edit_read(s, counters=moved(s)), 0),
+    "a tap": lambda p: change(p, Fill, lambda f: edit_part(f, lambda part: shift_items(part, 8 * 6)), of="filter"),
+    "a lane": lambda p: change(p, Fill, lambda f: edit_part(f, shift_lanes), of="ifmap"),
+    "a weight fold": lambda p: change(p, Fill, lambda f: edit_part(f, lambda part: shift_items(part, 1)), of="filter"),
+    "an output column": lambda p: change(p, Fill, lambda f: edit_part(f, shift_lanes), of="filter"),
     "a swapped accumulation": swap_streams,
     "a lost accumulation": lambda p: change(p, Stream, lambda s: replace(s, accumulate=False), 3),
     "a result address": lambda p: change(p, Stream, lambda s: replace(s, result_base=s.result_base + 1), 2),
-    "a lost block": lambda p: change(p, Spill, lambda s: replace(s, box=spills(p)[0].box), 1),
+    "a lost block": lambda p: change(
+        p, Spill, lambda s: edit_part(s, lambda part: replace(first_spilled(p), base=part.base)), 1
+    ),
     "a spill of the wrong rows": lambda p: change(
-        p, Spill, lambda s: replace(s, box=replace(s.box, rows=shift(s.box.rows, -1))), 1
+        p, Spill, lambda s: edit_part(s, lambda part: shift_items(part, -1)), 1
     ),
 }
 
@@ -91,13 +124,13 @@ def verdict_of(program: Program, engine: str = "event") -> Verdict:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_sound_program_passes(engine: str) -> None:
-    assert verdict_of(lower(LAYER, BATCH, MACHINE)[1], engine).mismatched == 0
+    assert verdict_of(lower(LAYER, BATCH, MACHINE)[0], engine).mismatched == 0
 
 
 @pytest.mark.parametrize("engine", ["event", "register"])
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corrupted_program_is_caught(name: str, engine: str) -> None:
-    program = lower(LAYER, BATCH, MACHINE)[1]
+    program = lower(LAYER, BATCH, MACHINE)[0]
     corrupted = CORRUPTIONS[name](program)
     assert corrupted != program
     verdict = verdict_of(corrupted, engine)
@@ -107,7 +140,7 @@ def test_a_corrupted_program_is_caught(name: str, engine: str) -> None:
 
 
 def test_an_address_outside_the_memory_is_named() -> None:
-    program = lower(LAYER, BATCH, MACHINE)[1]
+    program = lower(LAYER, BATCH, MACHINE)[0]
     corrupted = change(program, Stream, lambda s: edit_read(s, base=10**6))
     with pytest.raises(CheckFailed, match=r"layer conv: words \[1000000, .* were addressed"):
         verdict_of(corrupted)
@@ -118,8 +151,8 @@ def test_an_address_outside_the_memory_is_named() -> None:
 @pytest.mark.parametrize("engine", ["event", "register"])
 @pytest.mark.parametrize("lane", [-1, 1000])
 def test_a_lane_that_does_not_exist_is_named(lane: int, engine: str) -> None:
-    program = lower(LAYER, BATCH, MACHINE)[1]
-    corrupted = change(program, Stream, lambda s: replace(s, reads=(replace(s.reads[0], first_lane=lane),)))
+    program = lower(LAYER, BATCH, MACHINE)[0]
+    corrupted = change(program, Stream, lambda s: replace(s, reads=on_lane(s, lane)))
     with pytest.raises(CheckFailed, match=rf"layer conv: .*{lane}"):
         verdict_of(corrupted, engine)
 
@@ -134,7 +167,7 @@ def test_engines_that_disagree_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(event, "run", late)
     with pytest.raises(CheckFailed, match=r"layer conv: the engines disagree: reads is .* in the event engine"):
-        verdict_of(lower(LAYER, BATCH, MACHINE)[1], "both")
+        verdict_of(lower(LAYER, BATCH, MACHINE)[0], "both")
 
 
 def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +180,7 @@ def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -
         return outputs
 
     monkeypatch.setattr(reference, "compute", off_by_one)
-    verdict = verdict_of(lower(LAYER, BATCH, MACHINE)[1])
+    verdict = verdict_of(lower(LAYER, BATCH, MACHINE)[0])
     assert verdict.mismatched == 1
     assert verdict.first is not None
     assert verdict.first.index == (2, 3, 4, 1)
@@ -165,8 +198,8 @@ def test_the_command_says_where_and_exits_with_1(
     net.write_text(f"name: net\nlayers: [{layer}]\n")
 
     def corrupt(*arguments: Any) -> Any:
-        plan, program = lower(*arguments)
-        return plan, CORRUPTIONS[name](program)
+        program, explanation = lower(*arguments)
+        return CORRUPTIONS[name](program), explanation
 
     monkeypatch.setitem(LOWERINGS, "channel_first", corrupt)
     monkeypatch.setattr(

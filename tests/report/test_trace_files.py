@@ -23,13 +23,14 @@ from vcd.reader import TokenKind, tokenize
 from tests.strategies import machine
 from tpusim.cli import app as cli
 from tpusim.cli.commands import trace as command
-from tpusim.flow.simulation import select_layers, trace
+from tpusim.flow.simulation import select_layers
+from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import MEANINGS, Cycle, unwatched
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Spill
+from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.network.workload import Gemm, load_workload
 from tpusim.report.trace.counters import COUNTERS, counters, windows
 from tpusim.report.trace.perfetto import TRACKS
@@ -195,9 +196,9 @@ def test_slices_tell_of_their_step(tiny: tuple[Read, list[dict[str, Any]]]) -> N
     moved = [each for track in ("dma_0", "dma_1") for each in found.slices[track] if each[0] >= start]
     bytes_ = defaultdict(int)
     for _, _, name, arguments in moved:
-        bytes_[name == "spill"] += arguments["bytes"]
+        bytes_[name == "ofmap spill"] += arguments["bytes"]
     assert bytes_ == {False: layers[2]["hbm_read_bytes"], True: layers[2]["hbm_write_bytes"]}
-    assert {name for _, _, name, _ in moved} == {"ifmap fill", "filter fill", "spill"}
+    assert {name for _, _, name, _ in moved} == {"ifmap fill", "filter fill", "ofmap spill"}
 
 
 def test_from_and_to_cut_the_trace(tiny: tuple[Read, list[dict[str, Any]]]) -> None:
@@ -242,7 +243,7 @@ def _integral(values: list[tuple[int, float]], begin: int, end: int) -> float:
 def test_counters_of_a_pass_by_hand() -> None:
     """4 x 4 x 4 on 4 x 4 PEs, docs/timing.md section 7: transfers of 64 B in 0, 1 and 24, elements in 13 to 16."""
     hardware = machine(4, 4, word_elements=2)
-    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1]
+    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
     found = counters(program, event.record(program, hardware).timeline(), hardware, windows(0, 30, 4))
     bandwidth = [32, 0, 0, 0, 0, 0, 16, 0]
     assert found["HBM bandwidth"][1].tolist() == bandwidth
@@ -255,7 +256,7 @@ def test_of_part_of_the_array_part_is_occupied() -> None:
     """3 of 4 rows and 2 of 4 columns; with two arrays, the last frame has a word for one of them only."""
     for arrays, share in ((1, 6 / 16), (2, 6 / 16 * 3 / 4)):
         hardware = machine(4, 4, word_elements=2, array_count=arrays)
-        program = lower(Gemm("gemm", 6, 2, 3), 1, hardware)[1]
+        program = lower(Gemm("gemm", 6, 2, 3), 1, hardware)[0]
         timeline = event.record(program, hardware).timeline()
         busy = timeline.tracks["systolic_array"].sums()["busy"]
         (mean,) = counters(program, timeline, hardware, windows(0, timeline.cycles, timeline.cycles))["PE occupancy"][1]
@@ -448,8 +449,8 @@ def test_a_vcd_is_for_small_machines() -> None:
 def test_a_transfer_is_spread_over_its_busy_cycles_alone() -> None:
     """Also where a pause cuts it in two."""
     hardware = machine(4, 4, word_elements=2)
-    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1]
-    sizes = {i: s.hbm_bytes for i, s in enumerate(program.steps) if isinstance(s, IfmapFill | FilterFill | Spill)}
+    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
+    sizes = {i: s.hbm_bytes for i, s in enumerate(program.steps) if isinstance(s, Transfer)}
     step = next(iter(sizes))
     timeline = event.record(program, hardware).timeline()
     bus = Track.of([Pieces("busy", np.array([0, 20]), 2, step), Pieces("port_stall", 2, 3, step)])

@@ -33,7 +33,7 @@ CHANGES = {
 
 def explained(layer: Conv2d | Gemm, batch: int, *changes: str, hardware: str = "tpu_v2") -> Bottleneck:
     case = Case(layer, batch, load_hardware(hardware, list(changes)))
-    return find_bottleneck(case, "channel_first", lambda done, name: None)
+    return find_bottleneck(case, lambda done, name: None)
 
 
 def of_resnet50(name: str) -> Conv2d | Gemm:
@@ -120,7 +120,7 @@ def test_relaxing_what_it_names_gains_the_most(
 def test_every_pe_filled_is_counted_by_the_mac() -> None:
     """3 channels in, 5 out on 4 x 4: 9 of 12 rows' worth of channels, 5 of 8 columns."""
     case = Case(conv(3, 12, 5, 1), 2, machine(4, 4))
-    found = find_bottleneck(case, "channel_first", lambda done, name: None)
+    found = find_bottleneck(case, lambda done, name: None)
     (filled,) = (gain for gain in found.gains if gain.relaxation.per == "MAC")
     work = Workload("filled", 2, (conv(4, 12, 8, 1),))
     after = simulate(work, machine(4, 4), check=False).total
@@ -200,7 +200,7 @@ def test_what_cannot_be_simulated_is_said() -> None:
 def test_the_phases_of_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 7: read from 14 on, results written by 24, in HBM at 32, three lanes to go."""
     case = Case(Gemm("gemm", 4, 4, 4), 1, machine(4, 4))
-    phases = asdict(find_bottleneck(case, "channel_first", lambda done, name: None).phases)
+    phases = asdict(find_bottleneck(case, lambda done, name: None).phases)
     waited = {"blocked": 0, "waiting_weights": 0, "port_stall": 0, "starved": 0}
     assert phases == {**waited, "first_fill": 13, "busy": 4, "drain": 24 - 17, "spill": 32 - 24, "skew": 3}
 

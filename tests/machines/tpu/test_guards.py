@@ -7,30 +7,32 @@ from typing import Any
 
 import pytest
 
-from tests.agreement.test_corruption import change, edit_read, edit_tile
+from tests.agreement.test_corruption import change, edit_part, edit_read
 from tests.strategies import conv, machine
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
-from tpusim.flow.verify import failures_named
+from tpusim.flow.verify import failures_named, operands_of
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition.frame import Frame
 from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.machines.tpu.program import contents as dma
-from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Stream, Transfer
+from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream, Transfer
+from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.register import wires
+from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.result_queue import ResultQueue
 from tpusim.network.workload import load_workload
-from tpusim.reference import oracle as reference
 
 LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, word_elements=4, capacity_words=200)
-PROGRAM = lower(LAYER, 4, MACHINE)[1]
+PROGRAM = lower(LAYER, 4, MACHINE)[0]
 NARROW = machine(4, 4, word_elements=2, alus=4, capacity_words=400)
-NARROW_PROGRAM = lower(LAYER, 4, NARROW)[1]
-OPERANDS = reference.operands(LAYER, 4, seed=0)
+NARROW_PROGRAM = lower(LAYER, 4, NARROW)[0]
+OPERANDS = operands_of(LAYER, 4, seed=0)
 
 
 def started(program: Program = PROGRAM) -> register.Machine:
-    return register.Machine(program, MACHINE, *OPERANDS)
+    return register.Machine(program, MACHINE, OPERANDS)
 
 
 def reframed(running: register.Machine, frame: Frame) -> register.Machine:
@@ -71,7 +73,7 @@ def test_a_frame_too_short_for_the_serializers() -> None:
 
 
 def test_weights_read_faster_than_they_leave() -> None:
-    running = register.Machine(NARROW_PROGRAM, NARROW, *OPERANDS)
+    running = register.Machine(NARROW_PROGRAM, NARROW, OPERANDS)
     running.control.preload.tick = _hasty(running.control.preload)  # type: ignore[method-assign]
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
         run(running)
@@ -86,10 +88,10 @@ def _hasty(unit: Any) -> Any:
 
 def test_too_few_places_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """IN_FLIGHT is what three frames need; with less a result would be lost without a word."""
-    run(register.Machine(NARROW_PROGRAM, NARROW, *OPERANDS))
+    run(register.Machine(NARROW_PROGRAM, NARROW, OPERANDS))
     monkeypatch.setattr(wires, "IN_FLIGHT", 1)
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: result word \d+ is written when \d+ are"):
-        run(register.Machine(NARROW_PROGRAM, NARROW, *OPERANDS))
+        run(register.Machine(NARROW_PROGRAM, NARROW, OPERANDS))
 
 
 def test_steps_that_wait_for_one_another_are_named() -> None:
@@ -98,32 +100,31 @@ def test_steps_that_wait_for_one_another_are_named() -> None:
     preload = next(index for index, step in enumerate(PROGRAM.steps) if isinstance(step, Preload))
     stuck = change(PROGRAM, Preload, lambda step: replace(step, after=(*step.after, spill)))
     says = (
-        rf"layer conv: cycle \d+: nothing moves, \d+ steps never finish: .*step {preload} \(Preload\) waits for "
-        rf"step {spill} \(Spill\)"
+        rf"layer conv: cycle \d+: nothing moves, \d+ steps never finish: .*step {preload} \(preload\) waits for "
+        rf"step {spill} \(ofmap spill\)"
     )
     with pytest.raises(DeadlockError, match=says):
         run(started(stuck))
 
 
 WRONG = {
-    "Stream's columns": (Stream, lambda step: replace(step, cols=5), r"\(Stream\) names columns \[0, 5\)"),
+    "Stream's columns": (Stream, lambda step: replace(step, cols=5), r"\(stream\) names columns \[0, 5\)"),
     "Stream's rows": (
         Stream,
-        lambda step: replace(step, reads=(replace(step.reads[0], first_lane=4),)),
-        r"\(Stream\) names rows \[4, ",
+        lambda step: replace(step, reads=Feed((replace(step.reads.groups[0], first_lane=4),))),
+        r"\(stream\) names rows \[4, ",
     ),
-    "Preload's columns": (Preload, lambda step: replace(step, cols=5), r"\(Preload\) names columns \[0, 5\)"),
-    "Preload's rows": (Preload, lambda step: replace(step, rows=5), r"\(Preload\) names rows \[0, 5\)"),
-    "IfmapFill's lanes": (IfmapFill, lambda step: replace(step, copies=5), r"\(IfmapFill\) names lanes \[0, "),
-    "FilterFill's columns": (
-        FilterFill,
-        lambda step: edit_tile(step, out_channels=range(5)),
-        r"\(FilterFill\) names columns \[0, 5\)",
+    "Preload's columns": (Preload, lambda step: replace(step, cols=5), r"\(preload\) names columns \[0, 5\)"),
+    "Preload's rows": (Preload, lambda step: replace(step, rows=5), r"\(preload\) names rows \[0, 5\)"),
+    "Fill's lanes": (
+        Fill,
+        lambda step: edit_part(step, lambda part: replace(part, first_lanes=(0, 3))),
+        r"\(filter fill\) names lanes \[3, ",
     ),
-    "Spill's columns": (
+    "Spill's lanes": (
         Spill,
-        lambda step: replace(step, box=replace(step.box, channels=range(5))),
-        r"\(Spill\) names columns \[0, 5\)",
+        lambda step: edit_part(step, lambda part: replace(part, lane=Along(0, range(5)))),
+        r"\(ofmap spill\) names lanes \[0, 5\)",
     ),
 }
 
@@ -145,9 +146,9 @@ def test_hbm_holds_only_the_words_of_lanes_that_take_part() -> None:
     from tpusim.machines.tpu.description import load_hardware
 
     layer, hardware = load_workload("resnet50", batch=8).layers[0], load_hardware("tpu_v2")
-    program = lower(layer, 8, hardware)[1]
-    words = dma.HbmWords.of(program, *reference.operands(layer, 8, seed=0), hardware.vector_memory.word_elements)
+    program = lower(layer, 8, hardware)[0]
+    words = HbmWords.of(program, operands_of(layer, 8, seed=0), hardware.vector_memory.word_elements)
     transfers = [step for step in program.steps if isinstance(step, Transfer)]
     everywhere = hardware.lanes * sum(step.words for step in transfers)
-    assert len(words.values) == sum(dma.lanes_of(step) * step.words for step in transfers)
-    assert len(words.values) < everywhere / 3
+    assert len(words.elements) == sum(step.lanes * step.words for step in transfers)
+    assert len(words.elements) < everywhere / 3

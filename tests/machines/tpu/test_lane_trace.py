@@ -16,7 +16,8 @@ from tests import ROOT
 from tests.strategies import machine
 from tpusim.cli import app as cli
 from tpusim.flow.simulation import select_layers
-from tpusim.flow.simulation import trace as simulated
+from tpusim.flow.tracing import trace as simulated
+from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
@@ -24,7 +25,6 @@ from tpusim.machines.tpu.observation.lane_trace import MEANINGS, PORT_LETTERS, U
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import Machine, trace
 from tpusim.network.workload import Conv2d, load_workload
-from tpusim.reference import oracle as reference
 from tpusim.report.plots.figure import DOTS_PER_INCH
 from tpusim.report.plots.trace_picture import COLORS, draw
 from tpusim.report.trace.text import LEGEND, lines
@@ -40,11 +40,11 @@ FIG_11 = Conv2d("fig11", 2, 3, 4, 4, (1, 2), (1, 1), (0, 0), (1, 1), 1)
 
 def traced(layer: Conv2d) -> tuple[list[str], Machine]:
     hardware = machine(4, 4, word_elements=2, alus=8, bytes_per_cycle=5000, latency_cycles=1)
-    program = lower(layer, 2, hardware)[1]
-    ifmap, filter_ = reference.operands(layer, 2, seed=0)
-    running = Machine(program, hardware, ifmap, filter_)
+    program = lower(layer, 2, hardware)[0]
+    operands = operands_of(layer, 2, seed=0)
+    running = Machine(program, hardware, operands)
     text = list(lines(trace(running)))
-    np.testing.assert_array_equal(running.ofmap, reference.compute(layer, ifmap, filter_))
+    np.testing.assert_array_equal(running.tensor("ofmap"), expected(layer, operands))
     return text, running
 
 
@@ -80,7 +80,7 @@ def two_passes() -> tuple[Timing, list[Cycle]]:
     """What the manual's figure shows."""
     work = select_layers(load_workload("tiny", batch=2), "two_passes")
     hardware = load_hardware("tiny_4x4")
-    timing = event.run(lower(work.layers[0], 2, hardware)[1], hardware)
+    timing = event.run(lower(work.layers[0], 2, hardware)[0], hardware)
     return timing, list(simulated(work, hardware)[1](0, unwatched))
 
 
@@ -143,4 +143,4 @@ def test_fig_11_two_taps_fill_the_array(golden: Golden) -> None:
     golden("fig11.txt", "\n".join(text) + "\n")
     assert len({stream.rows for stream in running.program.streams}) == 1
     assert running.program.streams[0].rows == 4
-    assert running.program.multi_tile == 2
+    assert len(running.program.streams[0].reads.groups) == 2

@@ -13,7 +13,8 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition.frame import Frame, SeparateFrame
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.steps import IfmapFill, Preload, Program, Spill, Stream
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.network.workload import Conv2d, Gemm, Workload
 
 GEMM = Gemm("gemm", 4, 4, 4)
@@ -21,7 +22,7 @@ GEMM = Gemm("gemm", 4, 4, 4)
 
 def timed(layer: Conv2d | Gemm, batch: int = 1, **options: Any) -> tuple[Program, Timing]:
     hardware = machine(4, 4, **options)
-    program = lower(layer, batch, hardware)[1]
+    program = lower(layer, batch, hardware)[0]
     return program, event.run(program, hardware)
 
 
@@ -39,9 +40,10 @@ def test_a_launch_moves_everything_back(launch: int) -> None:
 def test_a_conversion_paces_its_transfers_and_no_others() -> None:
     """Slower than the bytes: so many cycles a word, of ifmap fills and of spills."""
     program, plain = timed(GEMM, bytes_per_cycle=10**6)
-    fills, spills = (sum(s.words for s in program.steps if isinstance(s, kind)) for kind in (IfmapFill, Spill))
-    count = {kind: sum(isinstance(s, kind) for s in program.steps) for kind in (IfmapFill, Spill)}
-    for option, words, kind in (("unpack_cycles", fills, IfmapFill), ("pack_cycles", spills, Spill)):
+    kinds = ("ifmap fill", "ofmap spill")
+    fills, spills = (sum(s.words for s in program.steps if s.label == kind) for kind in kinds)
+    count = {kind: sum(s.label == kind for s in program.steps) for kind in kinds}
+    for option, words, kind in (("unpack_cycles", fills, kinds[0]), ("pack_cycles", spills, kinds[1])):
         paced, timing = timed(GEMM, bytes_per_cycle=10**6, **{option: 5})
         assert paced.steps == program.steps
         # At such a bandwidth every transfer takes one cycle without conversion.
@@ -63,7 +65,7 @@ def test_draining_blocks_do_not_overlap() -> None:
         step for step in program.steps
         if isinstance(step, Preload) and any(isinstance(program.steps[other], Stream) for other in step.after)
     ]  # fmt: skip
-    assert len(waiting) == sum(isinstance(step, Spill) for step in program.steps) - 1
+    assert len(waiting) == sum(step.label == "ofmap spill" for step in program.steps) - 1
     assert not any(isinstance(plain.steps[o], Stream) for s in plain.steps if isinstance(s, Preload) for o in s.after)
     assert slow.units["preload"]["blocked"] > fast.units["preload"]["blocked"]
 
@@ -73,8 +75,8 @@ def test_draining_blocks_do_not_overlap() -> None:
 def test_padding_is_moved_in_whole_bursts(channels: int, moved: int, rows: int) -> None:
     """Every fill a multiple of the burst; all fills together the padded map, however it is folded."""
     hardware = machine(rows, 4, channel_multiple=8, burst_bytes=64)
-    program = lower(Conv2d("c", channels, 4, 4, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1), 16, hardware)[1]
-    fills = [step.hbm_bytes for step in program.steps if isinstance(step, IfmapFill)]
+    program = lower(Conv2d("c", channels, 4, 4, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1), 16, hardware)[0]
+    fills = [step.hbm_bytes for step in program.steps if step.label == "ifmap fill"]
     assert all(size % 64 == 0 for size in fills)
     assert sum(fills) == moved * 4 * 4 * 16 * 4
 
@@ -85,7 +87,7 @@ def test_channels_are_stored_in_multiples(channels: int, stored: int) -> None:
     padded, _ = timed(conv(channels, 6, 4, 3), 2, burst_bytes=4, channel_multiple=8)
 
     def fetched(program: Program) -> int:
-        return sum(step.hbm_bytes for step in program.steps if isinstance(step, IfmapFill))
+        return sum(step.hbm_bytes for step in program.steps if step.label == "ifmap fill")
 
     assert fetched(padded) * channels == fetched(plain) * stored
 
@@ -132,7 +134,7 @@ def test_separate_ports_are_in_nobodys_way() -> None:
     """Words of one element need three slots a frame of one; with a port for each client, one."""
     layer, shared = conv(8, 8, 4, 3), machine(4, 4, word_elements=1)
     separate = shared.with_overrides(["vector_memory.ports=separate"])
-    before, after = (event.run(lower(layer, 2, each)[1], each) for each in (shared, separate))
+    before, after = (event.run(lower(layer, 2, each)[0], each) for each in (shared, separate))
     stalls = {unit: after.units[unit]["port_stall"] for unit in ("systolic_array", "preload")}
     assert stalls == {"systolic_array": 0, "preload": 0}
     assert before.units["systolic_array"]["port_stall"] == 2 * before.units["systolic_array"]["busy"]
@@ -154,7 +156,7 @@ def test_a_frame_of_separate_ports(elements: int, adds: int, arrays: int, period
 def test_the_pass_worked_by_hand_with_separate_ports() -> None:
     """Section 7 again: the ifmap comes in 8 and 9, no longer behind the preload in 9 and 11; its weights are later."""
     hardware = machine(4, 4).with_overrides(["vector_memory.ports=separate"])
-    timing = event.run(lower(GEMM, 1, hardware)[1], hardware)
+    timing = event.run(lower(GEMM, 1, hardware)[0], hardware)
     array = timing.units["systolic_array"]
     assert (timing.cycles, array["starved"], array["waiting_weights"]) == (35, 10, 12 - 10 + 1)
     assert timing.units["port_dma"] == {"dma": 6, "idle": 29}
@@ -165,7 +167,7 @@ def test_weights_enter_faster(rate: int) -> None:
     """A column of 12 weights in words of 8: the second word holds four."""
     hardware = machine(12, 12, word_elements=8).with_overrides([f"array.weights_per_cycle={rate}"])
     assert hardware.preload_cycles == {1: 12, 2: 6, 3: 3 + 2, 8: 2, 100: 2}[rate]
-    program = lower(Gemm(name="gemm", m=1, n=12, k=120), 1, hardware)[1]
+    program = lower(Gemm(name="gemm", m=1, n=12, k=120), 1, hardware)[0]
     preload = event.run(program, hardware).units["preload"]
     assert preload["busy"] == 10 * hardware.preload_cycles
 

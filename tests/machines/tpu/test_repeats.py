@@ -19,7 +19,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.sequencer import Sequencer
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.steps import Program
+from tpusim.machines.tpu.program.program import Program
 from tpusim.network.workload import Conv2d
 
 
@@ -45,7 +45,7 @@ def counted() -> Iterator[list[int]]:
 @given(layer=convs(channels=60, size=9), hardware=machines(6))
 def test_repeating_changes_no_figure(layer: Conv2d, hardware: Hardware) -> None:
     try:
-        program = lower(layer, 3, hardware)[1]
+        program = lower(layer, 3, hardware)[0]
     except CapacityError:
         return
     assert event.run(program, hardware) == one_by_one(program, hardware)
@@ -56,7 +56,7 @@ def test_repeating_changes_no_figure(layer: Conv2d, hardware: Hardware) -> None:
 def test_nor_where_each_client_has_a_port(layer: Conv2d, hardware: Hardware, rate: int) -> None:
     hardware = hardware.with_overrides(["vector_memory.ports=separate", f"array.weights_per_cycle={rate}"])
     try:
-        program = lower(layer, 3, hardware)[1]
+        program = lower(layer, 3, hardware)[0]
     except CapacityError:
         return
     assert event.run(program, hardware) == one_by_one(program, hardware)
@@ -75,7 +75,7 @@ LAYERS = [
 def test_on_layers_of_networks(network: str, name: str, batch: int, changes: list[str], share: float) -> None:
     layer = next(layer for layer in load_workload(network, batch=batch).layers if layer.name == name)
     hardware = load_hardware("tpu_v2", changes)
-    program = lower(layer, batch, hardware)[1]
+    program = lower(layer, batch, hardware)[0]
     with counted() as skipped:
         timing = event.run(program, hardware)
     assert timing == one_by_one(program, hardware)
@@ -85,7 +85,7 @@ def test_on_layers_of_networks(network: str, name: str, batch: int, changes: lis
 def test_the_log_names_every_step_once() -> None:
     hardware = machine(4, 4, word_elements=4)
     layer = Conv2d("conv", 40, 9, 9, 12, (3, 3))
-    program = lower(layer, 4, hardware)[1]
+    program = lower(layer, 4, hardware)[0]
     log = event.logged(program, hardware, Port())
     steps = [step for each in (*log.loads, *log.passes) for step in each.steps] + [move.step for move in log.moves]
     assert sorted(steps) == list(range(len(program.steps)))

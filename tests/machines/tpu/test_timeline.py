@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.strategies import conv, convs, layers, machine, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
+from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition.frame import CLIENTS
 from tpusim.machines.tpu.description import Hardware
@@ -18,9 +19,9 @@ from tpusim.machines.tpu.observation.lane_trace import PORT_LETTERS, UNUSED
 from tpusim.machines.tpu.observation.occupancy import words_in_use
 from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Track
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.steps import IfmapFill, Program, Stream
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Stream
 from tpusim.network.workload import Conv2d, Gemm
-from tpusim.reference import oracle as reference
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -28,7 +29,7 @@ relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(He
 def lowered(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> Program:
     """Assumes that it fits."""
     try:
-        return lower(layer, batch, hardware)[1]
+        return lower(layer, batch, hardware)[0]
     except CapacityError:
         assume(False)
         raise
@@ -79,12 +80,12 @@ def test_clipping_cuts_slices_at_the_edges() -> None:
 
 def by_hand() -> Timeline:
     hardware = machine(4, 4, word_elements=2)
-    return event.record(lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1], hardware).timeline()
+    return event.record(lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0], hardware).timeline()
 
 
 PASS_BY_HAND = {
     "hbm": [(0, 1, "busy"), (1, 2, "busy"), (2, 24, "blocked"), (24, 25, "busy"), (25, 27, "port_stall")],
-    "dma_0": [(0, 8, "filter fill"), (24, 26, "spill")],
+    "dma_0": [(0, 8, "filter fill"), (24, 26, "ofmap spill")],
     "dma_1": [(1, 12, "ifmap fill")],
     "preload": [(0, 8, "starved"), (8, 12, "busy")],
     "stream": [(14, 17, "stream")],
@@ -165,7 +166,7 @@ LAYERS = [
 def test_layers_of_networks(network: str, name: str, base: str, changes: list[str]) -> None:
     hardware = load_hardware(base, changes)
     layer = next(layer for layer in load_workload(network, batch=8).layers if layer.name == name)
-    program = lower(layer, 8, hardware)[1]
+    program = lower(layer, 8, hardware)[0]
     agree(event.record(program, hardware).timeline(), event.run(program, hardware))
 
 
@@ -186,7 +187,7 @@ def test_the_port_is_that_of_lane_0_in_the_register_engine(
     assume(run.cycles < 4000)
     track = run.timeline().tracks["port"]
     owner = {cycle: each.name for each in track for cycle in range(each.start, each.end)}
-    for cycle in trace(Machine(program, hardware, *reference.operands(layer, batch, seed=0))):
+    for cycle in trace(Machine(program, hardware, operands_of(layer, batch, seed=0))):
         letter = cycle.ports[0]
         if letter == UNUSED:
             assert cycle.number in owner
@@ -201,7 +202,7 @@ def test_the_port_is_that_of_lane_0_in_the_register_engine(
 def test_words_in_use_of_the_pass_by_hand() -> None:
     """Filter: 2 words, from 0 until its weights are loaded at 12; ifmap: 2, 1 to 24; results: 2, 21 to 26."""
     hardware = machine(4, 4, word_elements=2)
-    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[1]
+    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
     cycles, words = words_in_use(program, event.record(program, hardware).timeline())
     assert dict(zip(cycles.tolist(), words.tolist(), strict=True)) == {0: 2, 1: 4, 12: 2, 21: 4, 24: 2, 26: 0}
 
@@ -213,21 +214,21 @@ def test_words_in_use_never_exceed_those_set_aside(hardware: Hardware, layer: Co
     cycles, words = words_in_use(program, event.record(program, hardware).timeline())
     assert (np.diff(cycles) > 0).all()
     assert words.min() >= 0
-    assert words.max() <= program.peak_words
+    assert words.max() <= program.words
     assert words[-1] == 0
 
 
 def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
     """Also the pieces that no stream names."""
     hardware = machine(4, 4, word_elements=2, capacity_words=60)
-    program = lower(conv(4, 12, 4, 3), 2, hardware)[1]
-    fills = [index for index, step in enumerate(program.steps) if isinstance(step, IfmapFill)]
+    program = lower(conv(4, 12, 4, 3), 2, hardware)[0]
+    wanted = [index for index, step in enumerate(program.steps) if step.label == "ifmap fill"]
     named = {fill: index for index, step in enumerate(program.steps) if isinstance(step, Stream) for fill in step.after}
-    first, last = [fill for fill in fills if fill in named][:2]
-    unnamed = [fill for fill in fills if first < fill < last]
+    first, last = [fill for fill in wanted if fill in named][:2]
+    unnamed = [fill for fill in wanted if first < fill < last]
     assert unnamed
     timeline = event.record(program, hardware).timeline()
     end = next(each.end for each in timeline.tracks["drain"] if each.step == named[last])
     cycles, words = words_in_use(program, timeline)
     pieces = [program.steps[fill] for fill in (*unnamed, last)]
-    assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, IfmapFill))
+    assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, Fill))

@@ -14,16 +14,17 @@ from tests import ROOT
 from tests.strategies import conv, machine
 from tpusim.base.errors import DeadlockError
 from tpusim.flow.simulation import simulate
+from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.definition.frame import CLIENTS, Cycles, Frame, Port
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing, split
-from tpusim.machines.tpu.program.steps import Preload, Program, Spill, Step, Stream
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Spill, Step, Stream
 from tpusim.machines.tpu.register.machine import Unit
 from tpusim.machines.tpu.register.wires import Wires
 from tpusim.network.workload import Conv2d, Gemm, Workload
-from tpusim.reference import oracle as reference
 from tpusim.result.records import Blocking, LayerResult, VectorMemoryUse
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()
@@ -34,7 +35,7 @@ def gemm(m: int, k: int, n: int) -> Gemm:
 
 
 def timed(layer: Gemm | Conv2d, hardware: Hardware, batch: int = 1) -> tuple[Program, Timing]:
-    program = lower(layer, batch, hardware)[1]
+    program = lower(layer, batch, hardware)[0]
     return program, event.run(program, hardware)
 
 
@@ -138,19 +139,19 @@ def test_a_slow_vector_unit_blocks_the_array() -> None:
 def test_steps_that_wait_for_one_another_are_a_deadlock() -> None:
     """The engine names who waits for whom instead of stopping in silence."""
     hardware = machine()
-    program = lower(gemm(4, 4, 4), 1, hardware)[1]
+    program = lower(gemm(4, 4, 4), 1, hardware)[0]
     spill = next(index for index, step in enumerate(program.steps) if isinstance(step, Spill))
     steps: list[Step] = [*program.steps]
     at = next(index for index, step in enumerate(steps) if isinstance(step, Preload))
-    steps[at] = Preload(after=(spill,), base=0, rows=4, cols=4)
+    steps[at] = Preload(after=(spill,), base=0, words=2, rows=4, cols=4)
     stuck = replace(program, steps=tuple(steps))
-    with pytest.raises(DeadlockError, match=r"Preload\) waits for step \d+ \(Spill\)"):
+    with pytest.raises(DeadlockError, match=r"preload\) waits for step \d+ \(ofmap spill\)"):
         event.run(stuck, hardware)
 
 
 def test_streams_are_the_passes() -> None:
     """H_F x ceil(W_F / T) x row folds x column folds, for every block."""
-    program = lower(conv(10, 6, 9, 3, padding=1), 2, machine(4, 4, capacity_words=8000))[1]
+    program = lower(conv(10, 6, 9, 3, padding=1), 2, machine(4, 4, capacity_words=8000))[0]
     blocks = sum(isinstance(step, Spill) for step in program.steps)
     assert sum(isinstance(step, Stream) for step in program.steps) == blocks * 9 * 3
 
@@ -176,17 +177,17 @@ class Quiet:
 def test_the_order_in_which_units_are_visited_does_not_matter(order: tuple[int, ...]) -> None:
     """Sample, then commit: the register engine gives the same whichever unit comes first."""
     layer, hardware = conv(3, 6, 5, 3, padding=1), machine(5, 4, word_elements=3)
-    program = lower(layer, 4, hardware)[1]
-    operands = reference.operands(layer, 4, seed=0)
-    plain = register.Machine(program, hardware, *operands)
-    shuffled = register.Machine(program, hardware, *operands)
+    program = lower(layer, 4, hardware)[0]
+    operands = operands_of(layer, 4, seed=0)
+    plain = register.Machine(program, hardware, operands)
+    shuffled = register.Machine(program, hardware, operands)
     shuffled.units = [shuffled.units[index] for index in order]
     shuffled.units = [Quiet(unit, shuffled.lanes.wires) for unit in shuffled.units]
     for each in (plain, shuffled):
         while not each.finished:
             each.clock()
     assert shuffled.timing() == plain.timing()
-    np.testing.assert_array_equal(shuffled.ofmap, plain.ofmap)
+    np.testing.assert_array_equal(shuffled.tensor("ofmap"), plain.tensor("ofmap"))
 
 
 @pytest.mark.parametrize("rows", [8, 16, 32])
