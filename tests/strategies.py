@@ -18,6 +18,8 @@ def machine(
     *,
     weight_buffers: int = 2,
     array_count: int = 1,
+    weights_per_cycle: int = 1,
+    ports: Any = "shared",
     word_elements: int = 2,
     capacity_words: int = 4096,
     alus: int | None = None,
@@ -36,9 +38,14 @@ def machine(
     return Hardware(
         name="test",
         clock_hz=10**9,
-        array=Array(rows=rows, cols=cols, weight_buffers=weight_buffers, count=array_count),
+        array=Array(
+            rows=rows, cols=cols, weight_buffers=weight_buffers, weights_per_cycle=weights_per_cycle, count=array_count
+        ),
         vector_memory=VectorMemory(
-            capacity_bytes=capacity_words * word_elements * 4, word_elements=word_elements, element_bytes=4
+            capacity_bytes=capacity_words * word_elements * 4,
+            word_elements=word_elements,
+            element_bytes=4,
+            ports=ports,
         ),
         vector_unit=VectorUnit(alus=alus or 2 * max(rows, cols), unpack_cycles=unpack_cycles, pack_cycles=pack_cycles),
         hbm=Hbm(
@@ -84,6 +91,8 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         cols=draw(st.integers(1, largest)),
         weight_buffers=draw(st.integers(1, 2)),
         array_count=draw(st.sampled_from([1, 1, 1, 2, 3, 16])),
+        weights_per_cycle=draw(st.sampled_from([1, 1, 1, 2, 3, 16])),
+        ports=draw(st.sampled_from(["shared", "shared", "separate"])),
         word_elements=draw(st.integers(1, 16) if words is None else words),
         capacity_words=draw(st.sampled_from([12, 24, 60, 150, 1000, 8000])),
         alus=draw(st.sampled_from([1, 4, 16, 64, 1000])),

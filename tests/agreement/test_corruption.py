@@ -14,6 +14,7 @@ from tpusim.base.errors import CheckFailed
 from tpusim.flow.engines import ENGINES, unwatched
 from tpusim.flow.verify import Verdict
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
@@ -26,6 +27,7 @@ from tpusim.reference import oracle as reference
 
 LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, capacity_words=200)
+MANY_PORTS = machine(4, 4, capacity_words=200, weights_per_cycle=2, ports="separate")
 BATCH = 3
 
 
@@ -118,22 +120,27 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 }
 
 
-def verdict_of(program: Program, engine: str = "event") -> Verdict:
-    return next(ENGINES[engine](Workload("net", BATCH, (LAYER,)), MACHINE, [program], True, 0, unwatched))[1]
+def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MACHINE) -> Verdict:
+    return next(ENGINES[engine](Workload("net", BATCH, (LAYER,)), hardware, [program], True, 0, unwatched))[1]
 
 
+@pytest.mark.parametrize("hardware", [MACHINE, MANY_PORTS], ids=["one port", "many ports"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_sound_program_passes(engine: str) -> None:
-    assert verdict_of(lower(LAYER, BATCH, MACHINE)[0], engine).mismatched == 0
+def test_the_sound_program_passes(engine: str, hardware: Hardware) -> None:
+    assert verdict_of(lower(LAYER, BATCH, hardware)[0], engine, hardware).mismatched == 0
 
 
-@pytest.mark.parametrize("engine", ["event", "register"])
+@pytest.mark.parametrize(
+    ("engine", "hardware"),
+    [("event", MACHINE), ("register", MACHINE), ("register", MANY_PORTS)],
+    ids=["event", "register", "register, many ports"],
+)
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_a_corrupted_program_is_caught(name: str, engine: str) -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+def test_a_corrupted_program_is_caught(name: str, engine: str, hardware: Hardware) -> None:
+    program = lower(LAYER, BATCH, hardware)[0]
     corrupted = CORRUPTIONS[name](program)
     assert corrupted != program
-    verdict = verdict_of(corrupted, engine)
+    verdict = verdict_of(corrupted, engine, hardware)
     assert verdict.mismatched > 0
     assert verdict.first is not None
     assert str(verdict.first).startswith("ofmap[channel=")

@@ -44,14 +44,14 @@ def overhear(engine: register.Machine) -> list[Access]:
         now = engine.now
         engine.clock()
         accesses += [
-            access_of(engine, now, int(lane)) for lane in np.flatnonzero(engine.lanes.registers["address"] >= 0)
+            access_of(engine, now, int(lane)) for lane in np.flatnonzero(engine.lanes.ports["address"][0] >= 0)
         ]
     return accesses
 
 
 def access_of(engine: register.Machine, now: int, lane: int) -> Access:
     """What the port of a lane did in the last cycle: the word still stands where it was read or written."""
-    registers, order = engine.lanes.registers[lane], engine.orders[lane]
+    registers, order = engine.lanes.ports[0, lane], engine.orders[0, lane]
     address = int(registers["address"])
     whole = order["client"] in (WEIGHT, DMA)
     word = engine.lanes.memory[lane, address, : None if whole else engine.program.word_fill]

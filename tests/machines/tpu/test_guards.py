@@ -10,10 +10,12 @@ import pytest
 from tests.agreement.test_corruption import change, edit_part, edit_read
 from tests.strategies import conv, machine
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
+from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import failures_named, operands_of
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition.frame import Frame
 from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream, Transfer
@@ -21,7 +23,7 @@ from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.register import wires
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.result_queue import ResultQueue
-from tpusim.network.workload import load_workload
+from tpusim.network.workload import Workload, load_workload
 
 LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, word_elements=4, capacity_words=200)
@@ -139,6 +141,22 @@ def test_a_step_of_every_kind_that_names_what_is_not_there(what: str) -> None:
 def test_a_word_that_does_not_exist() -> None:
     with pytest.raises(CheckFailed, match=r"layer conv: cycle \d+: lane 0: word 1000000 is outside"):
         run(started(change(PROGRAM, Stream, lambda step: edit_read(step, base=10**6))))
+
+
+def test_who_watches_is_told_how_many_cycles_have_passed() -> None:
+    """By the engine, by a trace, and, with the layer's name, by a run."""
+    layer, hardware = conv(9, 9, 9, 3), machine(4, 4)
+    program, operands = lower(layer, 4, hardware)[0], operands_of(layer, 4, seed=0)
+    looks: list[int] = []
+    timing, _ = register.run(program, hardware, operands, looks.append)
+    assert looks == list(range(LOOK_EVERY, timing.cycles + 1, LOOK_EVERY))
+    assert len(looks) > 2
+    traced: list[int] = []
+    assert len(list(register.trace(register.Machine(program, hardware, operands), 0, traced.append))) == timing.cycles
+    assert traced == looks
+    told: list[tuple[str, int]] = []
+    simulate(Workload("one", 4, (layer,)), hardware, engine="register", watch=lambda *seen: told.append(seen))
+    assert told == [(layer.name, cycles) for cycles in looks]
 
 
 def test_hbm_holds_only_the_words_of_lanes_that_take_part() -> None:

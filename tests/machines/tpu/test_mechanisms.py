@@ -8,10 +8,11 @@ import pytest
 
 from tests.strategies import conv, machine
 from tpusim.base.errors import InputError
-from tpusim.flow.simulation import simulate
+from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition.frame import Frame, SeparateFrame
 from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.lane_trace import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
@@ -172,11 +173,8 @@ def test_weights_enter_faster(rate: int) -> None:
     assert preload["busy"] == 10 * hardware.preload_cycles
 
 
-@pytest.mark.parametrize("change", ["vector_memory.ports=separate", "array.weights_per_cycle=2"])
-def test_the_register_engine_says_what_it_does_not_know(change: str) -> None:
+def test_a_trace_of_lanes_shows_one_port() -> None:
     pytest.importorskip("numba")
-    path = change.split("=")[0]
     work = Workload("one", 1, (conv(3, 4, 4, 3),))
-    for engine in ("register", "both"):
-        with pytest.raises(InputError, match=rf"{path}: the register engine knows only .*--engine event"):
-            simulate(work, machine(4, 4).with_overrides([change]), engine=engine)
+    with pytest.raises(InputError, match=r"vector_memory.ports: a trace of lanes shows one port a lane; a .perfetto"):
+        next(trace(work, machine(4, 4, ports="separate"))[1](0, unwatched))

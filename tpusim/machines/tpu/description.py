@@ -34,7 +34,7 @@ class Array(_Section):
 
     Of `count` arrays, each holds the same weights and takes every `count`-th word of a stream, a cycle behind
     the one before; they share lanes and ports. `weights_per_cycle` enter each column while weights are loaded, at
-    most a word; the register engine knows one.
+    most a word.
     """
 
     rows: Annotated[int, Count(_MOST_PES_A_SIDE), written(128)]
@@ -47,8 +47,7 @@ class Array(_Section):
 class VectorMemory(_Section):
     """One SRAM a lane: words of `word_elements` elements of `element_bytes` bytes each.
 
-    Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain, and is known to
-    the event engine only.
+    Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain.
     """
 
     word_elements: Annotated[int, Count(4096), written(8)]

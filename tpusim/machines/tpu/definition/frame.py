@@ -17,6 +17,9 @@ FREE, IFMAP, PSUM, RESULT, WEIGHT, DMA = range(6)
 
 CLIENTS = ("idle", "ifmap", "psum", "result", "weight", "dma")
 
+PORTS = {"shared": ((IFMAP, PSUM, RESULT, WEIGHT, DMA),), "separate": ((IFMAP,), (PSUM,), (RESULT,), (WEIGHT,), (DMA,))}
+"""The ports of a lane's vector memory, each with the clients that share it; of the last two the first goes first."""
+
 Cycles = NDArray[np.int64]
 
 NEVER = 1 << 62
@@ -69,6 +72,18 @@ class Frame:
         slot, first = (self.psum_slot + self.add_cycles) % self.period, 2 * self.arrays
         return slot if first <= slot <= self.period - self.arrays else first
 
+    def psums_at(self, now: int) -> range:
+        """The arrays whose partial sums may be read in cycle `now`."""
+        return self._turn(now, self.psum_slot)
+
+    def results_at(self, now: int) -> range:
+        """The arrays whose results may be written in cycle `now`."""
+        return self._turn(now, self.result_slot)
+
+    def _turn(self, now: int, slot: int) -> range:
+        array = now % self.period - slot
+        return range(array, array + 1) if 0 <= array < self.arrays else range(0)
+
     def frames(self, words: int) -> int:
         """Frames that a stream of `words` takes."""
         return -(-words // self.arrays)
@@ -102,6 +117,10 @@ class SeparateFrame(Frame):
         """A slot an array."""
         return arrays
 
+    def _turn(self, now: int, slot: int) -> range:
+        """Every array's, in every cycle: nobody else wants the port."""
+        return range(self.arrays)
+
     def psum_delay(self, latency: int) -> int:
         """As soon as the sums are there."""
         return latency - 1
@@ -109,6 +128,10 @@ class SeparateFrame(Frame):
     def result_delay(self, latency: int) -> int:
         """As soon as the sums are there, or added."""
         return self.psum_delay(latency) + self.add_cycles if self.accumulates else latency
+
+
+FRAMES = {"shared": Frame, "separate": SeparateFrame}
+"""The frame of each kind of ports."""
 
 
 class Port:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, WEIGHT, Frame, Ports, SeparateFrame
+from tpusim.machines.tpu.definition.frame import FRAMES, IFMAP, PSUM, RESULT, WEIGHT, Ports
 from tpusim.machines.tpu.definition.serializer import last_weight, preload_words
 from tpusim.machines.tpu.definition.systolic_array import SystolicArray
 from tpusim.machines.tpu.definition.vector_unit import add_cycles
@@ -39,7 +39,7 @@ class Sequencer:
         self._board, self._port, self._word = board, port, hardware.vector_memory.word_elements
         self._array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
         adds = add_cycles(program.word_fill * hardware.array.count, hardware.lanes, hardware.vector_unit.alus)
-        frames = SeparateFrame if hardware.vector_memory.ports == "separate" else Frame
+        frames = FRAMES[hardware.vector_memory.ports]
         self.frame = frames.of(program.word_fill, adds, program.accumulates, hardware.array.count)
         latency = self._array.word_latency(program.word_fill)
         self._psum_delay = self.frame.psum_delay(latency)

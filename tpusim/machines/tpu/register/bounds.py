@@ -1,35 +1,13 @@
-"""The machine must be one that this engine knows, and the lanes and columns that a Program names must exist.
-
-The compiled loops do not ask again.
-"""
+"""The lanes and columns that a Program names must exist; the compiled loops do not ask again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Transfer
-
-
-def check_machine(hardware: Hardware) -> None:
-    """Look at what only the event engine knows.
-
-    Raises:
-        InputError: when the machine has it; says which field, and to use the event engine.
-    """
-    fields = (
-        ("vector_memory.ports", hardware.vector_memory.ports, "shared"),
-        ("array.weights_per_cycle", hardware.array.weights_per_cycle, 1),
-    )
-    problems = [
-        Problem(f"the register engine knows only {known}, not {given}; ask the event engine (run --engine event)", path)
-        for path, given, known in fields
-        if given != known
-    ]
-    if problems:
-        raise InputError(problems)
 
 
 def check_lanes(program: Program, hardware: Hardware) -> None:

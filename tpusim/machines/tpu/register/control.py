@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tpusim.base.errors import DeadlockError, PortConflict
-from tpusim.machines.tpu.definition.frame import CLIENTS, NEVER
+from tpusim.base.errors import DeadlockError
+from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, NEVER, PSUM, RESULT, WEIGHT
 from tpusim.machines.tpu.observation.deadlock import who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
 from tpusim.machines.tpu.register.order import IDLE, Order
+from tpusim.machines.tpu.register.port import Client, Port
 from tpusim.machines.tpu.register.preload_unit import PreloadUnit
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 from tpusim.machines.tpu.register.stream_unit import StreamUnit
 
 
 class Control:
-    """Lane 0's port: the stream's slots first, then preload, then DMA."""
+    """Lane 0's ports, each given as the clients that share it, first who goes first."""
 
     def __init__(
         self,
@@ -29,11 +30,21 @@ class Control:
         stream: StreamUnit,
         preload: PreloadUnit,
         dma: DmaUnit,
+        ports: Sequence[Sequence[int]],
         patience: int,
     ) -> None:
         self.program = program
         self.scoreboard, self.stream, self.preload, self.dma = scoreboard, stream, preload, dma
-        self.port: Counter[str] = Counter()
+        owners: dict[int, Client] = {IFMAP: stream.ifmap, PSUM: stream.psum, RESULT: stream.result}
+        others: dict[int, Client] = {WEIGHT: preload.read, DMA: dma.move}
+        self.ports = [
+            Port(
+                tuple(owners[each] for each in port if each in owners),
+                tuple(others[each] for each in port if each in others),
+            )
+            for port in ports
+        ]
+        self.granted: Counter[str] = Counter()
         self.patience, self.idle = patience, 0
         self.next = 0
 
@@ -47,8 +58,8 @@ class Control:
         """When the last step is done and its last word in HBM."""
         return max(self.dma.end, self.stream.over_at, *self.scoreboard.done)
 
-    def cycle(self, now: int, complete: Sequence[int], completing: Sequence[int]) -> Order:
-        """Lane 0's order; of each array `complete` words were collected before this cycle, `completing` after it.
+    def cycle(self, now: int) -> list[Order]:
+        """Lane 0's orders, one a port.
 
         Raises:
             PortConflict: when two clients own one slot.
@@ -59,31 +70,20 @@ class Control:
         self.dma.clock(now)
         self.stream.clock(now)
         self.preload.clock(now, self.stream.issued, self.stream.running(now))
-        order = self._arbitrate(now, complete, completing)
+        orders = [port.grant(now) for port in self.ports]
         self.preload.book()
-        self._book(order, now)
-        return order
+        self._book(orders, now)
+        return orders
 
-    def _arbitrate(self, now: int, complete: Sequence[int], completing: Sequence[int]) -> Order:
-        """At most one access a cycle."""
-        stream = self.stream
-        ifmap, psum, result = stream.ifmap(now), stream.psum(now, completing), stream.result(now, complete)
-        first = ifmap or psum or result
-        if first is None:
-            return self.preload.read() or self.dma.move(now) or IDLE
-        if [ifmap, psum, result].count(None) < 2:
-            raise PortConflict(f"cycle {now}: two clients of the stream ask for lane 0's port at once")
-        return first
-
-    def _book(self, order: Order, now: int) -> None:
-        """Account for the port's cycle, and see that something moves."""
-        if order is not IDLE:
-            self.port[CLIENTS[order.client]] += 1
+    def _book(self, orders: Sequence[Order], now: int) -> None:
+        """Account for the ports' cycle, and see that something moves."""
+        self.idle += 1
+        for order in orders:
+            if order is not IDLE:
+                self.granted[CLIENTS[order.client]] += 1
+                self.idle = 0
+        if self.dma.bus or self.preload.injecting or self.stream.running(now) or self.stream.waiting:
             self.idle = 0
-        elif self.dma.bus or self.preload.injecting or self.stream.running(now):
-            self.idle = 0
-        elif not self.stream.waiting:
-            self.idle += 1
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]
             raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")

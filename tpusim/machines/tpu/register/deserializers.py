@@ -16,43 +16,41 @@ Ints = NDArray[np.int64]
 class Deserializers:
     """A word register a column; a full word moves on to the vector unit."""
 
-    def __init__(self, wires: Wires, array: int) -> None:
-        self.bottom, self.bottom_tag = wires.sums[array], wires.sums_tag[array]
-        self.results, self.completed = wires.results[array], wires.complete[array]
-        cols, _, elements = self.results.shape
-        self.elements = elements
-        self.word = np.zeros((cols, elements), np.float32)
-        self.held = np.zeros(cols, np.int64)
-        self.sums, self.tags = self.bottom.copy(), self.bottom_tag.copy()
+    def __init__(self, wires: Wires) -> None:
+        self.wires = wires
+        arrays, cols, _, self.elements = wires.results.shape
+        self.word = np.zeros((arrays, cols, self.elements), np.float32)
+        self.held = np.zeros((arrays, cols), np.int64)
+        self.sums, self.tags = wires.sums.copy(), wires.sums_tag.copy()
 
-    @property
-    def complete(self) -> int:
-        """Words lane 0 has collected."""
-        return int(self.completed[0])
+    def complete(self, array: int) -> int:
+        """Words lane 0 has collected from an array."""
+        return int(self.wires.complete[array, 0])
 
-    @property
-    def completing(self) -> int:
+    def completing(self, array: int) -> int:
         """The same, with the word whose last sum is just leaving the array."""
-        return self.complete + bool(self.bottom_tag[0] and self.held[0] == self.elements - 1)
+        last = self.wires.sums_tag[array, 0] and self.held[array, 0] == self.elements - 1
+        return self.complete(array) + bool(last)
 
     def sample(self) -> None:
         """Look at the bottom of the array."""
-        self.sums[:] = self.bottom
-        self.tags[:] = self.bottom_tag
+        self.sums[:] = self.wires.sums
+        self.tags[:] = self.wires.sums_tag
 
     def commit(self) -> None:
         """A sum joins its word; a full word goes to the vector unit."""
-        _collect(self.sums, self.tags, self.word, self.held, self.results, self.completed)
+        _collect(self.sums, self.tags, self.word, self.held, self.wires.results, self.wires.complete)
 
 
 @kernel
 def _collect(sums: Floats, tags: Tags, word: Floats, held: Ints, results: Floats, complete: Ints) -> None:
-    cols, places, elements = results.shape
-    for col in range(cols):
-        if tags[col]:
-            word[col, held[col]] = sums[col]
-            held[col] += 1
-            if held[col] == elements:
-                results[col, complete[col] % places] = word[col]
-                complete[col] += 1
-                held[col] = 0
+    arrays, cols, places, elements = results.shape
+    for array in range(arrays):
+        for col in range(cols):
+            if tags[array, col]:
+                word[array, col, held[array, col]] = sums[array, col]
+                held[array, col] += 1
+                if held[array, col] == elements:
+                    results[array, col, complete[array, col] % places] = word[array, col]
+                    complete[array, col] += 1
+                    held[array, col] = 0

@@ -29,7 +29,7 @@ def kernel(function: F) -> F:
 
 
 def digest(folders: tuple[Path, ...]) -> str:
-    """Of all sources: Numba freezes constants, but looks for changes only in the kernel's own file."""
+    """The digest of all sources: Numba freezes constants, but looks for changes only in the kernel's own file."""
     together = hashlib.sha256()
     for path in sorted(path for folder in folders for path in folder.glob("*.py")):
         together.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,7 +1,8 @@
-"""The lanes: each has its words, one port, an ifmap and a weight serializer, and partial sums for its vector unit."""
+"""The lanes: each has its words, its ports, an ifmap and a weight serializer, and partial sums for its vector unit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, PSUM, RESULT,
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.kernel import kernel
-from tpusim.machines.tpu.register.order import ORDER, Order
+from tpusim.machines.tpu.register.order import IDLE, NOTHING, ORDER, Order
 from tpusim.machines.tpu.register.window import Window
 from tpusim.machines.tpu.register.wires import Wires
 
@@ -23,11 +24,11 @@ Tags = NDArray[np.int8]
 Flags = NDArray[np.bool_]
 Records = NDArray[Any]
 
+PORT = np.dtype([("address", np.int64), ("writes", np.int64)])
+"""A port of one lane in this cycle: the word touched, -1 for none, and whether it is written."""
+
 LANE = np.dtype(
     [
-        # The port in this cycle: the word touched, -1 for none, and whether it is written.
-        ("address", np.int64),
-        ("writes", np.int64),
         # The weight serializer: weights left to issue, the row of the next, and the buffer they go to.
         ("weights_left", np.int64),
         ("weight_row", np.int64),
@@ -41,43 +42,45 @@ LANE = np.dtype(
 
 
 class Lanes:
-    """A lane obeys one order a cycle, which the lane before it obeyed in the cycle before."""
+    """A port obeys one order a cycle, which the lane before obeyed in the cycle before; registers are [port, lane]."""
 
     def __init__(
-        self, wires: Wires, settings: Settings, hbm: HbmWords, lanes: int, depth: int, word_elements: int
+        self, wires: Wires, settings: Settings, hbm: HbmWords, ports: int, lanes: int, depth: int, word_elements: int
     ) -> None:
         arrays, rows = wires.activation.shape
         _, cols, _, elements = wires.results.shape
         self.wires, self.settings, self.hbm = wires, settings, hbm
-        self.orders = Window(np.zeros(lanes, ORDER), axis=0)
+        self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
+        self.ports = np.zeros((ports, lanes), PORT)
+        self.words = np.zeros((ports, lanes, word_elements), np.float32)
         self.registers = np.zeros(lanes, LANE)
         self.memory = np.zeros((lanes, depth, word_elements), np.float32)
-        self.port = np.zeros((lanes, word_elements), np.float32)
         # Ifmap serializers: the word, elements left to issue, and the weight buffer they are meant for.
         self.serial = np.zeros((arrays, rows, elements), np.float32)
         self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
         self.weight_serial = np.zeros((cols, word_elements), np.float32)
         self.psums = np.zeros_like(wires.results)
 
-    def order(self, order: Order) -> None:
-        """Lane 0 gets `order`, every other lane its neighbour's."""
-        self.orders.cells[self.orders.head - 1] = order
+    def order(self, orders: Sequence[Order]) -> None:
+        """Lane 0 gets `orders`, one a port; every other lane its neighbour's."""
+        for port, order in enumerate(orders):
+            self.orders.cells[port, self.orders.head - 1] = NOTHING if order is IDLE else order
         self.orders.shift()
 
     def sample(self) -> None:
-        """Every lane makes its access.
+        """Every lane makes its accesses.
 
         Raises:
             CheckFailed: when an order names a word that the vector memory does not have.
             PortConflict: when a result is written that is not there yet, or no longer.
         """
         failed = _access(
-            self.orders.cells, self.orders.head, self.registers, self.settings.patterns, self.settings.bases,
-            self.settings.counters, self.settings.tables, self.memory, self.port, self.wires.results, self.psums,
-            self.wires.complete, self.hbm.stored, self.hbm.elements, self.hbm.used,
+            self.orders.cells, self.orders.head, self.ports, self.words, self.registers, self.settings.patterns,
+            self.settings.bases, self.settings.counters, self.settings.tables, self.memory, self.wires.results,
+            self.psums, self.wires.complete, self.hbm.stored, self.hbm.elements, self.hbm.used,
         )  # fmt: skip
         if failed >= 0:
-            self._refuse(failed)
+            self._refuse(*divmod(failed, len(self.registers)))
 
     def commit(self) -> None:
         """Serializers move on, and what was read or is to be written goes where it belongs.
@@ -86,8 +89,9 @@ class Lanes:
             PortConflict: when a serializer gets a word before the last one has left it.
         """
         failed = _commit(
-            self.orders.cells, self.orders.head, self.registers, self.memory, self.port, self.serial,
-            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.stored, self.hbm.elements,
+            self.orders.cells, self.orders.head, self.ports, self.words, self.registers, self.memory, self.serial,
+            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.stored,
+            self.hbm.elements,
         )  # fmt: skip
         if failed >= 0:
             raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
@@ -96,45 +100,46 @@ class Lanes:
             self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
         )  # fmt: skip
 
-    def _refuse(self, lane: int) -> None:
-        address, depth = self.registers["address"][lane], self.memory.shape[1]
+    def _refuse(self, port: int, lane: int) -> None:
+        address, depth = self.ports["address"][port, lane], self.memory.shape[1]
         if not -1 <= address < depth:
             raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
-        order = self.orders.registers[lane]
+        order = self.orders.registers[port, lane]
         number, complete = order["number"], self.wires.complete[order["array"], lane]
         raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
 
 
 @kernel
 def _access(
-    orders: Records, head: int, lanes: Records, patterns: Counts, bases: Counts, counters: Counts, tables: Counts,
-    memory: Floats, port: Floats, results: Floats, psums: Floats, complete: Counts, hbm: Floats, hbm_elements: Ints,
-    hbm_used: Flags,
+    orders: Records, head: int, ports: Records, words: Floats, lanes: Records, patterns: Counts, bases: Counts,
+    counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats, complete: Counts, hbm: Floats,
+    hbm_elements: Ints, hbm_used: Flags,
 ) -> int:  # fmt: skip
-    """Fill the port registers; the number of a lane that cannot do what it should, or -1."""
+    """Fill the port registers; the number of one (counted port by port) that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
-    for number in range(len(lanes)):
-        order, lane = orders[head + number], lanes[number]
-        lane["address"] = _address(order, number, patterns, bases, counters, tables, hbm_used)
-        lane["writes"] = order["client"] == RESULT or (order["client"] == DMA and not order["spill"])
-        if lane["address"] < -1 or lane["address"] >= memory.shape[1]:
-            return number
-        if lane["address"] < 0:
-            port[number] = 0
-        elif not lane["writes"]:
+    for each in range(ports.size):
+        port, number = divmod(each, len(lanes))
+        order, at, word, lane = orders[port, head + number], ports[port, number], words[port, number], lanes[number]
+        at["address"] = _address(order, number, patterns, bases, counters, tables, hbm_used)
+        at["writes"] = order["client"] == RESULT or (order["client"] == DMA and not order["spill"])
+        if at["address"] < -1 or at["address"] >= memory.shape[1]:
+            return each
+        if at["address"] < 0:
+            word[:] = 0
+        elif not at["writes"]:
             lane["read"] += 1
-            port[number] = memory[number, lane["address"]]
+            word[:] = memory[number, at["address"]]
         elif order["client"] == DMA:
             lane["written"] += 1
-            _fetch(hbm, hbm_elements[_place(order, number)], port[number])
+            _fetch(hbm, hbm_elements[_place(order, number)], word)
         elif not 0 < complete[order["array"], number] - order["number"] <= places:
-            return number
+            return each
         else:
             lane["written"] += 1
             array, place = order["array"], order["number"] % places
-            port[number, :elements] = results[array, number, place]
+            word[:elements] = results[array, number, place]
             if order["accumulate"]:
-                port[number, :elements] += psums[array, number, place]
+                word[:elements] += psums[array, number, place]
     return -1
 
 
@@ -190,37 +195,40 @@ def _store(word: Floats, elements: Ints, hbm: Floats) -> None:
 
 @kernel
 def _commit(
-    orders: Records, head: int, lanes: Records, memory: Floats, port: Floats, serial: Floats,
+    orders: Records, head: int, ports: Records, words: Floats, lanes: Records, memory: Floats, serial: Floats,
     left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, hbm_elements: Ints,
 ) -> int:  # fmt: skip
-    """Every word goes from the port to its place: a serializer, the vector unit, the memory or HBM.
+    """Every word goes from its port to its place: a serializer, the vector unit, the memory or HBM.
 
     The number of a lane whose serializer is not empty, or -1.
     """
     _, rows, elements = serial.shape
     cols, word_elements = weight_serial.shape
-    for number in range(len(lanes)):
-        order, lane = orders[head + number], lanes[number]
+    for each in range(ports.size):
+        port, number = divmod(each, len(lanes))
+        order, address, word, lane = (
+            orders[port, head + number], ports[port, number]["address"], words[port, number], lanes[number],
+        )  # fmt: skip
         array = order["array"]
         if order["client"] == IFMAP and number < rows:
             if left[array, number]:
                 return number
-            serial[array, number] = port[number, :elements]
+            serial[array, number] = word[:elements]
             left[array, number], buffer[array, number] = elements, order["buffer"]
         elif order["client"] == WEIGHT and number < cols:
             if lane["weights_left"]:
                 return number
-            weight_serial[number] = port[number]
+            weight_serial[number] = word
             lane["weights_left"] = min(word_elements, rows - order["first"])
             lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
         elif order["client"] == PSUM and number < cols:
-            psums[array, number, order["number"] % psums.shape[2]] = port[number, :elements]
-        elif lane["address"] >= 0 and order["client"] == RESULT:
-            memory[number, lane["address"], :elements] = port[number, :elements]
-        elif lane["address"] >= 0 and order["spill"]:
-            _store(port[number], hbm_elements[_place(order, number)], hbm)
-        elif lane["address"] >= 0:
-            memory[number, lane["address"]] = port[number]
+            psums[array, number, order["number"] % psums.shape[2]] = word[:elements]
+        elif address >= 0 and order["client"] == RESULT:
+            memory[number, address, :elements] = word[:elements]
+        elif address >= 0 and order["spill"]:
+            _store(word, hbm_elements[_place(order, number)], hbm)
+        elif address >= 0:
+            memory[number, address] = word
     return -1
 
 
@@ -229,7 +237,7 @@ def _issue(
     lanes: Records, serial: Floats, left: Counts, buffer: Counts, weight_serial: Floats, activation: Floats,
     activation_tag: Tags, weight: Floats, weight_tag: Ints, buffers: int,
 ) -> None:  # fmt: skip
-    """Every serializer puts its next element on its wire; weights go on to the next array a cycle later."""
+    """Every serializer puts what is next on its wires; weights go on to the next array a cycle later."""
     (arrays, rows, elements), word_elements = serial.shape, weight_serial.shape[1]
     for array in range(arrays):
         for row in range(rows):
@@ -240,11 +248,13 @@ def _issue(
                 left[array, row] -= 1
     for array in range(arrays - 1, 0, -1):
         weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
-    for col in range(weight.shape[1]):
+    _, chains, cols = weight.shape
+    for col in range(cols):
         lane = lanes[col]
-        weight_tag[0, col] = -1
-        if lane["weights_left"]:
-            weight[0, col] = weight_serial[col, lane["weight_row"] % word_elements]
-            weight_tag[0, col] = lane["weight_row"] * buffers + lane["weight_buffer"]
-            lane["weight_row"] += 1
-            lane["weights_left"] -= 1
+        for chain in range(chains):
+            weight_tag[0, chain, col] = -1
+            if lane["weights_left"]:
+                weight[0, chain, col] = weight_serial[col, lane["weight_row"] % word_elements]
+                weight_tag[0, chain, col] = lane["weight_row"] * buffers + lane["weight_buffer"]
+                lane["weight_row"] += 1
+                lane["weights_left"] -= 1

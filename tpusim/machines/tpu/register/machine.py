@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import Frame
+from tpusim.machines.tpu.definition.frame import FRAMES, PORTS
 from tpusim.machines.tpu.definition.systolic_array import SystolicArray
 from tpusim.machines.tpu.definition.vector_unit import add_cycles
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, split
+from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.array import Array
-from tpusim.machines.tpu.register.bounds import check_lanes, check_machine
+from tpusim.machines.tpu.register.bounds import check_lanes
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.control import Control
 from tpusim.machines.tpu.register.deserializers import Deserializers
@@ -31,6 +31,7 @@ from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.lanes import Lanes
 from tpusim.machines.tpu.register.order import IDLE, Order
 from tpusim.machines.tpu.register.preload_unit import PreloadUnit
+from tpusim.machines.tpu.register.result_queue import Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 from tpusim.machines.tpu.register.stream_unit import Pass, StreamUnit
 from tpusim.machines.tpu.register.weights import Weights
@@ -57,19 +58,17 @@ class Machine:
     """
 
     def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> None:
-        check_machine(hardware)
         check_lanes(program, hardware)
         self.program, self.hardware = program, hardware
-        word, array = hardware.vector_memory.word_elements, hardware.array
+        word = hardware.vector_memory.word_elements
         self.hbm = HbmWords.of(program, operands, word)
         settings = Settings.of(program, hardware.lanes)
-        wires, arrays = Wires(array, program.word_fill), range(array.count)
-        self.arrays = [Array(wires, number) for number in arrays]
-        self.weights = [Weights(wires, number) for number in arrays]
-        self.deserializers = [Deserializers(wires, number) for number in arrays]
-        self.lanes = Lanes(wires, settings, self.hbm, hardware.lanes, program.words, word)
-        self.control = _control(program, hardware, settings, self.hbm)
-        self.units: Sequence[Unit] = (self.lanes, *self.arrays, *self.weights, *self.deserializers)
+        wires = Wires(hardware, program.word_fill)
+        self.array, self.weights, deserializers = Array(wires), Weights(wires), Deserializers(wires)
+        self.control = _control(program, hardware, settings, self.hbm, deserializers)
+        ports = len(self.control.ports)
+        self.lanes = Lanes(wires, settings, self.hbm, ports, hardware.lanes, program.words, word)
+        self.units: Sequence[Unit] = (self.lanes, self.array, self.weights, deserializers)
         self.now = 0
 
     @property
@@ -79,18 +78,8 @@ class Machine:
 
     @property
     def orders(self) -> NDArray[np.void]:
-        """What each lane was told in the last cycle."""
+        """What each port of each lane was told in the last cycle, [port, lane]."""
         return self.lanes.orders.registers
-
-    @property
-    def working(self) -> int:
-        """PEs of all arrays that hold an activation."""
-        return sum(array.working for array in self.arrays)
-
-    @property
-    def moving(self) -> int:
-        """Weights on their way in all arrays."""
-        return sum(weights.moving for weights in self.weights)
 
     def tensor(self, name: str) -> Values:
         """A tensor as it lies in HBM now."""
@@ -104,7 +93,7 @@ class Machine:
             PortConflict: when a port, a serializer or a result register is asked too early, twice or too late.
             DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
-        self.lanes.order(self._order())
+        self.lanes.order(self._orders())
         try:
             for unit in self.units:
                 unit.sample()
@@ -124,30 +113,29 @@ class Machine:
             "hbm": control.dma.use,
         }
         accounts = {name: split(use, cycles) for name, use in units.items()}
-        accounts["port"] = split(control.port, cycles, PORT_CLIENTS)
+        accounts |= port_accounts(control.granted, cycles, self.hardware)
         accesses = self.lanes.registers
         return Timing(cycles, accounts, int(accesses["read"].sum()), int(accesses["written"].sum()))
 
-    def _order(self) -> Order:
-        if self.control.finished:
-            return IDLE
-        complete, completing = zip(*((each.complete, each.completing) for each in self.deserializers), strict=True)
-        return self.control.cycle(self.now, complete, completing)
+    def _orders(self) -> list[Order]:
+        """Lane 0's orders; none while the other lanes catch up."""
+        return [IDLE] * len(self.control.ports) if self.control.finished else self.control.cycle(self.now)
 
 
-def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords) -> Control:
+def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, sums: Sums) -> Control:
     """The control unit. The frame and the distance of its slots are the machine's definition, docs/timing.md."""
-    array, lanes, word = hardware.array, hardware.lanes, hardware.vector_memory.word_elements
+    array, lanes, kind = hardware.array, hardware.lanes, hardware.vector_memory.ports
     adds = add_cycles(program.word_fill * array.count, lanes, hardware.vector_unit.alus)
-    frame = Frame.of(program.word_fill, adds, program.accumulates, array.count)
+    frame = FRAMES[kind].of(program.word_fill, adds, program.accumulates, array.count)
     latency = SystolicArray(array.rows, array.cols, array.weight_buffers).word_latency(program.word_fill)
     scoreboard = Scoreboard(len(program.steps))
     passes = Pass.all_of(program, settings, array.weight_buffers)
     return Control(
         program,
         scoreboard,
-        StreamUnit(passes, scoreboard, frame, frame.result_delay(latency) - frame.psum_delay(latency), lanes),
-        PreloadUnit(program, scoreboard, array.rows, word, array.weight_buffers),
+        StreamUnit(passes, scoreboard, frame, frame.result_delay(latency) - frame.psum_delay(latency), lanes, sums),
+        PreloadUnit(program, scoreboard, hardware),
         DmaUnit(program, scoreboard, hbm, hardware),
+        PORTS[kind],
         patience=1000 + hardware.latency_cycles + hardware.sequencer.launch_cycles + 4 * (frame.period + lanes),
     )

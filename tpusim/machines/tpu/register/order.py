@@ -1,4 +1,4 @@
-"""What lane 0 is told to do in a cycle. Every lane hands it on to the next: that is the skew."""
+"""What a port of lane 0 is told to do in a cycle. Every lane hands it on to the next: that is the skew."""
 
 from __future__ import annotations
 
@@ -45,3 +45,6 @@ IDLE = Order()
 
 ORDER = np.dtype([(name, np.int64) for name in Order._fields])
 """An order in a lane's register."""
+
+NOTHING = np.array(IDLE, ORDER)
+"""IDLE as a register holds it."""

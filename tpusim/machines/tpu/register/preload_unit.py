@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from math import ceil
 
 from tpusim.machines.tpu.definition.frame import WEIGHT
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload
@@ -15,29 +17,34 @@ from tpusim.machines.tpu.register.scoreboard import Scoreboard
 class PreloadUnit:
     """One preload at a time; all R rows are shifted in."""
 
-    def __init__(self, program: Program, scoreboard: Scoreboard, rows: int, word_elements: int, buffers: int) -> None:
-        self.scoreboard, self.rows, self.word_elements, self.buffers = scoreboard, rows, word_elements, buffers
+    def __init__(self, program: Program, scoreboard: Scoreboard, hardware: Hardware) -> None:
+        self.scoreboard, self.word_elements = scoreboard, hardware.vector_memory.word_elements
+        array = hardware.array
+        self.rows, self.buffers, self.rate = array.rows, array.weight_buffers, array.weights_per_cycle
         self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Preload))
         self.fills = {
             index: [other for other in step.after if program.steps[other].cause == STARVED] for index, step in self.todo
         }
         self.started = 0
-        self.row = rows
+        self.row = self.rows
         self.injecting = 0
-        self.left = 0
         self.use: Counter[str] = Counter()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether weights are still to be read or to enter the array."""
+        return self.row < self.rows or self.injecting > 0
+
     def tick(self, now: int) -> None:
-        """One weight of the register enters the array; with the last one, the preload is done."""
+        """Weights of the register enter the array; with the last ones, the preload is done."""
         if self.injecting:
             self.injecting -= 1
-            self.left -= 1
-            if not self.left:
+            if not self.under_way:
                 self.scoreboard.finish(self.index, now)
 
     def clock(self, now: int, issued: int, running: bool) -> None:
         """Start the next preload if a weight buffer is free: its stream before is issued, or over if it has none."""
-        if self.left or not self.todo:
+        if self.under_way or not self.todo:
             return
         if issued != self.started or (running and self.buffers == 1):
             self.use["blocked"] += 1
@@ -49,19 +56,19 @@ class PreloadUnit:
             self.index, self.step = self.todo.popleft()
             self.buffer = self.started % self.buffers
             self.started += 1
-            self.row, self.left = 0, self.rows
+            self.row = 0
 
-    def read(self) -> Order | None:
+    def read(self, now: int) -> Order | None:
         """The next weight word, when the word register can take it at the end of this cycle."""
         if self.row >= self.rows or self.injecting:
             return None
         first, step = self.row, self.step
         address = step.base + first // self.word_elements if first < step.rows else -1
         self.row += self.word_elements
-        self.injecting = min(self.word_elements, self.rows - first)
+        self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
         return Order(WEIGHT, self.index, step.cols, address, buffer=self.buffer, first=first)
 
     def book(self) -> None:
         """Account for a cycle of a preload under way, once it is known whether the port was free."""
-        if self.left:
+        if self.under_way:
             self.use["busy" if self.injecting else "port_stall"] += 1

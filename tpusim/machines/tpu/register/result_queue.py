@@ -21,6 +21,13 @@ class Issued(Protocol):
     def step(self) -> Stream: ...
 
 
+class Sums(Protocol):
+    """Words that lane 0 has collected from an array: before this cycle, and when it is over."""
+
+    def complete(self, array: int) -> int: ...
+    def completing(self, array: int) -> int: ...
+
+
 @dataclass(slots=True)
 class _Word:
     """A word of a stream; `number` counts those of this array since the layer began."""
@@ -32,11 +39,10 @@ class _Word:
 
 
 class ResultQueue:
-    """First in, first out; each word waits for its last sum, its partial sum and the adds, and its slots."""
+    """First in, first out; each word waits for its last sum, its partial sum and the adds, and its turn at a port."""
 
     def __init__(self, frame: Frame, array: int, scoreboard: Scoreboard) -> None:
         self.frame, self.array, self.scoreboard = frame, array, scoreboard
-        self.psum_slot, self.result_slot = frame.psum_slot + array, frame.result_slot + array
         self.reading: deque[_Word] = deque()
         self.summing: deque[_Word] = deque()
         self.number = 0
@@ -46,14 +52,11 @@ class ResultQueue:
         self.reading.append(_Word(at, word, self.number))
         self.number += 1
 
-    def psum(self, now: int, completing: int) -> Order | None:
+    def psum(self, now: int, sums: Sums) -> Order | None:
         """A word whose last sum arrives in this cycle, or has arrived, meets its partial sum."""
-        reading = self.reading
-        if not self.frame.accumulates or now % self.frame.period != self.psum_slot:
+        if not self.reading or self.reading[0].number >= sums.completing(self.array):
             return None
-        if not reading or reading[0].number >= completing:
-            return None
-        word = reading.popleft()
+        word = self.reading.popleft()
         word.summed = now
         self.summing.append(word)
         step = word.at.step
@@ -61,9 +64,9 @@ class ResultQueue:
         order = Order(PSUM, word.at.index, step.cols, address, array=self.array, number=word.number)
         return order if step.accumulate else None
 
-    def result(self, now: int, complete: int) -> Order | None:
+    def result(self, now: int, sums: Sums) -> Order | None:
         """A word that is complete, or whose adds are done, is written."""
-        if now % self.frame.period != self.result_slot or not self._ready(now, complete):
+        if not self._ready(now, sums):
             return None
         word = (self.summing if self.frame.accumulates else self.reading).popleft()
         step = word.at.step
@@ -74,7 +77,7 @@ class ResultQueue:
             RESULT, word.at.index, step.cols, address, array=self.array, number=word.number, accumulate=step.accumulate
         )
 
-    def _ready(self, now: int, complete: int) -> bool:
+    def _ready(self, now: int, sums: Sums) -> bool:
         if self.frame.accumulates:
             return bool(self.summing) and now >= self.summing[0].summed + self.frame.add_cycles
-        return bool(self.reading) and self.reading[0].number < complete
+        return bool(self.reading) and self.reading[0].number < sums.complete(self.array)

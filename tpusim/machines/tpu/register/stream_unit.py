@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpusim.machines.tpu.definition.frame import IFMAP, Frame
@@ -12,7 +11,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.order import Order
-from tpusim.machines.tpu.register.result_queue import ResultQueue
+from tpusim.machines.tpu.register.result_queue import ResultQueue, Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
 
@@ -45,13 +44,17 @@ class Pass:
 class StreamUnit:
     """One pass at a time, on the frame grid."""
 
-    def __init__(self, passes: list[Pass], scoreboard: Scoreboard, frame: Frame, sum_delay: int, lanes: int) -> None:
+    def __init__(
+        self, passes: list[Pass], scoreboard: Scoreboard, frame: Frame, sum_delay: int, lanes: int, sums: Sums
+    ) -> None:
         self.scoreboard, self.frame, self.sum_delay, self.lanes = scoreboard, frame, sum_delay, lanes
+        self.sums = sums
         self.todo = deque(passes)
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.adding = 0
         self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
+        self.reading: Order | None = None
         self.cause = "starved"
         self.use: Counter[str] = Counter()
 
@@ -60,7 +63,9 @@ class StreamUnit:
         return now < self.over_at
 
     def clock(self, now: int) -> None:
-        """Issue the next stream if it can be, and account for the cycle."""
+        """Read a word of the stream that is on, issue the next if it can be, and account for the cycle."""
+        # In a frame of one cycle the last word is read in the very cycle in which the next stream is issued.
+        self.reading = self._read(now)
         if now >= self.over_at and self.todo:
             cause = self._waits_for(now)
             if cause is not None:
@@ -71,6 +76,10 @@ class StreamUnit:
             self._book(now)
 
     def ifmap(self, now: int) -> Order | None:
+        """The ifmap word that is due in this cycle."""
+        return self.reading
+
+    def _read(self, now: int) -> Order | None:
         """The next ifmap word, when one is due in this cycle; the generators move on."""
         array = now % self.frame.period - Frame.IFMAP_SLOT
         if not self.issued_at < now <= self.over_at or array >= self.frame.arrays:
@@ -83,19 +92,23 @@ class StreamUnit:
         self.word += 1
         return order
 
-    def psum(self, now: int, completing: Sequence[int]) -> Order | None:
-        """A partial sum that is due; `completing` words of each array are collected after this cycle."""
-        for queue, words in zip(self.queues, completing, strict=True):
-            if order := queue.psum(now, words):
+    def psum(self, now: int) -> Order | None:
+        """A partial sum that is due."""
+        if not self.frame.accumulates:
+            return None
+        for array in self.frame.psums_at(now):
+            if order := self.queues[array].psum(now, self.sums):
                 # The adds of a frame's words go on side by side.
-                self.adding += 0 if queue.array else self.frame.add_cycles
+                self.adding += 0 if array else self.frame.add_cycles
                 return order
         return None
 
-    def result(self, now: int, complete: Sequence[int]) -> Order | None:
-        """A result that is due; `complete` words of each array have been collected before this cycle."""
-        found = (queue.result(now, words) for queue, words in zip(self.queues, complete, strict=True))
-        return next((order for order in found if order), None)
+    def result(self, now: int) -> Order | None:
+        """A result that is due."""
+        for array in self.frame.results_at(now):
+            if order := self.queues[array].result(now, self.sums):
+                return order
+        return None
 
     @property
     def waiting(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tpusim.base.errors import InputError, Problem
 from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY, PORT_LETTERS, UNUSED, Cycle, Watch, unwatched
 from tpusim.machines.tpu.register.machine import Machine
 
@@ -16,18 +17,23 @@ def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterato
     """Run `machine` to its end and show every cycle from `first` on; `watch` is told how many have passed.
 
     Raises:
+        InputError: when each client has a port of its own: a lane has one letter.
         CheckFailed, DeadlockError, PortConflict: see Machine.clock.
     """
+    if len(machine.control.ports) > 1:
+        raise InputError(
+            [Problem("a trace of lanes shows one port a lane; a .perfetto-trace shows them all", "vector_memory.ports")]
+        )
     while not machine.finished:
         number = machine.now
         machine.clock()
         if machine.now % LOOK_EVERY == 0:
             watch(machine.now)
         if number >= first:
-            yield Cycle(number, _ports(machine), machine.working, machine.moving)
+            yield Cycle(number, _ports(machine), machine.array.working, machine.weights.moving)
 
 
 def _ports(machine: Machine) -> str:
-    orders, addresses = machine.orders, machine.lanes.registers["address"]
+    (orders,), (addresses,) = machine.orders, machine.lanes.ports["address"]
     letters = _LETTERS[orders["client"] + orders["spill"]]
     return "".join(np.where((orders["client"] > 0) & (addresses < 0), UNUSED, letters))

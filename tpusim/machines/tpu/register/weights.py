@@ -14,13 +14,18 @@ Ints = NDArray[np.int32]
 
 
 class Weights:
-    """A moving register and its tag in every PE; one or two weight registers, which are wires to the multiplier."""
+    """One or two weight registers in every PE, which are wires to the multiplier.
 
-    def __init__(self, wires: Wires, array: int) -> None:
-        self.weight, self.weight_tag, self.kept = wires.weight[array], wires.weight_tag[array], wires.weights[array]
-        _, rows, cols = self.kept.shape
-        self.weights = Window(np.zeros((rows, cols), np.float32), axis=0)
-        self.tags = Window(np.full((rows, cols), -1, np.int32), axis=0)
+    Beside them one moving register, and its tag, for each weight that enters a column in a cycle: [array, chain, row,
+    col].
+    """
+
+    def __init__(self, wires: Wires) -> None:
+        self.wires = wires
+        arrays, chains, cols = wires.weight.shape
+        moving = arrays, chains, wires.weights.shape[2], cols
+        self.weights = Window(np.zeros(moving, np.float32), axis=2)
+        self.tags = Window(np.full(moving, -1, np.int32), axis=2)
 
     @property
     def moving(self) -> int:
@@ -29,24 +34,26 @@ class Weights:
 
     def sample(self) -> None:
         """What enters the top of every column."""
-        self.weights.cells[self.weights.head - 1] = self.weight
-        self.tags.cells[self.tags.head - 1] = self.weight_tag
+        self.weights.cells[:, :, self.weights.head - 1] = self.wires.weight
+        self.tags.cells[:, :, self.tags.head - 1] = self.wires.weight_tag
 
     def commit(self) -> None:
         """All move down by one; a weight that reaches its row is kept there."""
         self.weights.shift()
         self.tags.shift()
-        _keep(self.weights.cells, self.tags.cells, self.weights.head, self.kept)
+        _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights)
 
 
 @kernel
 def _keep(moving: Floats, tags: Ints, head: int, weights: Floats) -> None:
-    buffers, rows, cols = weights.shape
-    for row in range(rows):
-        weight, tag = moving[head + row], tags[head + row]
-        for buffer in range(buffers):
-            kept, wanted = weights[buffer, row], np.int32(row * buffers + buffer)
-            for col in range(cols):
-                # Either is stored: without a branch the loop runs on vector registers.
-                new, old = weight[col], kept[col]
-                kept[col] = new if tag[col] == wanted else old
+    arrays, buffers, rows, cols = weights.shape
+    for array in range(arrays):
+        for chain in range(moving.shape[1]):
+            for row in range(rows):
+                weight, tag = moving[array, chain, head + row], tags[array, chain, head + row]
+                for buffer in range(buffers):
+                    kept, wanted = weights[array, buffer, row], np.int32(row * buffers + buffer)
+                    for col in range(cols):
+                        # Either is stored: without a branch the loop runs on vector registers.
+                        new, old = weight[col], kept[col]
+                        kept[col] = new if tag[col] == wanted else old

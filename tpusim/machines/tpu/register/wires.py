@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpusim.machines.tpu.description import Array
+from tpusim.machines.tpu.description import Hardware
 
 IN_FLIGHT = 4
 """Result words that a lane holds between its de-serializer and its memory.
 
 A word meets its partial sum within one frame of its last sum (the next slot 1), its adds take at most one frame, and
 the result slot comes within one more: fewer than three frames, in which at most three more words can be complete.
+Where each client has a port of its own, nothing waits for a slot.
 """
 
 
 class Wires:
     """Every wire is driven by one unit, when it commits, and read by others, when they sample; [array, ...] each."""
 
-    def __init__(self, array: Array, elements: int) -> None:
+    def __init__(self, hardware: Hardware, elements: int) -> None:
+        array = hardware.array
         count, rows, cols = array.count, array.rows, array.cols
+        chains = min(array.weights_per_cycle, hardware.vector_memory.word_elements)
         # Ifmap serializers to row r: an element, and the weight buffer it is meant for, plus 1; 0 for none.
         self.activation = np.zeros((count, rows), np.float32)
         self.activation_tag = np.zeros((count, rows), np.int8)
-        # Weights to column c, each array a cycle after the one before: a weight and where it belongs,
+        # Weights to the chains of column c, each array a cycle after the one before: a weight and where it belongs,
         # row * buffers + buffer; -1 for nowhere.
-        self.weight = np.zeros((count, cols), np.float32)
-        self.weight_tag = np.full((count, cols), -1, np.int32)
+        self.weight = np.zeros((count, chains, cols), np.float32)
+        self.weight_tag = np.full((count, chains, cols), -1, np.int32)
         # The weight registers to their multipliers.
         self.weights = np.zeros((count, array.weight_buffers, rows, cols), np.float32)
         # The bottom of column c: a sum, and whether it is one (its tag is not 0).
