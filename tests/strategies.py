@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tpusim.machines.tpu.description import Array, Hardware, Hbm, MappingPolicy, Sequencer, VectorMemory, VectorUnit
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
-from tpusim.network.workload import Conv2d, Gemm
+from tpusim.network.ops import Conv2d, Gemm
 
 
 def machine(

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, currently_in_test_context, example, 
 from hypothesis import strategies as st
 
 from tests.strategies import conv, convs, fills, gemms, layers, machine, machines, small_layers, spills
+from tpusim import reference
 from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import expected as expected_of
 from tpusim.flow.verify import operands_of
@@ -20,9 +21,9 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.workload import Conv2d, Gemm, load_workload
-from tpusim.reference import oracle as reference
-from tpusim.reference.oracle import Tensor
+from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.workload import load_workload
+from tpusim.reference import Tensor
 
 Layer = Conv2d | Gemm
 MOST_WORK = 40_000

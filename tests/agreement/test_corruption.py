@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.strategies import conv, machine, spills
+from tpusim import reference
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.engines import ENGINES, unwatched
-from tpusim.flow.verify import Verdict
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
@@ -23,7 +23,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Stream, Transfer
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.network.workload import Workload
-from tpusim.reference import oracle as reference
+from tpusim.numerics.equality import Verdict
 
 LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, capacity_words=200)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from tests.strategies import conv, machine
+from tpusim import reference
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition.frame import DMA, WEIGHT
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.program import contents as dma
 from tpusim.machines.tpu.program.steps import FilterFill, IfmapFill, Preload, Program, Spill, Stream
-from tpusim.network.workload import Conv2d, Gemm
-from tpusim.reference import oracle as reference
-from tpusim.reference.oracle import Tensor
+from tpusim.network.ops import Conv2d, Gemm
+from tpusim.reference import Tensor
 
 pytest.importorskip("amaranth", reason="the hardware witness needs Amaranth HDL: pip install amaranth")
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import InputError
-from tpusim.network.workload import Conv2d, Gemm, Workload, shipped_workloads
+from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.workload import Workload, shipped_workloads
 
 SMALL = st.integers(1, 12)
 PAIRS = st.tuples(SMALL, SMALL)
@@ -121,7 +122,7 @@ def test_layers_are_frozen():
         (lambda: Conv2d("c", 1, 1, 1, 1, 3), "kernel: 3 is not a size"),
         (lambda: Workload("n", 1, ()), "layers: no layers"),
         (lambda: Workload("n", 0, (Gemm("fc", 1, 1, 1),)), "batch: 0 is out of range"),
-        (lambda: Workload("n", 1, (Gemm("fc", 1, 1, 1),) * 2), 'layers: the name "fc" is taken'),
+        (lambda: Workload("n", 1, (Gemm("fc", 1, 1, 1),) * 2), r'layers\[1\].name: the name "fc" is taken'),
     ],
 )
 def test_python_construction_is_checked(build, words):

@@ -17,7 +17,8 @@ from tests.strategies import conv, machine
 from tpusim import simulate
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.workload import Workload
 from tpusim.report.tables.compare_results import Change, Compared
 from tpusim.result.records import Result, total_of
 

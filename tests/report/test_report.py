@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.workload import Conv2d, Gemm, load_workload
+from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.workload import load_workload
 from tpusim.report.plots.run import plots
 from tpusim.report.tables import run as tables
 from tpusim.result.load import parse_result, read_result
@@ -234,7 +235,7 @@ def test_the_table_fits_its_width(width: int) -> None:
 
 def test_resnet50_keeps_every_column_in_120_characters() -> None:
     work = load_workload("resnet50")
-    shapes = {each.name: tables.shape_text(each) for each in work.layers}
+    shapes = {each.name: each.text for each in work.layers}
     layers = [layer(each.name, busy=700_000) for each in work.layers]
     columns = tables.layer_table(layers, shapes, 120).columns
     assert len(columns) == len(tables.layer_columns(layers, shapes))
@@ -323,9 +324,9 @@ def test_shapes_in_short() -> None:
         stride=(2, 2),
         groups=2,
     )
-    assert tables.shape_text(conv) == "56x28x64>128 3x1/2 g2"
-    assert tables.shape_text(replace(conv, stride=(1, 2), dilation=(2, 2))) == "56x28x64>128 3x1/1x2 d2 g2"
-    assert tables.shape_text(Gemm("g", m=8, n=1000, k=512)) == "8x512>1000"
+    assert conv.text == "56x28x64>128 3x1/2 g2"
+    assert replace(conv, stride=(1, 2), dilation=(2, 2)).text == "56x28x64>128 3x1/1x2 d2 g2"
+    assert Gemm("g", m=8, n=1000, k=512).text == "8x512>1000"
 
 
 def edited(**changes: Any) -> str:

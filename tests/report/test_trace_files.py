@@ -31,7 +31,8 @@ from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import MEANINGS, Cycle, unwatched
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track
 from tpusim.machines.tpu.program.steps import Transfer
-from tpusim.network.workload import Gemm, load_workload
+from tpusim.network.ops import Gemm
+from tpusim.network.workload import load_workload
 from tpusim.report.trace.counters import COUNTERS, counters, windows
 from tpusim.report.trace.perfetto import TRACKS
 from tpusim.report.trace.vcd import CLIENTS, vcd

@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 from tests.strategies import conv, machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
-from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.workload import Workload
 from tpusim.report.tables import explain_text
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import LARGER, Case

@@ -15,7 +15,7 @@ from tests import ROOT
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.network.workload import Conv2d, Gemm
+from tpusim.network.ops import Conv2d, Gemm
 from tpusim.study.sweep.constraint import Constraint
 from tpusim.study.sweep.spec import Sweep, load_sweep
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tpusim import load_hardware
 from tpusim.cli import app as cli
-from tpusim.network.workload import Conv2d, Gemm
+from tpusim.network.ops import Conv2d, Gemm
 from tpusim.report.tables.validation_tables import summary_table
 from tpusim.study.validation.cases import FITTED, SET_NAMES, number_sets
 from tpusim.study.validation.compare import Compared, Comparison, Spread, compare

@@ -29,7 +29,7 @@ def report(stream: TextIO, work: Workload, result: Result) -> None:
 
 def print_layers(stream: TextIO, work: Workload, layers: Sequence[LayerResult]) -> None:
     """The table of layers, as wide as the terminal."""
-    shapes = {layer.name: tables.shape_text(layer) for layer in work.layers}
+    shapes = {layer.name: layer.text for layer in work.layers}
     console = Console(file=stream)
     width = console.width if console.is_terminal else None
     show(stream, tables.layer_table(layers, shapes, width), "", tables.LEGEND, "")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tpusim.flow.verify import Verdict
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing
 from tpusim.machines.tpu.program.explanation import Lowered
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.workload import Layer
+from tpusim.network.ops import Op
+from tpusim.numerics.equality import Verdict
 from tpusim.result.records import STALL_CAUSES, LayerResult, VectorMemoryUse
 
 
 def layer_result(
-    layer: Layer, batch: int, hardware: Hardware, lowered: Lowered, timing: Timing, verdict: Verdict
+    layer: Op, batch: int, hardware: Hardware, lowered: Lowered, timing: Timing, verdict: Verdict
 ) -> LayerResult:
     """One row of the report."""
     program, explanation = lowered

@@ -13,12 +13,14 @@ from threadpoolctl import threadpool_limits
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
-from tpusim.flow.verify import Verdict, check_layer, compare, expected, failures_named, operands_of
+from tpusim.flow.verify import check_layer, failures_named, operands_of, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.workload import Layer, Workload
+from tpusim.network.ops import Op
+from tpusim.network.workload import Workload
+from tpusim.numerics.equality import Verdict
 
 Outcome = tuple[Timing, Verdict]
 Watch = Callable[[str, int], None]
@@ -59,7 +61,7 @@ def _register(
         operands = operands_of(layer, workload.batch, seed)
         with failures_named(layer), memory_needed(layer):
             timing, written = register.run(program, hardware, operands, partial(watch, layer.name))
-        yield timing, compare(layer, written["ofmap"], expected(layer, operands)) if check else UNCHECKED
+        yield timing, verdict_of(layer, operands, written) if check else UNCHECKED
 
 
 def _both(
@@ -97,7 +99,7 @@ def need_numba() -> None:
 
 
 @contextmanager
-def memory_needed(layer: Layer) -> Iterator[None]:
+def memory_needed(layer: Op) -> Iterator[None]:
     """The register engine holds every word that a layer moves."""
     try:
         yield

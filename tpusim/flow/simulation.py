@@ -87,7 +87,7 @@ def lower_all(workload: Workload, hardware: Hardware, lowering: str) -> Iterator
     """
     known: dict[Hashable, Lowered] = {}
     for layer in workload.layers:
-        shape = replace(layer, name="any")
+        shape = layer.shape_key
         if shape not in known:
             known[shape] = lowered(layer, workload.batch, hardware, lowering)
         yield shape, known[shape]

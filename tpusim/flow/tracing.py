@@ -12,7 +12,8 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.tracks import Recording
 from tpusim.machines.tpu.observation.lane_trace import Cycle, Watch
-from tpusim.network.workload import Layer, Workload
+from tpusim.network.ops import Op
+from tpusim.network.workload import Workload
 
 
 def trace(
@@ -47,7 +48,7 @@ def trace(
 
 def recordings(
     workload: Workload, hardware: Hardware, *, lowering: str = "channel_first"
-) -> Iterator[tuple[Layer, Recording]]:
+) -> Iterator[tuple[Op, Recording]]:
     """Runs of the event engine, layer by layer, that tell what every unit does when. Layers of one shape share theirs.
 
     Raises:
@@ -62,7 +63,7 @@ def recordings(
         yield layer, known[shape]
 
 
-def _only_layer(workload: Workload) -> Layer:
+def _only_layer(workload: Workload) -> Op:
     if len(workload.layers) != 1:
         names = ", ".join(layer.name for layer in workload.layers[:8])
         raise InputError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import Unit
 from tpusim.input.scalars import name_text, show, whole_number
 
@@ -25,9 +26,9 @@ class Quantity:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(self.unit.format)
-        return core_schema.with_info_plain_validator_function(self._check, serialization=written)
+        return core_schema.with_info_plain_validator_function(self._validated, serialization=written)
 
-    def _check(self, value: object, info: ValidationInfo) -> int:
+    def _validated(self, value: object, info: ValidationInfo) -> int:
         most = self.unit.parse(self.most)
         in_yaml = isinstance(value, str) or info.context is FROM_YAML
         amount = self.unit.parse(value) if in_yaml else whole_number(value, 1, most)
@@ -48,6 +49,46 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Two whole numbers from `least` to `most`, (height, width); in files one may stand for both.
+
+    `why_two` ends the message for another number of them.
+    """
+
+    most: int
+    least: int = 1
+    why_two: str = ""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(self._validated)
+
+    def _validated(self, value: object, info: ValidationInfo) -> tuple[int, ...]:
+        pair = _as_written(value) if info.context else value
+        if not isinstance(pair, tuple):
+            raise InputError(f"{show(value)} is not a size; write a whole number, or two: [height, width]")
+        if len(pair) != 2:
+            raise InputError(f"{show(pair)} is not one number or two{self.why_two}; write one, or [height, width]")
+        # A number that stood for both is wrong once, not twice.
+        if problems := dict.fromkeys(self._problems(pair)):
+            raise InputError(problems)
+        return pair
+
+    def _problems(self, pair: tuple[object, ...]) -> Iterator[Problem]:
+        for part in pair:
+            try:
+                whole_number(part, self.least, self.most)
+            except InputError as error:
+                yield from error.problems
+
+
+def _as_written(value: object) -> object:
+    """What a file wrote as a pair: a list, or a number that stands for both."""
+    if isinstance(value, list):
+        return tuple(value)
+    return (value, value) if isinstance(value, int) else value
+
+
+@dataclass(frozen=True)
 class Name:
     """One line of text."""
 
@@ -63,9 +104,9 @@ class Choice:
     most: int = 0
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._check)
+        return core_schema.no_info_plain_validator_function(self._validated)
 
-    def _check(self, value: object) -> str | int:
+    def _validated(self, value: object) -> str | int:
         if isinstance(value, str) and value in self.words:
             return value
         if self.most and isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= self.most:

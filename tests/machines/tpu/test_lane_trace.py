@@ -24,7 +24,8 @@ from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import MEANINGS, PORT_LETTERS, UNUSED, Cycle, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import Machine, trace
-from tpusim.network.workload import Conv2d, load_workload
+from tpusim.network.ops import Conv2d
+from tpusim.network.workload import load_workload
 from tpusim.report.plots.figure import DOTS_PER_INCH
 from tpusim.report.plots.trace_picture import COLORS, draw
 from tpusim.report.trace.text import LEGEND, lines

@@ -16,7 +16,8 @@ from tpusim.machines.tpu.observation.lane_trace import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
-from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.workload import Workload
 
 GEMM = Gemm("gemm", 4, 4, 4)
 

@@ -10,7 +10,8 @@ from tests.strategies import conv
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.network.workload import Conv2d, Workload, load_workload
+from tpusim.network.ops import Conv2d
+from tpusim.network.workload import Workload, load_workload
 from tpusim.result.records import Result
 
 

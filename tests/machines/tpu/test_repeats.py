@@ -20,7 +20,7 @@ from tpusim.machines.tpu.event.sequencer import Sequencer
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.workload import Conv2d
+from tpusim.network.ops import Conv2d
 
 
 def one_by_one(program: Program, hardware: Hardware) -> Timing:

@@ -20,7 +20,7 @@ from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Tr
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Stream
-from tpusim.network.workload import Conv2d, Gemm
+from tpusim.network.ops import Conv2d, Gemm
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -24,7 +24,8 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Spill, Step, Stream
 from tpusim.machines.tpu.register.machine import Unit
 from tpusim.machines.tpu.register.wires import Wires
-from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.workload import Workload
 from tpusim.result.records import Blocking, LayerResult, VectorMemoryUse
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()

@@ -16,12 +16,13 @@ from tpusim.cli.screen import Meter
 from tpusim.cli.terminal import errors_reported, interruption_told, say, show
 from tpusim.flow.simulation import select_layers
 from tpusim.machines.tpu.description import load_hardware
+from tpusim.network.ops import Op
 from tpusim.network.workload import Workload, load_workload
 from tpusim.report.plots.formats import KNOWN
 from tpusim.report.tables import explain_text as text
 from tpusim.report.tables.explain_json import to_json
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
-from tpusim.study.explain.relaxation import Case, Layer, relaxations
+from tpusim.study.explain.relaxation import Case, relaxations
 
 EXAMPLE = "Example: tpusim explain resnet50 --layer conv1"
 
@@ -63,7 +64,7 @@ def explain(
             say(output.words_to, "", str(out))
 
 
-def _chosen(work: Workload, name: str | None) -> Layer:
+def _chosen(work: Workload, name: str | None) -> Op:
     """The layer of that name, or the only one that matches."""
     if name is None and len(work.layers) == 1:
         return work.layers[0]

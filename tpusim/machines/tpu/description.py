@@ -7,15 +7,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.input.document import Document, parse_scalar
 from tpusim.input.fields import FROM_YAML, Choice, Count, Name, Quantity, written
-from tpusim.input.scalars import show, unknown_key, whole_number
+from tpusim.input.form import Form
+from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document, shipped
 
 Overrides = Mapping[str, object] | Sequence[str]
@@ -200,42 +199,19 @@ def shipped_hardware() -> tuple[str, ...]:
 
 def hardware_paths() -> tuple[str, ...]:
     """Every path an override may set: "clock", "array.rows", ..., and the shorthand "array.size"."""
-    top = [key for key in _fields(Hardware) if key not in _SECTIONS]
-    inner = [f"{section}.{key}" for section, model in _SECTIONS.items() for key in _fields(model)]
-    return (*top, *inner, _SIZE)
+    return _FORM.paths
 
 
-_SECTIONS: dict[str, type[_Section]] = {
-    "array": Array,
-    "vector_memory": VectorMemory,
-    "vector_unit": VectorUnit,
-    "hbm": Hbm,
-    "sequencer": Sequencer,
-    "mapping": MappingPolicy,
-}
 _SIZE = "array.size"
 _SIDES = ("array.rows", "array.cols")
 _ALUS = "vector_unit.alus"
-
-
-def _fields(model: type[_Section]) -> dict[str, FieldInfo]:
-    """The fields of `model` by their YAML keys."""
-    return {info.serialization_alias or name: info for name, info in model.model_fields.items()}
+_FORM = Form(Hardware, more={"array": ["size"]})
 
 
 def _build(document: Document, overrides: Overrides) -> Hardware:
     sized, wrong_size = _expand_size(_with_name(document))
-    known, unknown = _drop_unknown_keys(sized)
-    final, refused = _override(known, overrides)
-    problems = [*wrong_size, *unknown, *refused]
-    try:
-        hardware = Hardware.model_validate(final.data, context=FROM_YAML)
-    except ValidationError as error:
-        problems += [_translate(final, details) for details in error.errors(include_url=False)]
-        raise InputError(final.in_order(problems)) from None
-    if found := final.in_order(problems):
-        raise InputError(found)
-    return hardware
+    final, refused = _override(sized, overrides)
+    return _FORM.read(final, FROM_YAML, [*wrong_size, *refused])
 
 
 def _with_name(document: Document) -> Document:
@@ -267,25 +243,6 @@ def _size_problems(array: Mapping[str, object]) -> Iterator[str]:
     for side in ("rows", "cols"):
         if side in array and array[side] != size:
             yield f"size {size} sets rows and cols, but {side} is {show(array[side])}; remove one of them"
-
-
-def _drop_unknown_keys(document: Document) -> tuple[Document, list[Problem]]:
-    data = {key: value for key, value in document.data.items() if key in _fields(Hardware)}
-    problems = [_unknown(document, key, Hardware) for key in document.data if key not in data]
-    for section, model in _SECTIONS.items():
-        given, known = data.get(section), _fields(model)
-        if isinstance(given, Mapping):
-            data[section] = {key: value for key, value in given.items() if key in known}
-            problems += [_unknown(document, f"{section}.{key}", model) for key in given if key not in known]
-    return document.with_data(data), problems
-
-
-def _unknown(document: Document, path: str, model: type[_Section]) -> Problem:
-    section, _, key = path.rpartition(".")
-    allowed = [*_fields(model), *(["size"] if model is Array else [])]
-    # A key of another section is the likeliest slip after a misspelling, so its full path is a candidate too.
-    hint = did_you_mean(key, allowed) or did_you_mean(key, hardware_paths())
-    return document.problem(path, unknown_key(key, allowed, hint, f" in {section}" if section else ""))
 
 
 def _override(document: Document, overrides: Overrides) -> tuple[Document, list[Problem]]:
@@ -335,29 +292,11 @@ def _read_override(text: str) -> tuple[str, object]:
     path = path.strip()
     if not equals:
         raise InputError("no value; write PATH=VALUE, e.g. --set array.rows=64")
-    if path in _SECTIONS:
-        fields = ", ".join(f"{path}.{key}" for key in _fields(_SECTIONS[path]))
+    if path in _FORM.sections:
+        fields = ", ".join(f"{path}.{key}" for key in _FORM.sections[path])
         raise InputError(f"{path} is a section; set one of its fields: {fields}")
     paths = hardware_paths()
     if path not in paths:
         hint = did_you_mean(path, paths) or ";"
         raise InputError(f"no field {show(path)}{hint} fields: {', '.join(paths)}")
     return path, parse_scalar(value)
-
-
-def _translate(document: Document, error: ErrorDetails) -> Problem:
-    """One pydantic error as a Problem: a missing key, a section that is no mapping, or a failed check."""
-    path = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "missing":
-        return document.problem(path, f"required key is missing; add {_example(path)}")
-    if path in _SECTIONS and error["type"] != "value_error":
-        return document.problem(path, f"{show(error['input'])} is not a section; write {_example(path)}")
-    return document.problem(path, str(error["ctx"]["error"]))
-
-
-def _example(path: str) -> str:
-    if path in _SECTIONS:
-        return f"{path}: with the keys {', '.join(_fields(_SECTIONS[path]))}"
-    section, _, key = path.rpartition(".")
-    examples = _fields(_SECTIONS[section] if section else Hardware)[key].examples or []
-    return f"{key}: {examples[0]}"

@@ -9,7 +9,7 @@ from textwrap import fill
 
 from rich.table import Table
 
-from tpusim.report.tables.run import percent, quantity, scale, shape_text, table, three_digits
+from tpusim.report.tables.run import percent, quantity, scale, table, three_digits
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
 
 NO_GAIN = 0.005
@@ -69,7 +69,7 @@ def heading(found: Bottleneck, workload: str) -> str:
     s = "" if layer.ideal_cycles == 1 else "s"
     return "\n".join(
         (
-            f"{workload} {layer.name}, batch {case.batch}, on {case.hardware.name}: {shape_text(case.layer)}",
+            f"{workload} {layer.name}, batch {case.batch}, on {case.hardware.name}: {case.layer.text}",
             f"{layer.cycles:,} cycles = {three_digits(layer.time_us / size)} {unit}; PE utilisation "
             f"{percent(layer.pe_utilization)} % (100 % is {layer.ideal_cycles:,} cycle{s})",
         )

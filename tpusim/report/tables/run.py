@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from rich.box import Box
 from rich.cells import cell_len
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result, Total
 
 STALL_NAMES = {"starved": "starved", "blocked": "blocked", "waiting_weights": "weights", "port_stall": "port"}
@@ -178,17 +177,6 @@ def hardware_table(machines: Iterable[Hardware]) -> Table:
     return table([("hardware", "left"), *((name, "right") for name in names)], rows)
 
 
-def shape_text(layer: Conv2d | Gemm) -> str:
-    """The shape in short: "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride."""
-    if isinstance(layer, Gemm):
-        return f"{layer.m}x{layer.k}>{layer.n}"
-    text = f"{layer.in_height}x{layer.in_width}x{layer.in_channels}>{layer.out_channels}"
-    text += f" {_pair(layer.kernel, 'x')}"
-    text += f"/{_pair(layer.stride)}" if prod(layer.stride) > 1 else ""
-    text += f" d{_pair(layer.dilation)}" if prod(layer.dilation) > 1 else ""
-    return text + (f" g{layer.groups}" if layer.groups > 1 else "")
-
-
 def outcome(layer: LayerResult) -> str:
     """The check of one layer in a word."""
     if layer.outputs_checked == 0:
@@ -228,11 +216,6 @@ def scale(values: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple[
     """The largest unit of which the greatest of `values` makes at least one."""
     greatest = max(values, default=0.0)
     return next(((unit, size) for unit, size in units if greatest >= size), units[-1])
-
-
-def _pair(pair: tuple[int, int], between: str = "") -> str:
-    first, second = pair
-    return f"{first}" if first == second and not between else f"{first}{between or 'x'}{second}"
 
 
 def _width(columns: Sequence[Column], layers: Sequence[LayerResult]) -> int:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from tpusim.base.units import BANDWIDTH, SIZE
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import padded
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.network.workload import Conv2d, Gemm
-
-Layer: TypeAlias = Conv2d | Gemm
+from tpusim.network.ops import Op
 
 
 @dataclass(frozen=True)
 class Case:
     """What is timed: one layer for a batch, on a machine."""
 
-    layer: Layer
+    layer: Op
     batch: int
     hardware: Hardware
     lowering: str = "channel_first"
@@ -49,8 +45,8 @@ class Relaxation:
 
 
 def relaxations(case: Case) -> tuple[Relaxation, ...]:
-    """Everything that is tried; work is counted by the row in a product, by the image in a convolution."""
-    return (*_MACHINE, *(_GEMM if isinstance(case.layer, Gemm) else _CONV), _FILLED)
+    """Everything that is tried."""
+    return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[case.layer.counted_by], _FILLED)
 
 
 def _machine(settings: Callable[[Hardware], list[str]]) -> Callable[[Case], Relaxed | None]:
@@ -143,34 +139,15 @@ def _stacked(case: Case) -> int:
     return lowered(case.layer, case.batch, case.hardware, case.lowering)[1].multi_tile
 
 
-def _batch(case: Case) -> Relaxed | None:
-    return Relaxed(replace(case, batch=2 * case.batch), f"--batch {2 * case.batch}")
-
-
-def _more_rows(case: Case) -> Relaxed | None:
-    layer = case.layer
-    assert isinstance(layer, Gemm)
-    return Relaxed(replace(case, layer=replace(layer, m=2 * layer.m)), f"m={2 * layer.m}")
+def _more_input(case: Case) -> Relaxed:
+    layer, batch, how = case.layer.with_more_input(case.batch)
+    return Relaxed(replace(case, layer=layer, batch=batch), how)
 
 
 def _filled(case: Case) -> Relaxed | None:
     """Channels rounded up to what fills every row and column: the waste of the mapping, and only that, is gone."""
-    array, layer = case.hardware.array, case.layer
-    if isinstance(layer, Gemm):
-        k, n = padded(layer.k, array.rows), padded(layer.n, array.cols)
-        filled: Layer = replace(layer, k=k, n=n)
-        how = f"k={k} n={n}"
-    else:
-        into, out = (
-            groups * padded(channels // groups, side)
-            for groups, channels, side in (
-                (layer.groups, layer.in_channels, array.rows),
-                (layer.groups, layer.out_channels, array.cols),
-            )
-        )
-        filled = replace(layer, in_channels=into, out_channels=out)
-        how = f"in_channels={into} out_channels={out}"
-    return None if filled == layer else Relaxed(replace(case, layer=filled), how)
+    filled, how = case.layer.filled(case.hardware.array.rows, case.hardware.array.cols)
+    return None if filled == case.layer else Relaxed(replace(case, layer=filled), how)
 
 
 _MACHINE = (
@@ -187,11 +164,11 @@ _MACHINE = (
     Relaxation("no launch", "sequencer", _machine(_launch)),
     Relaxation("the loop order left open", "mapping", _machine(_loop_order)),
 )
-_CONV = (
-    Relaxation("whole filter rows stacked", "mapping", _whole_rows),
-    Relaxation("twice the batch", "input", _batch, "image"),
-)
-_GEMM = (Relaxation("twice the rows of input", "input", _more_rows, "row"),)
+_WHOLE_ROWS = Relaxation("whole filter rows stacked", "mapping", _whole_rows)
+_MORE_INPUT = {
+    "image": Relaxation("twice the batch", "input", _more_input, "image"),
+    "row": Relaxation("twice the rows of input", "input", _more_input, "row"),
+}
 _FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC")
 LARGER = Relaxation("twice the rows and columns", "array", _machine(_size))
 """Tried when nothing gains but more input: an array that is full, on ports too full for another.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.machines.tpu.description import Hardware
+from tpusim.network.ops import Op
 from tpusim.result.records import LayerResult
-from tpusim.study.sweep.job import Finding, Job, Layer
+from tpusim.study.sweep.job import Finding, Job
 from tpusim.study.sweep.spec import Point
 
 Layers = tuple[LayerResult, ...]
@@ -24,8 +25,8 @@ _MACS_OF_A_LAYER = 100_000
 class _Place:
     """One machine and batch: who waits for which shape, and what is known."""
 
-    waiting: dict[Layer, list[str]] = field(default_factory=dict)
-    found: dict[Layer, Finding] = field(default_factory=dict)
+    waiting: dict[Hashable, list[str]] = field(default_factory=dict)
+    found: dict[Hashable, Finding] = field(default_factory=dict)
 
 
 class Assembly:
@@ -49,8 +50,8 @@ class Assembly:
         """Take in what came of a job; gives the points that are complete now."""
         place = self._places[job.hardware, job.batch]
         for layer, finding in zip(job.layers, findings, strict=True):
-            place.found[_shape(layer)] = finding
-            for key in place.waiting.pop(_shape(layer)):
+            place.found[layer.shape_key] = finding
+            for key in place.waiting.pop(layer.shape_key):
                 self._left[key] -= 1
                 if not self._left[key]:
                     yield key, self._points[key], _together(self._points[key], place.found)
@@ -60,7 +61,7 @@ class Assembly:
     def _take_apart(self, key: str, point: Point) -> None:
         batch = point.workload.batch
         place = self._places.setdefault((point.hardware, batch), _Place())
-        shapes = {_shape(layer): layer for layer in reversed(point.workload.layers)}
+        shapes = {layer.shape_key: layer for layer in reversed(point.workload.layers)}
         new = [layer for shape, layer in reversed(shapes.items()) if shape not in place.waiting]
         self._left[key] = len(shapes)
         for shape in shapes:
@@ -74,13 +75,13 @@ def weight(job: Job) -> float:
     return sum(_weight(layer, job) for layer in job.layers)
 
 
-def _weight(layer: Layer, job: Job) -> float:
+def _weight(layer: Op, job: Job) -> float:
     return layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:
     """The job in pieces of at most `limit`, or of one layer."""
-    piece: list[Layer] = []
+    piece: list[Op] = []
     room = limit
     for layer in sorted(job.layers, key=lambda layer: -_weight(layer, job)):
         if piece and _weight(layer, job) > room:
@@ -91,15 +92,11 @@ def _pieces(job: Job, limit: float) -> Iterator[Job]:
     yield replace(job, layers=tuple(piece))
 
 
-def _together(point: Point, found: Mapping[Layer, Finding]) -> Layers | str:
+def _together(point: Point, found: Mapping[Hashable, Finding]) -> Layers | str:
     layers = []
     for layer in point.workload.layers:
-        finding = found[_shape(layer)]
+        finding = found[layer.shape_key]
         if isinstance(finding, str):
             return f"layer {layer.name}: {finding}"
         layers.append(replace(finding, name=layer.name))
     return tuple(layers)
-
-
-def _shape(layer: Layer) -> Layer:
-    return replace(layer, name="any")

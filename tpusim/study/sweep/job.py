@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from tpusim.base.errors import TpusimError
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.workload import Conv2d, Gemm, Workload
+from tpusim.network.ops import Op
+from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 
-Layer = Conv2d | Gemm
 Finding = LayerResult | str
 """A layer's result, or why it cannot be simulated."""
 
@@ -21,7 +21,7 @@ class Job:
 
     hardware: Hardware
     batch: int
-    layers: tuple[Layer, ...]
+    layers: tuple[Op, ...]
 
 
 def simulated(job: Job) -> tuple[Finding, ...]:
@@ -29,7 +29,7 @@ def simulated(job: Job) -> tuple[Finding, ...]:
     return tuple(_one(layer, job) for layer in job.layers)
 
 
-def _one(layer: Layer, job: Job) -> Finding:
+def _one(layer: Op, job: Job) -> Finding:
     try:
         return simulate(Workload("job", job.batch, (layer,)), job.hardware, check=False).layers[0]
     except Exception as error:

@@ -13,7 +13,8 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.workload import MOST_IMAGES, Layer, Workload, read_layer, workload_of
+from tpusim.network.ops import Op
+from tpusim.network.workload import MOST_IMAGES, Workload, read_layer, workload_of
 from tpusim.study.sweep.axis import BATCH, LAYERS, Axis, Shown, Value, shown
 from tpusim.study.sweep.constraint import Constraint
 
@@ -148,7 +149,7 @@ class _Network:
             layers[index] = self._layer(index, fields, values, batch)
         return replace(plain, layers=tuple(layers))
 
-    def _layer(self, index: int, fields: tuple[Field, ...], values: Values, batch: int) -> Layer:
+    def _layer(self, index: int, fields: tuple[Field, ...], values: Values, batch: int) -> Op:
         entry = self._document.data["layers"][index]
         given = {field: values[axis] for field, axis in fields}
         changes = {field: list(value) if isinstance(value, tuple) else value for field, value in given.items()}

@@ -9,9 +9,8 @@ from functools import cache
 from importlib.resources import files
 from zlib import crc32
 
-from tpusim.network.workload import Conv2d, Gemm
+from tpusim.network.ops import Conv2d, Gemm, Op
 
-Layer = Conv2d | Gemm
 Row = dict[str, str]
 
 FEWEST_CHANNELS = 8
@@ -26,7 +25,7 @@ class Case:
     """Layers that run one after another, and what the reference says: cycles, or a share of peak in percent."""
 
     name: str
-    layers: tuple[Layer, ...]
+    layers: tuple[Op, ...]
     batch: int
     theirs: float
 
@@ -111,7 +110,7 @@ def _thin() -> tuple[Case, ...]:
 
 def _channels(case: Case) -> int:
     (layer,) = case.layers
-    return layer.in_channels if isinstance(layer, Conv2d) else layer.k
+    return layer.tensors(case.batch).ifmap[0]
 
 
 def _conv_case(row: Row) -> Case:
@@ -158,7 +157,7 @@ def _v3(odd: bool) -> Iterator[Case]:
             continue
         kind, shape = row["workload"].split("_")
         sizes = [int(size) for size in shape.split("x")]
-        layer: Layer = Gemm(row["workload"], *sizes) if kind == "gemm" else _v3_conv(sizes)
+        layer: Op = Gemm(row["workload"], *sizes) if kind == "gemm" else _v3_conv(sizes)
         yield Case(row["workload"], (layer,), int(row["batch"] or 1), float(row["measured_cycles_940mhz"]))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
 from os import cpu_count
 from statistics import fmean, median
@@ -12,7 +11,8 @@ from statistics import fmean, median
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.study.validation.cases import Case, Layer, NumberSet
+from tpusim.network.ops import Op
+from tpusim.study.validation.cases import Case, NumberSet
 
 Progress = Callable[[int, str], None]
 
@@ -106,7 +106,7 @@ def compare(sets: Iterable[NumberSet], changes: Sequence[str], progress: Progres
 
 def _compared(job: tuple[Case, Hardware, str]) -> Compared:
     case, hardware, unit = job
-    cycles = float(sum(_cycles(replace(layer, name="any"), case.batch, hardware) for layer in case.layers))
+    cycles = float(sum(_cycles(layer, case.batch, hardware) for layer in case.layers))
     bound = sum(_roofline(layer, case.batch, hardware) for layer in case.layers)
     if unit != "cycles":
         ideal = sum(layer.macs(case.batch) for layer in case.layers) / hardware.pes
@@ -114,12 +114,18 @@ def _compared(job: tuple[Case, Hardware, str]) -> Compared:
     return Compared(case.name, cycles, case.theirs, bound, case.fitted)
 
 
-@lru_cache(maxsize=4096)
-def _cycles(layer: Layer, batch: int, hardware: Hardware) -> int:
-    return event.run(channel_first.lower(layer, batch, hardware)[0], hardware).cycles
+_CYCLES: dict[tuple[Hashable, int, Hardware], int] = {}
+"""Of a shape; those of a set come again and again."""
 
 
-def _roofline(layer: Layer, batch: int, hardware: Hardware) -> float:
+def _cycles(layer: Op, batch: int, hardware: Hardware) -> int:
+    key = layer.shape_key, batch, hardware
+    if key not in _CYCLES:
+        _CYCLES[key] = event.run(channel_first.lower(layer, batch, hardware)[0], hardware).cycles
+    return _CYCLES[key]
+
+
+def _roofline(layer: Op, batch: int, hardware: Hardware) -> float:
     """The longer of all multiplications on all PEs and every tensor once through HBM."""
     elements = layer.operands(batch) + layer.outputs(batch)
     moved = elements * hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)

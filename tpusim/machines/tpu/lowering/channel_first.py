@@ -13,10 +13,10 @@ from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tiling import choose
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Lowered
-from tpusim.network.workload import Layer
+from tpusim.network.ops import Op
 
 
-def lower(layer: Layer, batch: int, hardware: Hardware) -> Lowered:
+def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:

@@ -1,11 +1,11 @@
-"""The shape of a convolution as the lowering sees it; a GEMM is a 1x1 convolution over one pixel."""
+"""The shape of a convolution as the lowering sees it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd
 
-from tpusim.network.workload import Conv2d, Gemm
+from tpusim.network.ops import Op
 
 LEAST_FRAME = 3
 """Cycles a word takes at least: one port slot each for ifmap, partial sum and result."""
@@ -102,21 +102,19 @@ class ConvShape:
         return (self.groups * self.out_channels, self.row.outputs, self.col.outputs, self.images)
 
 
-def shape_of(layer: Conv2d | Gemm, batch: int, word_elements: int) -> ConvShape:
-    """The convolution that `layer` is; in a GEMM the `m` rows are the images of a one-pixel ifmap.
+def shape_of(layer: Op, batch: int, word_elements: int) -> ConvShape:
+    """The convolution that computes `layer`.
 
     A batch smaller than half a word is complemented by strips of rows, so that words are not left empty.
     """
-    if isinstance(layer, Gemm):
-        point = Axis(size=1, kernel=1, stride=1, padding=0, dilation=1)
-        return ConvShape(1, layer.k, layer.n, layer.m, point, point)
+    conv, images = layer.convolution(batch)
     row, col = (
-        Axis(size, layer.kernel[i], layer.stride[i], layer.padding[i], layer.dilation[i])
-        for i, size in enumerate((layer.in_height, layer.in_width))
+        Axis(size, conv.kernel[i], conv.stride[i], conv.padding[i], conv.dilation[i])
+        for i, size in enumerate((conv.in_height, conv.in_width))
     )
-    row = replace(row, strips=best_strips(row.outputs, batch, word_elements))
-    groups = layer.groups
-    return ConvShape(groups, layer.in_channels // groups, layer.out_channels // groups, batch, row, col)
+    row = replace(row, strips=best_strips(row.outputs, images, word_elements))
+    groups = conv.groups
+    return ConvShape(groups, conv.in_channels // groups, conv.out_channels // groups, images, row, col)
 
 
 def best_strips(outputs: int, images: int, word_elements: int) -> int:

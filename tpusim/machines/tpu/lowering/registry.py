@@ -6,12 +6,12 @@ from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.program.explanation import Lowered, Lowering
-from tpusim.network.workload import Layer
+from tpusim.network.ops import Op
 
 LOWERINGS: dict[str, Lowering] = {"channel_first": channel_first.lower}
 
 
-def lowered(layer: Layer, batch: int, hardware: Hardware, lowering: str) -> Lowered:
+def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:
     """Lower one layer by the lowering of that name.
 
     Raises:

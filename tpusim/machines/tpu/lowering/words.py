@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from tpusim.base.units import SIZE
+from tpusim.base.words import counted
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.program.explanation import Explanation
-from tpusim.network.workload import Gemm, Layer
+from tpusim.network.ops import Op
 from tpusim.result.records import Blocking
 
 _ORDERS = {
@@ -16,16 +17,16 @@ _ORDERS = {
 }
 
 
-def explanation_of(plan: Plan, layer: Layer) -> Explanation:
+def explanation_of(plan: Plan, layer: Op) -> Explanation:
     """What is told of the lowering of `layer`."""
-    blocking, product = _blocking(plan), isinstance(layer, Gemm)
-    aspects = {} if product else {"taps": _taps(plan)}
+    blocking = _blocking(plan)
+    aspects = {"taps": _taps(plan)} if layer.spatial else {}
     aspects |= {
-        "folds": _folds(plan, product),
+        "folds": _folds(plan, layer),
         "passes": _passes(plan),
-        "block": _block(plan, blocking, product),
+        "block": _block(plan, blocking, layer),
         "order": _ORDERS[plan.tiling.loop_order],
-        "words": _words(plan, product),
+        "words": _words(plan, layer),
         "memory": _buffers(plan),
     }
     return Explanation(plan.multi_tile, blocking, asdict(plan.tiling), aspects)
@@ -51,17 +52,14 @@ def _taps(plan: Plan) -> str:
     rows, cols = shape.row.kernel, shape.col.kernel
     groups = f" in each of {shape.groups} groups" if shape.groups > 1 else ""
     if rows * cols == 1:
-        return f"1, over {_counted(shape.channels, 'channel')}{groups}"
-    each = f"{rows} x {cols} = {rows * cols}, each a 1 x 1 convolution over {_counted(shape.channels, 'channel')}"
+        return f"1, over {counted(shape.channels, 'channel')}{groups}"
+    each = f"{rows} x {cols} = {rows * cols}, each a 1 x 1 convolution over {counted(shape.channels, 'channel')}"
     return each + groups + (f"; {stacked} stacked in a pass (multi-tile)" if stacked > 1 else "")
 
 
-def _folds(plan: Plan, product: bool) -> str:
-    shape = plan.shape
-    into, out = _counted(shape.channels, "input channel"), _counted(shape.out_channels, "output channel")
-    if product:
-        into, out = f"k = {shape.channels}", f"n = {shape.out_channels}"
-    rows, cols = _counted(len(plan.row_folds), "row fold"), _counted(len(plan.col_folds), "column fold")
+def _folds(plan: Plan, layer: Op) -> str:
+    into, out = layer.folded
+    rows, cols = counted(len(plan.row_folds), "row fold"), counted(len(plan.col_folds), "column fold")
     return f"{rows} for {into}, {cols} for {out}; a pass fills {_filled(plan)}"
 
 
@@ -74,29 +72,29 @@ def _filled(plan: Plan) -> str:
 
 
 def _passes(plan: Plan) -> str:
-    block = f"a block of {_counted(len(plan.col_folds[0]), 'output channel')}"
+    block = f"a block of {counted(len(plan.col_folds[0]), 'output channel')}"
     passes = len(plan.passes) * len(plan.col_folds) * len(plan.blocks) * plan.shape.groups
     if len(plan.passes) == 1:
         return f"{passes:,}, each for {block}"
     return f"{passes:,}, of which {len(plan.passes)} add up to {block}"
 
 
-def _block(plan: Plan, blocking: Blocking, product: bool) -> str:
-    shape, blocks = plan.shape, _counted(blocking.blocks, "block")
-    if product:
-        return f"{_counted(blocking.images, 'row')} of input; {blocks} for all {shape.images}"
+def _block(plan: Plan, blocking: Blocking, layer: Op) -> str:
+    shape, blocks = plan.shape, counted(blocking.blocks, "block")
+    if not layer.spatial:
+        return f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
     return (
-        f"{blocking.rows} x {blocking.cols} outputs{strips} of {_counted(blocking.images, 'image')}; {blocks} for "
-        f"all {shape.row.outputs} x {shape.col.outputs} of {_counted(shape.images, 'image')}"
+        f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}; {blocks} for "
+        f"all {shape.row.outputs} x {shape.col.outputs} of {counted(shape.images, 'image')}"
     )
 
 
-def _words(plan: Plan, product: bool) -> str:
+def _words(plan: Plan, layer: Op) -> str:
     strips, word = plan.shape.row.strips, plan.hardware.vector_memory.word_elements
-    images = _counted(plan.word_fill // strips, "row" if product else "image")
+    images = counted(plan.word_fill // strips, layer.counted_by)
     held = f"{strips} strips of {images}" if strips > 1 else images
-    return f"{plan.word_fill} of {_counted(word, 'element')} used: {held}"
+    return f"{plan.word_fill} of {counted(word, 'element')} used: {held}"
 
 
 def _buffers(plan: Plan) -> str:
@@ -111,7 +109,3 @@ def _buffers(plan: Plan) -> str:
     part = f"; a filter buffer holds {tiling.chunk_passes} of {len(plan.passes)} passes" if len(plan.chunks) > 1 else ""
     capacity = SIZE.format(hardware.vector_memory.capacity_bytes)
     return f"{SIZE.format(tiling.words * word)} of {capacity} a lane: {held}{part}"
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count:,} {name}{'' if count == 1 else 's'}"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.workload import Layer
+from tpusim.network.ops import Op
 from tpusim.result.records import Blocking
 
 
@@ -30,5 +30,5 @@ class Explanation:
 
 
 Lowered: TypeAlias = tuple[Program, Explanation]
-Lowering: TypeAlias = Callable[[Layer, int, Hardware], Lowered]
+Lowering: TypeAlias = Callable[[Op, int, Hardware], Lowered]
 """From a layer, the batch and the machine; raises CapacityError when nothing fits the vector memories."""

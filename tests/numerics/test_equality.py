@@ -1,0 +1,44 @@
+"""Every wrong element is counted, and the first is named as its user knows it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.strategies import conv
+from tpusim import reference
+from tpusim.network.ops import Gemm, Op
+from tpusim.numerics.equality import Verdict, compare
+
+CONV = conv(3, 5, 4, 3)
+GEMM = Gemm("fc", m=3, n=5, k=7)
+
+
+def verdict(layer: Op, *wrong: tuple[int, ...], instead: float = 1000.0) -> Verdict:
+    """What comes of outputs of which those at `wrong` are `instead`."""
+    expected = reference.compute(layer, *reference.operands(layer, 2, seed=0))
+    actual = expected.copy()
+    for at in wrong:
+        actual[at] = instead
+    return compare(actual, expected, layer.element_name)
+
+
+@pytest.mark.parametrize("layer", [CONV, GEMM])
+def test_equal_outputs(layer: Op) -> None:
+    assert verdict(layer) == Verdict(layer.outputs(2), 0, None)
+
+
+def test_the_first_wrong_output_of_a_convolution() -> None:
+    found = verdict(CONV, (3, 0, 1, 0), (2, 1, 2, 1))
+    assert (found.checked, found.mismatched) == (4 * 3 * 3 * 2, 2)
+    assert str(found.first).startswith("ofmap[channel=2, row=1, col=2, image=1] is 1000, expected ")
+
+
+def test_the_first_wrong_output_of_a_product_is_named_by_row_and_column() -> None:
+    """Row 2, column 4 of a 3 x 5 product; the other way round there is no such element."""
+    ifmap, filter_ = reference.operands(GEMM, 2, seed=0)
+    first = verdict(GEMM, (4, 0, 0, 2), instead=np.nan).first
+    assert first is not None
+    assert (first.axes, first.index, first.actual) == (("m", "n"), (2, 4), None)
+    assert first.expected == ifmap[:, 0, 0, 2] @ filter_[4, 0, 0]
+    assert str(first).startswith("ofmap[m=2, n=4] was never written")

@@ -1,0 +1,74 @@
+"""The matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import PlainValidator, ValidationInfo
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.input.fields import Count, Name
+from tpusim.input.form import validated
+from tpusim.input.scalars import whole_number
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.op import MOST_CHANNELS, Index, Op, Tensors
+
+
+def _rows(value: object, info: ValidationInfo) -> int:
+    """A number; in files, whose context knows the batch, also the word `batch`."""
+    if value == "batch" and info.context:
+        value = info.context["batch"]
+    try:
+        return whole_number(value, 1, MOST_CHANNELS)
+    except InputError as error:
+        raise InputError(f"{error}{did_you_mean(str(value), ['batch'])}") from None
+
+
+@validated
+class Gemm(Op):
+    """A matrix product (m, k) x (k, n). Its m already counts the whole batch, which changes nothing else.
+
+    To an array it is a convolution of m images of one pixel and k channels.
+    """
+
+    op: ClassVar[str] = "gemm"
+    counted_by: ClassVar[Literal["row"]] = "row"
+    spatial: ClassVar[bool] = False
+
+    name: Annotated[str, Name()]
+    m: Annotated[int, PlainValidator(_rows)]
+    n: Annotated[int, Count(MOST_CHANNELS)]
+    k: Annotated[int, Count(MOST_CHANNELS)]
+
+    @property
+    def text(self) -> str:
+        """ "8x512>1000" is m x k > n."""
+        return f"{self.m}x{self.k}>{self.n}"
+
+    @property
+    def folded(self) -> tuple[str, str]:
+        """The inner and the outer axis of the second factor."""
+        return f"k = {self.k}", f"n = {self.n}"
+
+    def tensors(self, batch: int) -> Tensors:
+        """The first factor is the ifmap, the second the filter."""
+        return Tensors((self.k, 1, 1, self.m), (self.n, 1, 1, self.k), (self.n, 1, 1, self.m))
+
+    def convolution(self, batch: int) -> tuple[Conv2d, int]:
+        """A 1x1 convolution; the rows are its images."""
+        return Conv2d(self.name, self.k, 1, 1, self.n, (1, 1)), self.m
+
+    def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
+        """Row and column of the product."""
+        channel, _, _, image = index
+        return ("m", "n"), (image, channel)
+
+    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
+        """Twice the rows."""
+        return replace(self, m=2 * self.m), batch, f"m={2 * self.m}"
+
+    def filled(self, rows: int, cols: int) -> tuple[Self, str]:
+        """Its k fills every row, its n every column."""
+        k, n = -(-self.k // rows) * rows, -(-self.n // cols) * cols
+        return replace(self, k=k, n=n), f"k={k} n={n}"

@@ -1,0 +1,37 @@
+"""How outputs are compared: every element must be equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.result.records import Mismatch
+
+Tensor: TypeAlias = NDArray[np.float32]
+Index: TypeAlias = tuple[int, ...]
+ElementName: TypeAlias = Callable[[Index], tuple[tuple[str, ...], Index]]
+"""From an index in the tensor to the axes and index by which its user knows the element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many outputs were held against the reference, how many differ, and the first that does."""
+
+    checked: int
+    mismatched: int
+    first: Mismatch | None
+
+
+def compare(actual: Tensor, expected: Tensor, element_name: ElementName) -> Verdict:
+    """Count the elements that differ; NaN (an output never written) differs from everything."""
+    if np.array_equal(actual, expected):
+        return Verdict(expected.size, 0, None)
+    wrong = actual != expected
+    at = tuple(map(int, np.unravel_index(int(wrong.argmax()), wrong.shape)))
+    axes, index = element_name(at)
+    first = Mismatch(index, axes, float(expected[at]), None if np.isnan(actual[at]) else float(actual[at]))
+    return Verdict(expected.size, int(np.count_nonzero(wrong)), first)

@@ -1,0 +1,51 @@
+"""Random operands: small integers held in float32.
+
+Every partial sum is an exact integer below 2**24, so that results are equal whatever the order of summation.
+"""
+
+from __future__ import annotations
+
+import zlib
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import InputError
+from tpusim.network.ops import Op
+
+Tensor: TypeAlias = NDArray[np.float32]
+
+EXACT = 1 << 24
+"""float32 holds every integer up to here exactly."""
+
+OPERAND_BITS = 4
+"""Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
+
+
+def operands(layer: Op, batch: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The ifmap and the filter of a layer; the same seed and layer give the same, whatever other layers run.
+
+    Raises:
+        InputError: when the sum is so long that float32 cannot hold it exactly.
+    """
+    ifmap, filter_, _ = layer.tensors(batch)
+    bits = _exact_bits(layer, prod(filter_[1:]))
+    random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
+    return _integers(random, ifmap, bits), _integers(random, filter_, bits)
+
+
+def _exact_bits(layer: Op, products: int) -> int:
+    """The widest operands, up to OPERAND_BITS, with which a sum of `products` products is exact."""
+    bits = next((b for b in range(OPERAND_BITS, 0, -1) if products * 4 ** (b - 1) <= EXACT), 0)
+    if not bits:
+        raise InputError(f"layer {layer.name}: a sum of {products} products is not exact in float32; use --no-check")
+    return bits
+
+
+def _integers(random: np.random.Generator, shape: tuple[int, ...], bits: int) -> Tensor:
+    """Eight numbers from each random 64-bit word."""
+    count = prod(shape)
+    words = random.integers(1 << 64, size=-(-count // 8), dtype=np.uint64)
+    return (words.view(np.int8)[:count] >> (8 - bits)).astype(np.float32).reshape(shape)
