@@ -9,21 +9,31 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import Interval
 
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall")
 """Why the array stood still: HBM data late, output side not ready, weights not loaded, SRAM port full."""
+
+
+_MOST = 10**30
+"""No figure of a result comes near it."""
+
+Count: TypeAlias = Annotated[int, Interval(ge=0, lt=_MOST)]
+Figure: TypeAlias = Annotated[float, Interval(ge=0, lt=_MOST)]
+Element: TypeAlias = Annotated[float, Interval(gt=-_MOST, lt=_MOST)]
 
 
 @dataclass(frozen=True)
 class VectorMemoryUse:
     """Accesses are words, summed over all lanes; bytes are summed over all lanes."""
 
-    reads: int
-    writes: int
-    port_idle_ratio: float
-    peak_bytes: int
-    ifmap_bytes: int
+    reads: Count
+    writes: Count
+    port_idle_ratio: Figure
+    peak_bytes: Count
+    ifmap_bytes: Count
 
 
 @dataclass(frozen=True)
@@ -33,25 +43,25 @@ class Blocking:
     `rows` are those of one strip; `word_fill` elements of a word are in use, from `strips` strips of rows.
     """
 
-    rows: int
-    cols: int
-    images: int
-    blocks: int
-    row_folds: int
-    col_folds: int
+    rows: Count
+    cols: Count
+    images: Count
+    blocks: Count
+    row_folds: Count
+    col_folds: Count
     loop_order: str
-    word_fill: int
-    strips: int
+    word_fill: Count
+    strips: Count
 
 
 @dataclass(frozen=True)
 class Mismatch:
     """The first wrong output element of a layer, in the tensor's own coordinates; None: it was never written."""
 
-    index: tuple[int, ...]
+    index: tuple[Count, ...]
     axes: tuple[str, ...]
-    expected: float
-    actual: float | None
+    expected: Element
+    actual: Element | None
 
     def __str__(self) -> str:
         where = ", ".join(f"{axis}={i}" for axis, i in zip(self.axes, self.index, strict=True))
@@ -65,23 +75,23 @@ class LayerResult:
 
     name: str
     op: str
-    macs: int
-    passes: int
-    multi_tile: int
-    cycles: int
-    time_us: float
-    ideal_cycles: int
-    pe_utilization: float
-    mapping_efficiency: float
-    tflops: float
-    stall_cycles: Mapping[str, int]
-    hbm_read_bytes: int
-    hbm_write_bytes: int
+    macs: Count
+    passes: Count
+    multi_tile: Count
+    cycles: Count
+    time_us: Figure
+    ideal_cycles: Count
+    pe_utilization: Figure
+    mapping_efficiency: Figure
+    tflops: Figure
+    stall_cycles: Mapping[str, Count]
+    hbm_read_bytes: Count
+    hbm_write_bytes: Count
     vector_memory: VectorMemoryUse
-    outputs: int
-    outputs_checked: int
-    outputs_mismatched: int
-    units: Mapping[str, Mapping[str, int]]
+    outputs: Count
+    outputs_checked: Count
+    outputs_mismatched: Count
+    units: Mapping[str, Mapping[str, Count]]
     blocking: Blocking
     first_mismatch: Mismatch | None = None
 
@@ -90,23 +100,23 @@ class LayerResult:
 class Total:
     """The layers run one after another: sums, ratios of sums, and the wall time of the simulation."""
 
-    macs: int
-    passes: int
-    cycles: int
-    time_us: float
-    ideal_cycles: int
-    pe_utilization: float
-    mapping_efficiency: float
-    tflops: float
-    stall_cycles: Mapping[str, int]
-    hbm_read_bytes: int
-    hbm_write_bytes: int
+    macs: Count
+    passes: Count
+    cycles: Count
+    time_us: Figure
+    ideal_cycles: Count
+    pe_utilization: Figure
+    mapping_efficiency: Figure
+    tflops: Figure
+    stall_cycles: Mapping[str, Count]
+    hbm_read_bytes: Count
+    hbm_write_bytes: Count
     vector_memory: VectorMemoryUse
-    outputs: int
-    outputs_checked: int
-    outputs_mismatched: int
-    units: Mapping[str, Mapping[str, int]]
-    wall_seconds: float
+    outputs: Count
+    outputs_checked: Count
+    outputs_mismatched: Count
+    units: Mapping[str, Mapping[str, Count]]
+    wall_seconds: Figure
 
 
 @dataclass(frozen=True)
@@ -116,10 +126,10 @@ class Result:
     tpusim: str
     hardware: Mapping[str, Any]
     workload: str
-    batch: int
+    batch: Count
     lowering: str
     engine: str
-    seed: int
+    seed: Count
     total: Total
     layers: tuple[LayerResult, ...]
 
