@@ -118,6 +118,9 @@ def test_layers_are_frozen():
     [
         (lambda: Gemm("fc", 0, 1, 1), "m: 0 is out of range"),
         (lambda: Gemm("", 1, 1, 1), "name: .*write some text"),
+        (lambda: Gemm("fc", 1, 1), "k: required key is missing; add k:"),
+        (lambda: Gemm("fc", 1, 1, 1, bias=True), 'bias: unknown key "bias"; allowed: name, m, n, k'),
+        (lambda: Gemm("fc", "batch", 1, 1), 'm: "batch" is not a number'),
         (lambda: Conv2d("c", 1, 1, 1, 1, (3, 1)), "kernel: .*spans 3 in height"),
         (lambda: Conv2d("c", 1, 1, 1, 1, 3), "kernel: 3 is not a size"),
         (lambda: Workload("n", 1, ()), "layers: no layers"),
@@ -125,7 +128,7 @@ def test_layers_are_frozen():
         (lambda: Workload("n", 1, (Gemm("fc", 1, 1, 1),) * 2), r'layers\[1\].name: the name "fc" is taken'),
     ],
 )
-def test_python_construction_is_checked(build, words):
+def test_python_construction_is_validated(build, words):
     with pytest.raises(InputError, match=words):
         build()
 

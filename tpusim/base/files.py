@@ -15,7 +15,7 @@ from tpusim.base.errors import InputError
 def probe(file: Path, make_folder: bool = False) -> None:
     """Find out, before the work, whether `file` can be written. Leaves nothing behind."""
     made: list[Path] = []
-    with _unwritable(file):
+    with _failures_named(file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if _is_device(file):
@@ -34,7 +34,7 @@ def probe(file: Path, make_folder: bool = False) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make `folder` and those above it, where they do not exist; others may be doing the same."""
-    with _unwritable(folder):
+    with _failures_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -47,7 +47,7 @@ def write(file: Path, data: bytes) -> None:
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """A place to write to, piece by piece; it becomes `file` at the end, or vanishes when that fails."""
-    with _unwritable(file):
+    with _failures_named(file):
         if _is_device(file):
             yield file
             return
@@ -61,7 +61,8 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _unwritable(file: Path) -> Iterator[None]:
+def _failures_named(file: Path) -> Iterator[None]:
+    """Raise InputError, naming `file`, for whatever keeps it from being written."""
     try:
         yield
     except (OSError, ValueError) as error:

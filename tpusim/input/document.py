@@ -60,7 +60,7 @@ class Document:
     def in_order(self, problems: Iterable[Problem]) -> tuple[Problem, ...]:
         """`problems` and those found while reading, by line; overrides last.
 
-        Where reading already failed, what a check says of the remains is left out.
+        Where reading already failed, what validation says of the remains is left out.
         """
         unread = {problem.where for problem in self.problems}
         found = dict.fromkeys((*self.problems, *(each for each in problems if each.where not in unread)))
@@ -87,13 +87,13 @@ def parse_scalar(text: str) -> object:
     try:
         node = _compose(text, "value")
     except InputError:
-        raise InputError(_not_single(text)) from None
+        raise InputError(_not_single_message(text)) from None
     if node is not None and not isinstance(node, yaml.ScalarNode):
-        raise InputError(_not_single(text))
+        raise InputError(_not_single_message(text))
     return None if node is None else _scalar(node.tag, str(node.value))
 
 
-def _not_single(text: str) -> str:
+def _not_single_message(text: str) -> str:
     return f"{show(text)} is not a single value; write one number or one text"
 
 
@@ -115,12 +115,12 @@ class _Reader:
                 inherited |= self._merged(value_node, path, above)
                 continue
             if not isinstance(key_node, yaml.ScalarNode):
-                self._complain(key_node, path, "a key must be plain text; a list or mapping cannot be one")
+                self._add_problem(key_node, path, "a key must be plain text; a list or mapping cannot be one")
                 continue
             key = _key(str(key_node.value))
             at = f"{path}.{key}" if path else key
             if key in first:
-                self._complain(key_node, at, f"key given twice, first on line {first[key]}; remove one")
+                self._add_problem(key_node, at, f"key given twice, first on line {first[key]}; remove one")
                 continue
             first[key] = self.lines[at] = _line_of(key_node)
             result[key] = self._value(value_node, at, above)
@@ -135,10 +135,10 @@ class _Reader:
         return items
 
     def _value(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
-        self._guard(node, path, above)
+        self._refuse_endless(node, path, above)
         if not node.tag.startswith(_TAG) or node.tag.startswith(f"{_TAG}python"):
             tag = node.tag.replace(_TAG, "!!")[:60]
-            self._complain(node, path, f"the tag {tag} is not allowed; remove it")
+            self._add_problem(node, path, f"the tag {tag} is not allowed; remove it")
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path, (*above, id(node)))
@@ -146,7 +146,7 @@ class _Reader:
             return self._sequence(node, path, (*above, id(node)))
         return _scalar(node.tag, str(node.value))
 
-    def _guard(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> None:
+    def _refuse_endless(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> None:
         self._values += 1
         if id(node) in above:
             message = f"{path}: an alias stands inside what it refers to; write the value out"
@@ -159,14 +159,14 @@ class _Reader:
     def _merged(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> dict[str, Any]:
         parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
         if not all(isinstance(part, yaml.MappingNode) for part in parts):
-            self._complain(node, path, "<< merges mappings only; give it an alias of a mapping")
+            self._add_problem(node, path, "<< merges mappings only; give it an alias of a mapping")
             return {}
         merged: dict[str, Any] = {}
         for part in parts:
             merged = {**self._value(part, path, above), **merged}
         return merged
 
-    def _complain(self, node: yaml.Node, path: str, message: str) -> None:
+    def _add_problem(self, node: yaml.Node, path: str, message: str) -> None:
         line = _line_of(node)
         self.problems.append(Problem(message, _place(self._label, line, path), line))
 
@@ -185,7 +185,7 @@ def _scalar(tag: str, text: str) -> object:
         return None
     if kind == "bool":
         return text.lower() in _TRUE
-    # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; as text, every check refuses one.
+    # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; as text, validation refuses each.
     if kind == "int" and INTEGER.fullmatch(text):
         return int(text.replace("_", ""))
     if kind == "float" and FLOAT.fullmatch(text):
@@ -195,7 +195,7 @@ def _scalar(tag: str, text: str) -> object:
 
 def _compose(text: str, label: str) -> yaml.Node | None:
     try:
-        _check_depth(text, label)
+        _refuse_depth(text, label)
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         line, message = _syntax_message(error, text)
@@ -203,7 +203,7 @@ def _compose(text: str, label: str) -> yaml.Node | None:
     return node
 
 
-def _check_depth(text: str, label: str) -> None:
+def _refuse_depth(text: str, label: str) -> None:
     """Composing recurses in C and a deep enough file would crash the interpreter; parsing events does not."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):

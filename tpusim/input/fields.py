@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import Unit
 from tpusim.input.scalars import name_text, show, whole_number
 
@@ -68,17 +67,7 @@ class Pair:
             raise InputError(f"{show(value)} is not a size; write a whole number, or two: [height, width]")
         if len(pair) != 2:
             raise InputError(f"{show(pair)} is not one number or two{self.why_two}; write one, or [height, width]")
-        # A number that stood for both is wrong once, not twice.
-        if problems := dict.fromkeys(self._problems(pair)):
-            raise InputError(problems)
-        return pair
-
-    def _problems(self, pair: tuple[object, ...]) -> Iterator[Problem]:
-        for part in pair:
-            try:
-                whole_number(part, self.least, self.most)
-            except InputError as error:
-                yield from error.problems
+        return tuple(whole_number(part, self.least, self.most) for part in pair)
 
 
 def _as_written(value: object) -> object:

@@ -73,7 +73,7 @@ class Form(Generic[Model]):
         path = ".".join(map(self._key, details["loc"]))
         cause = details.get("ctx", {}).get("error")
         if isinstance(cause, InputError):
-            yield from (Problem(each.message, _joined(path, each.where)) for each in cause.problems)
+            yield from (Problem(each.message, _joined_path(path, each.where)) for each in cause.problems)
         else:
             yield Problem(self._message(details, path), path or None)
 
@@ -108,11 +108,11 @@ class Form(Generic[Model]):
 def validated(cls: type[Model]) -> type[Model]:
     """Make a class a frozen dataclass that raises InputError, with every problem, when built with wrong fields."""
     made: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
-    made.__init__ = _refusing(made.__init__, Form(made))
+    made.__init__ = _raising_input_errors(made.__init__, Form(made))
     return made  # type: ignore[no-any-return]
 
 
-def _refusing(build: Callable[..., None], form: Form[Any]) -> Callable[..., None]:
+def _raising_input_errors(build: Callable[..., None], form: Form[Any]) -> Callable[..., None]:
     def __init__(self: object, *args: object, **kwargs: object) -> None:
         try:
             build(self, *args, **kwargs)
@@ -127,7 +127,7 @@ def _fields(model: Any) -> dict[str, FieldInfo]:
     return {info.serialization_alias or name: info for name, info in model.__pydantic_fields__.items()}
 
 
-def _joined(path: str, inner: str | None) -> str | None:
+def _joined_path(path: str, inner: str | None) -> str | None:
     if not inner:
         return path or None
     return f"{path}{'' if inner.startswith('[') or not path else '.'}{inner}"

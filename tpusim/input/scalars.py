@@ -1,4 +1,4 @@
-"""Checks of single values as YAML gave them, with messages that say how to write a good one."""
+"""Validation of single values as YAML gave them, with messages that say how to write a good one."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _differently_named(layers: Sequence[Op]) -> tuple[Op, ...]:
     return tuple(layers)
 
 
-def _text(value: object) -> str:
+def _source_text(value: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"{show(value)} is not text; write where the sizes come from")
     return value
@@ -127,7 +127,7 @@ class Workload:
     name: Annotated[str, Name()]
     batch: Annotated[int, Count(MOST_IMAGES)]
     layers: Annotated[tuple[Op, ...], PlainValidator(_differently_named)]
-    source: Annotated[str, PlainValidator(_text)] = ""
+    source: Annotated[str, PlainValidator(_source_text)] = ""
 
 
 @validated
@@ -136,7 +136,7 @@ class _File:
 
     name: Annotated[str, Name()]
     layers: Annotated[tuple[Op, ...], PlainValidator(_read_layers)]
-    source: Annotated[str, PlainValidator(_text)] = ""
+    source: Annotated[str, PlainValidator(_source_text)] = ""
 
 
 _FILE = Form(_File)

@@ -224,11 +224,9 @@ def _expand_size(document: Document) -> tuple[Document, list[Problem]]:
     array = document.data.get("array")
     if not isinstance(array, Mapping) or "size" not in array:
         return document, []
-    sides = {"rows": array["size"], "cols": array["size"]}
     problems = [document.problem(_SIZE, message) for message in _size_problems(array)]
-    if problems:
-        # They are reported where size stands; stand-ins keep rows and cols from being reported as well.
-        sides = dict.fromkeys(sides, 1)
+    # They are reported where size stands; stand-ins keep rows and cols from being reported as well.
+    sides = dict.fromkeys(("rows", "cols"), 1 if problems else array["size"])
     rest = {key: value for key, value in array.items() if key != "size"}
     return document.with_data({**document.data, "array": {**rest, **sides}}), problems
 
@@ -288,8 +286,7 @@ def _read_overrides(overrides: Overrides) -> tuple[dict[str, tuple[object, str]]
 
 
 def _read_override(text: str) -> tuple[str, object]:
-    path, equals, value = text.partition("=")
-    path = path.strip()
+    path, equals, value = map(str.strip, text.partition("="))
     if not equals:
         raise InputError("no value; write PATH=VALUE, e.g. --set array.rows=64")
     if path in _FORM.sections:

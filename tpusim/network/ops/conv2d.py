@@ -69,12 +69,10 @@ class Conv2d(Op):
 
     @property
     def folded(self) -> tuple[str, str]:
-        """The channels of a group."""
         into, out = self.in_channels // self.groups, self.out_channels // self.groups
         return counted(into, "input channel"), counted(out, "output channel")
 
     def tensors(self, batch: int) -> Tensors:
-        """Shapes of its tensors for `batch` images."""
         return Tensors(
             (self.in_channels, self.in_height, self.in_width, batch),
             (self.out_channels, *self.kernel, self.in_channels // self.groups),
@@ -82,11 +80,10 @@ class Conv2d(Op):
         )
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """Itself, of the images of the batch."""
+        """Itself, over the images of the batch."""
         return self, batch
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
-        """The index in the ofmap."""
         return ("channel", "row", "col", "image"), index
 
     def with_more_input(self, batch: int) -> tuple[Self, int, str]:
@@ -105,7 +102,7 @@ class Conv2d(Op):
         return (self.in_height, self.in_width)[axis] + 2 * self.padding[axis]
 
     def _reach(self, axis: int) -> int:
-        """How far the kernel spans."""
+        """Input elements from the first tap to the last."""
         return self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def _group_problems(self) -> Iterator[Problem]:

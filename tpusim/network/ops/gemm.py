@@ -48,7 +48,6 @@ class Gemm(Op):
 
     @property
     def folded(self) -> tuple[str, str]:
-        """The inner and the outer axis of the second factor."""
         return f"k = {self.k}", f"n = {self.n}"
 
     def tensors(self, batch: int) -> Tensors:
@@ -69,6 +68,5 @@ class Gemm(Op):
         return replace(self, m=2 * self.m), batch, f"m={2 * self.m}"
 
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
-        """Its k fills every row, its n every column."""
         k, n = -(-self.k // rows) * rows, -(-self.n // cols) * cols
         return replace(self, k=k, n=n), f"k={k} n={n}"

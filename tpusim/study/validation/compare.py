@@ -115,7 +115,7 @@ def _compared(job: tuple[Case, Hardware, str]) -> Compared:
 
 
 _CYCLES: dict[tuple[Hashable, int, Hardware], int] = {}
-"""Of a shape; those of a set come again and again."""
+"""Cycles by shape, batch and machine; the shapes of a set come again and again."""
 
 
 def _cycles(layer: Op, batch: int, hardware: Hardware) -> int:
