@@ -145,7 +145,7 @@ def layers() -> st.SearchStrategy[Conv2d | Gemm]:
 
 def small_layers() -> st.SearchStrategy[Conv2d | Gemm]:
     """Layers for an engine that takes time for every cycle."""
-    return st.one_of(convs(channels=10, size=5), convs(channels=10, size=5), gemms(largest=30))
+    return st.one_of(convs(channels=10, size=3), convs(channels=10, size=3), gemms(largest=30))
 
 
 def fills(program: Program, tensor: str) -> list[Fill]:
