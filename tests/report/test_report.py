@@ -16,10 +16,12 @@ from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import load_workload
+from tpusim.report import text as texts
 from tpusim.report.plots.run import plots
 from tpusim.report.tables import run as tables
 from tpusim.result.load import parse_result, read_result
 from tpusim.result.records import Blocking, LayerResult, Mismatch, Result, VectorMemoryUse, total_of
+from tpusim.result.vocabulary.figures import TIMES
 
 PES, CLOCK_MHZ, MACS = 128 * 128, 700, 16_384_000
 
@@ -306,7 +308,7 @@ def test_partly_used_words_are_noticed() -> None:
     [(0, "0"), (0.00001, "0.0"), (0.05, "5.0"), (0.999, "99.9"), (0.9996, "100"), (1, "100")],
 )
 def test_percent_is_short_and_tells_nothing_from_little(ratio: float, text: str) -> None:
-    assert tables.percent(ratio) == text
+    assert texts.percent(ratio) == text
 
 
 @pytest.mark.parametrize(
@@ -314,7 +316,7 @@ def test_percent_is_short_and_tells_nothing_from_little(ratio: float, text: str)
     [(0, "0"), (0.123, "0.12"), (9.994, "9.99"), (9.996, "10.0"), (99.96, "100"), (12345, "12345")],
 )
 def test_three_digits(value: float, text: str) -> None:
-    assert tables.three_digits(value) == text
+    assert texts.three_digits(value) == text
 
 
 def test_shapes_in_short() -> None:
@@ -385,4 +387,4 @@ def test_a_machine_that_is_none_is_told_before_anything_is_drawn(tmp_path: Path)
 
 @pytest.mark.parametrize(("us", "text"), [(300.0, "300 us"), (692.8485714, "692.85 us"), (3558.83, "3.56 ms")])
 def test_a_quantity_has_two_decimals_or_none(us: float, text: str) -> None:
-    assert tables.quantity(us, tables.TIMES) == text
+    assert texts.quantity(us, TIMES) == text

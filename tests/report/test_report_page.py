@@ -16,16 +16,17 @@ from typer.testing import CliRunner
 from tests.pages import AXES, EVIL, grid, page_of, point, points_file, report, with_layers, wrong
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
+from tpusim.base.units import magnitude
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import hardware_paths
 from tpusim.report.page import machine
 from tpusim.report.page.run_data import run_data
 from tpusim.report.page.run_words import plain
-from tpusim.report.page.states import STATES
 from tpusim.report.page.sweep_data import sweep_data
-from tpusim.report.page.sweep_file import MOST_POINTS, magnitude, read_points
+from tpusim.report.page.sweep_file import MOST_POINTS, read_points
 from tpusim.result.records import Result
-from tpusim.study.sweep.column import DIRECTIONS, MAXIMIZE, MINIMIZE
+from tpusim.result.vocabulary.figures import COLUMNS
+from tpusim.result.vocabulary.states import PARTS, STATES
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_the_words_say_what_the_figures_say(resnet50: Result) -> None:
     assert f"the costliest: {costly[0].name} ({share:.1f} %)" in words
     states = data["total"]["states"]
     largest = max(range(1, len(states)), key=states.__getitem__)
-    assert f"The largest loss is {STATES[largest].loss}: {100 * states[largest] / resnet50.total.cycles:.1f} %" in words
+    assert f"The largest loss is {PARTS[largest].doing}: {100 * states[largest] / resnet50.total.cycles:.1f} %" in words
     worst = max(range(len(resnet50.layers)), key=lambda i: data["layers"][i]["states"][largest])
     assert f"the largest parts of it in {resnet50.layers[worst].name} (" in words
 
@@ -72,8 +73,7 @@ def test_the_largest_loss_is_the_largest(tiny: Result, cause: str) -> None:
     array = {**dict.fromkeys(layer.units["systolic_array"], 0), "busy": 10, cause: layer.cycles - 10}
     made = with_layers(tiny, replace(layer, units={**layer.units, "systolic_array": array}))
     words = " ".join(plain(sentence, made) for sentence in run_data(made)["sentences"])
-    told = next(state.loss for state in STATES if state.key == cause)
-    assert f"The largest loss is {told}: " in words
+    assert f"The largest loss is {STATES[cause].doing}: " in words
 
 
 def test_every_field_of_the_machine_is_shown_with_its_unit(tiny: Result) -> None:
@@ -295,14 +295,13 @@ def test_a_batch_may_be_an_axis_and_columns_may_be_new(tmp_path: Path) -> None:
 
 
 def test_every_column_has_a_name_a_unit_and_the_direction_of_the_sweep(tmp_path: Path) -> None:
-    row = point(10, a=1) | dict.fromkeys(DIRECTIONS, 3_000_000)
+    row = point(10, a=1) | dict.fromkeys(COLUMNS, 3_000_000)
     data = sweep_data(read_points(points_file(tmp_path, [row], ("a",)) / "points.csv"))
     figures = {figure["key"]: figure for figure in data["figures"]}
-    assert set(figures) == set(DIRECTIONS)
+    assert set(figures) == set(COLUMNS)
     assert not [figure["label"] for figure in figures.values() if "_" in figure["label"]]
-    wanted = {MINIMIZE: -1, MAXIMIZE: 1, None: 0}
     assert {key: figure["better"] for key, figure in figures.items()} == {
-        key: wanted[direction] for key, direction in DIRECTIONS.items()
+        key: figure.better for key, figure in COLUMNS.items()
     }
     assert [figures[key]["unit"] for key in ("sram_bytes", "hbm_bytes_per_s", "starved_cycles", "peak_bytes")] == [
         "MiB", "MB/s", "cycles", "MiB"]  # fmt: skip

@@ -27,13 +27,14 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
+from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.sweep.assembly import Assembly
 from tpusim.study.sweep.job import Job, simulated
 from tpusim.study.sweep.local import Local
 from tpusim.study.sweep.run import keyed, run_sweep
 from tpusim.study.sweep.spec import load_sweep
 from tpusim.study.sweep.store import _MODEL as MODEL
-from tpusim.study.sweep.store import FIGURES, FILE, Store, key_of, sources_digest
+from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
 
 NET = """
 name: net

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isfinite
 from types import MappingProxyType
 
 from tpusim.base.errors import InputError, did_you_mean
@@ -101,3 +103,22 @@ FREQUENCY = Unit("frequency", "Hz", "700 MHz", _scales(GHz=10**9, MHz=10**6, kHz
 SIZE = Unit("size", "bytes", "256 KiB", _scales(**_BINARY, **_DECIMAL, B=1))
 BANDWIDTH = Unit("bandwidth", "bytes/s", "700 GB/s", _per_second({**_DECIMAL, **_BINARY, "B": 1}))
 TIME = Unit("time", "picoseconds", "100 ns", _scales(s=10**12, ms=10**9, us=10**6, ns=10**3, ps=1))
+UNITS = (BANDWIDTH, FREQUENCY, SIZE, TIME)
+
+
+def number(text: str) -> float | None:
+    """A finite number, an int where it is whole; None for anything else."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return None if not isfinite(found) else int(found) if found.is_integer() else found
+
+
+def magnitude(text: str) -> float | None:
+    """What a number or a quantity measures: "100 GB/s" in bytes a second; None for a word."""
+    found = number(text)
+    for unit in UNITS if found is None else ():
+        with suppress(InputError):
+            return float(unit.parse(text))
+    return found

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 from annotated_types import Interval
 
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall")
-"""Why the array stood still: HBM data late, output side not ready, weights not loaded, SRAM port full."""
+"""Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
 
 _MOST = 10**30

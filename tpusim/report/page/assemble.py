@@ -12,6 +12,7 @@ from string import Template
 from typing import Any
 
 from tpusim.base.errors import InputError
+from tpusim.report.style import tones
 
 _ASSETS = files("tpusim.report.page") / "assets"
 _COMMON = ("dom", "format", "scale", "selection", "figure", "axis", "states", "table")
@@ -30,7 +31,7 @@ def page(kind: str, title: str, plain: Sequence[str], data: Mapping[str, Any]) -
     Raises:
         InputError: when a figure of `data` is no finite number.
     """
-    script, style = _script(kind), _asset("page.css")
+    script, style = _script(kind), Template(_asset("page.css")).substitute(tones())
     text = Template(_asset("page.html")).substitute(
         title=escape(title),
         policy=f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "

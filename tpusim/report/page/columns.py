@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
 from typing import Any, Literal
 
-Style = Literal["text", "count", "percent", "three"]
-Bar = Literal["", "widest", "whole"]
-"""What a bar in a cell is a share of."""
+from tpusim.report.text import scale
+from tpusim.result.vocabulary.figures import Figure
+
+Column = dict[str, Any]
+"""A column of a table and a figure of a chart, ready for JSON."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table and a figure of a chart.
+def column(figure: Figure, values: Iterable[float] = (), bar: Literal["", "widest", "whole"] = "") -> Column:
+    """A figure in one unit for all `values`, so that the eye can compare; a `bar` in a cell shows its share."""
+    unit, divide = scale(values, figure.units)
+    return {
+        "key": figure.key, "label": figure.label, "style": figure.style, "unit": unit, "divide": divide,
+        "title": figure.meaning, "better": figure.better, "bar": bar,
+    }  # fmt: skip
 
-    A value is shown as `value / divide` in `unit`: whole with thousands apart, in percent, or in three digits.
-    `better` tells which end of the scale is wanted: -1 the lower, 1 the higher, 0 neither.
-    """
 
-    key: str
-    label: str
-    style: Style = "count"
-    unit: str = ""
-    divide: float = 1.0
-    title: str = ""
-    better: int = 0
-    bar: Bar = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
+def text_column(key: str, label: str, title: str = "") -> Column:
+    """Words, as they are."""
+    return {"key": key, "label": label, "style": "text", "title": title}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
 
 from tpusim.base.errors import InputError
 from tpusim.report.page import machine, run_words
-from tpusim.report.page.columns import Bar, Column
-from tpusim.report.page.states import STATES, states_of
-from tpusim.report.plots.roofline import hardware_of, peaks_of
+from tpusim.report.page.columns import Column, column, text_column
+from tpusim.report.page.states import states_of
+from tpusim.report.plots.roofline import hardware_of, intensity, peaks_of
+from tpusim.report.style import hatches
 from tpusim.report.tables import run as tables
 from tpusim.result.records import LayerResult, Result, Total
-
-_UNITS = {"systolic_array": "systolic array", "preload": "weight path", "vector_unit": "vector unit", "hbm": "HBM"}
-"""What the page calls the units but the ports."""
+from tpusim.result.vocabulary.figures import FIGURES, LAYER, LESS, PERCENT, Figure, value_of
+from tpusim.result.vocabulary.states import PARTS, UNITS
 
 
 def run_data(result: Result) -> dict[str, Any]:
@@ -34,10 +35,11 @@ def run_data(result: Result) -> dict[str, Any]:
         "verdict": run_words.verdict(result),
         "tiles": run_words.tiles(result, peaks),
         "sentences": run_words.sentences(result, hardware, peaks),
-        "states": [state.to_dict() for state in STATES],
+        "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in PARTS],
+        "hatches": hatches(),
         "total": _total(result.total, hardware.pes),
-        "peaks": peaks.to_dict(),
-        "columns": [column.to_dict() for column in _columns(result)],
+        "peaks": asdict(peaks),
+        "columns": _columns(result),
         "layers": [_layer(layer, hardware.pes, result.total.cycles) for layer in result.layers],
         "diagram": machine.diagram(result, hardware),
         "machine": machine.fields(result.hardware),
@@ -47,35 +49,34 @@ def run_data(result: Result) -> dict[str, Any]:
 
 def _check_units(record: LayerResult | Total, name: str) -> None:
     ports = machine.ports_of(record.units)
-    missing = [*(unit for unit in _UNITS if unit not in record.units), *([] if ports else ["port"])]
+    missing = [*(unit for unit in UNITS if unit not in record.units), *([] if ports else ["port"])]
     if missing:
         raise InputError(f"{name}: units has no {', '.join(missing)}; write the result again with this version")
 
 
 def _total(total: Total, pes: int) -> dict[str, Any]:
-    return {"cycles": total.cycles, "time_us": total.time_us, "pe_utilization": total.pe_utilization,
-            "states": states_of(total, pes)}  # fmt: skip
+    return {"cycles": total.cycles, "time_us": total.time_us, "time": column(LAYER["time_us"], [total.time_us]),
+            "pe_utilization": total.pe_utilization, "states": states_of(total, pes)}  # fmt: skip
 
 
 def _layer(layer: LayerResult, pes: int, run_cycles: int) -> dict[str, Any]:
     """A row of the table, with what charts and details need besides."""
-    traffic = layer.hbm_read_bytes + layer.hbm_write_bytes
     return {
-        **{name: getattr(layer, name) for name in ("name", "op", "macs", "passes", "multi_tile", "cycles", "time_us",
-           "pe_utilization", "mapping_efficiency", "tflops", "hbm_read_bytes", "hbm_write_bytes")},
-        **{cause: cycles / layer.cycles for cause, cycles in layer.units["systolic_array"].items()},
+        "name": layer.name,
+        "op": layer.op,
+        **{figure.key: value_of(layer, figure.key) for figure in FIGURES.values()},
+        "multi_tile": layer.multi_tile,
+        **{state.key: layer.units["systolic_array"].get(state.key, 0) / layer.cycles for state in PARTS[2:]},
         "share": layer.cycles / run_cycles,
         "states": states_of(layer, pes),
-        "flop_per_byte": 2 * layer.macs / traffic if traffic else None,
-        "port_idle_ratio": layer.vector_memory.port_idle_ratio,
-        "peak_bytes": layer.vector_memory.peak_bytes,
+        "flop_per_byte": intensity(layer),
         "ifmap_bytes": layer.vector_memory.ifmap_bytes,
         "check": tables.outcome(layer),
         "wrong": layer.outputs_mismatched > 0,
         "mapping": _mapping(layer),
         "units": _unit_shares(layer.units),
         "mismatch": str(layer.first_mismatch) if layer.first_mismatch else None,
-    }  # fmt: skip
+    }
 
 
 def _mapping(layer: LayerResult) -> str:
@@ -96,38 +97,30 @@ def _times(count: int, one: str, many: str = "") -> str:
 
 def _unit_shares(units: Mapping[str, Mapping[str, int]]) -> list[tuple[str, float]]:
     """The busy share of every unit; of a port, that of all its owners."""
-    busy = [(name, units[unit]["busy"] / sum(units[unit].values())) for unit, name in _UNITS.items()]
+    busy = [(name, units[unit]["busy"] / sum(units[unit].values())) for unit, name in UNITS.items()]
     owned = [(name, 1 - split["idle"] / sum(split.values())) for name, split in machine.ports_of(units).items()]
     return [*busy, *owned]
 
 
 def _columns(result: Result) -> list[Column]:
-    """One unit a column, so that the eye can compare."""
-    layers = result.layers
-    time, us = tables.scale((layer.time_us for layer in layers), tables.TIMES)
-    traffic, size = tables.scale((max(layer.hbm_read_bytes, layer.hbm_write_bytes) for layer in layers), tables.BYTES)
-    memory, bytes_ = tables.scale((layer.vector_memory.peak_bytes for layer in layers), tables.MEMORY)
-    macs, many = tables.scale((layer.macs for layer in layers), tables.COUNTS)
+    """Those of the table of layers."""
 
-    def share(key: str, label: str, title: str, bar: Bar = "") -> Column:
-        return Column(key, label, "percent", "%", title=title, bar=bar)
+    def of(figure: Figure, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> Column:
+        keys = alike or (figure.key,)
+        return column(figure, (value_of(layer, key) for layer in result.layers for key in keys), bar)
 
+    traffic = ("hbm_read_bytes", "hbm_write_bytes")
     return [
-        Column("name", "layer", "text", title="in network order, until sorted otherwise"),
-        Column("op", "kind", "text"),
-        Column("cycles", "cycles"),
-        Column("time_us", "time", "three", time, us),
-        share("share", "of run", "its share of the run's cycles", bar="widest"),
-        share("pe_utilization", "PE util.", "MACs / (PEs x cycles)", bar="whole"),
-        share("mapping_efficiency", "mapped", "PEs that hold a weight, mean over passes"),
-        *(share(state.key, state.short, state.explain) for state in STATES if state.key not in ("useful", "unused")),
-        Column("tflops", "speed", "three", "TFLOPS"),
-        Column("macs", "MACs", "three", macs, many),
-        Column("passes", "passes", title="through the array"),
-        Column("multi_tile", "taps", title="stacked in a pass (multi-tile)"),
-        Column("hbm_read_bytes", "HBM read", "three", traffic, size),
-        Column("hbm_write_bytes", "written", "three", traffic, size),
-        Column("peak_bytes", "memory", "three", memory, bytes_, title="vector memory allocated"),
-        share("port_idle_ratio", "ports idle", "cycles of the ports without an access"),
-        Column("check", "check", "text", title="outputs against the reference"),
+        text_column("name", "layer", "in network order, until sorted otherwise"),
+        text_column("op", "kind"),
+        of(LAYER["cycles"]),
+        of(LAYER["time_us"]),
+        column(LAYER["share"], bar="widest"),
+        of(LAYER["pe_utilization"], "whole"),
+        of(LAYER["mapping_efficiency"]),
+        *(column(Figure(state.key, state.short, float, LESS, PERCENT, meaning=state.meaning)) for state in PARTS[2:]),
+        *(of(LAYER[key]) for key in ("tflops", "macs", "passes", "multi_tile")),
+        *(of(LAYER[key], alike=traffic) for key in traffic),
+        *(of(LAYER[key]) for key in ("peak_bytes", "port_idle_ratio")),
+        text_column("check", "check", "outputs against the reference"),
     ]

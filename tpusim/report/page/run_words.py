@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.report.page.states import STATES, states_of
+from tpusim.report.page.states import states_of
 from tpusim.report.plots.roofline import Peaks, memory_roof
-from tpusim.report.tables.run import (
-    BYTES,
-    COUNTS,
-    MEMORY,
-    TIMES,
-    first_wrong,
-    percent,
-    quantity,
-    three_digits,
-    word_notice,
-)
+from tpusim.report.tables.run import first_wrong, word_notice
 from tpusim.report.tables.run import verdict as verdict_text
+from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result
+from tpusim.result.vocabulary.fields import FIELDS
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
+from tpusim.result.vocabulary.states import PARTS
 
 Part = str | dict[str, int]
 Sentence = list[Part]
@@ -81,7 +75,7 @@ def inputs(result: Result) -> list[tuple[str, str]]:
     """What else it takes to repeat the run."""
     return [
         ("workload", result.workload),
-        ("batch", f"{result.batch} images"),
+        ("batch", FIELDS["batch"].shown(result.batch)),
         ("lowering", result.lowering),
         ("engine", "both, in agreement" if result.engine == "both" else result.engine),
         ("seed", f"{result.seed}"),
@@ -99,7 +93,7 @@ def _costliest(layers: Sequence[LayerResult]) -> Sentence:
     while 2 * sum(cycles[i] for i in order[:half]) < run:
         half += 1
     of_layers = f"{half} of {len(layers)} layers take" if half > 1 else f"1 of {len(layers)} layers takes"
-    return [f"{of_layers} half of the time; the costliest: ", *_named(order[:3], cycles, run), "."]
+    return [f"{of_layers} half of the time; the costliest: ", *_with_shares(order[:3], cycles, run), "."]
 
 
 def _largest_loss(result: Result, pes: int) -> Sentence:
@@ -112,16 +106,16 @@ def _largest_loss(result: Result, pes: int) -> Sentence:
         return [busy]
     state = 1 + losses.index(max(losses))
     of_state = [split[state] for split in splits]
-    opening = f"{busy}The largest loss is {STATES[state].loss}: {percent(total[state] / run)} % of the cycles"
+    opening = f"{busy}The largest loss is {PARTS[state].doing}: {percent(total[state] / run)} % of the cycles"
     if len(splits) == 1:
         return [opening, _why(result.layers[0], state), "."]
     order = [index for index in _descending(of_state) if of_state[index]][:3]
     why = _why(result.layers[order[0]], state, "in the first, ")
-    return [f"{opening}, the largest parts of it in ", *_named(order, of_state, total[state]), why, "."]
+    return [f"{opening}, the largest parts of it in ", *_with_shares(order, of_state, total[state]), why, "."]
 
 
 def _why(layer: LayerResult, state: int, where: str = "") -> str:
-    if STATES[state].key != "unused":
+    if PARTS[state].key != "unused":
         return ""
     return f"; {where}passes map {percent(layer.mapping_efficiency)} % of the PEs"
 
@@ -142,7 +136,7 @@ def _descending(values: Sequence[float]) -> list[int]:
     return sorted(range(len(values)), key=lambda i: -values[i])
 
 
-def _named(order: Sequence[int], values: Sequence[float], of: float) -> list[Part]:
+def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Part]:
     """Layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
     parts: list[Part] = []
     for place, index in enumerate(order):

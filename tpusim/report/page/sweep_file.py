@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 
 from tpusim.base.errors import InputError
-from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+from tpusim.base.units import number
 
 POINTS_FILE = "points.csv"
 MOST_POINTS = 20_000
@@ -19,7 +18,6 @@ Cell = float | int | str | None
 _FIRST_COLUMN = "workload"
 _TEXTS = (_FIRST_COLUMN, "error")
 _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
-_UNITS = (BANDWIDTH, FREQUENCY, SIZE, TIME)
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def read_points(file: Path) -> SweepPoints:
     """
     try:
         with file.open(encoding="utf-8", newline="") as lines:
-            return _parsed(_name(file), lines)
+            return _points(_name(file), lines)
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; run `tpusim sweep` to its end, it writes one") from None
     except UnicodeDecodeError:
@@ -59,24 +57,11 @@ def read_points(file: Path) -> SweepPoints:
         raise InputError(f"{file}: {error}") from None
 
 
-def magnitude(value: str) -> float | None:
-    """What an axis' value measures: "100 GB/s" in bytes a second; None for a word."""
-    number = _number(value)
-    if number is not None:
-        return number
-    for unit in _UNITS:
-        try:
-            return float(unit.parse(value))
-        except InputError:
-            continue
-    return None
-
-
 def _name(file: Path) -> str:
     return file.resolve().parent.name if file.name == POINTS_FILE else file.stem
 
 
-def _parsed(name: str, lines: Iterable[str]) -> SweepPoints:
+def _points(name: str, lines: Iterable[str]) -> SweepPoints:
     reader = csv.reader(lines)
     header = next(reader, [])
     missing = [column for column in _NEEDED if column not in header]
@@ -104,25 +89,15 @@ def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
 
 def _figures(values: Sequence[str]) -> tuple[Cell, ...] | None:
     """Numbers, None where a point failed; None when a word is among them, or nothing at all."""
-    numbers = [None if value == "" else _number(value) for value in values]
+    numbers = [None if value == "" else number(value) for value in values]
     given = any(value != "" for value in values)
-    words = any(number is None and value for number, value in zip(numbers, values, strict=True))
+    words = any(found is None and value for found, value in zip(numbers, values, strict=True))
     return None if words or not given else tuple(numbers)
 
 
 def _check_finished(errors: Sequence[str], numbers: Mapping[str, Sequence[Cell]]) -> None:
     for line, error in enumerate(errors, 2):
-        for key in ("cycles", "time_us"):
+        for key in () if error else ("cycles", "time_us"):
             value = numbers[key][line - 2] if key in numbers else None
-            if not error and not (isinstance(value, float | int) and value > 0):
+            if not isinstance(value, float | int) or value <= 0:
                 raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
-
-
-def _number(text: str) -> float | int | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    if not isfinite(number):
-        return None
-    return int(number) if number.is_integer() else number

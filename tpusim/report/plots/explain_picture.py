@@ -8,8 +8,8 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import Picture, figure_of
-from tpusim.report.plots.run import STATES
+from tpusim.report.plots.figure import Picture, figure_of, plain, stack
+from tpusim.report.style import GREY, MAIN
 from tpusim.report.tables.explain_text import LIMITS, NO_GAIN, gain_name
 from tpusim.study.explain.bottleneck import Bottleneck, Gain
 
@@ -17,10 +17,10 @@ _MOST_GAINS = 8
 
 
 def picture(found: Bottleneck, workload: str) -> Picture:
-    """The one picture of a layer explained."""
+    """Above, where the cycles of the array go; below, the largest gains."""
     layer, case = found.layer, found.case
     run = f"{workload} {layer.name} at batch {case.batch} on {case.hardware.name}"
-    bound = f"bound by {LIMITS[found.limit]}" if found.limit else "no single bound"
+    bound = f"bound by {LIMITS[found.limit][0]}" if found.limit else "no single bound"
     caption = (
         f"Above: what the systolic array did in the {layer.cycles:,} cycles of {run}. Below: how many times as fast the"
         f" layer is with one thing relaxed, simulated one at a time; dark: the largest gain ({bound})."
@@ -32,8 +32,9 @@ def _figure(found: Bottleneck, title: str) -> Figure:
     shown = _shown(found)
     figure = figure_of(6.4, 2.0 + 0.22 * len(shown))
     cycles, gains = figure.subplots(2, 1, height_ratios=(1, 0.4 * len(shown) + 0.4))
-    cycles.set_title(title.replace("$", r"\$"))
-    _draw_cycles(cycles, found)
+    cycles.set_title(plain(title))
+    stack(cycles.barh, 0, [found.layer.units["systolic_array"]], [found.layer.cycles / 100], 0.6)
+    cycles.set(xlim=(0, 100), yticks=[], xlabel=f"share of the array's {found.layer.cycles:,} cycles (%)")
     _draw_gains(gains, found, shown)
     figure.legend(*cycles.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
@@ -44,19 +45,9 @@ def _shown(found: Bottleneck) -> Sequence[Gain]:
     return changing[:_MOST_GAINS] or found.gains[:1]
 
 
-def _draw_cycles(axes: Axes, found: Bottleneck) -> None:
-    """One bar: all cycles of the array, by what it did in them."""
-    states, left = found.layer.units["systolic_array"], 0.0
-    for state, label, color, hatch in STATES:
-        share = 100 * states.get(state, 0) / found.layer.cycles
-        axes.barh(0, share, 0.6, left, color=color, hatch=hatch, edgecolor="black", linewidth=0.2, label=label)
-        left += share
-    axes.set(xlim=(0, 100), yticks=[], xlabel=f"share of the array's {found.layer.cycles:,} cycles (%)")
-
-
 def _draw_gains(axes: Axes, found: Bottleneck, shown: Sequence[Gain]) -> None:
-    """The largest gains, the bottleneck's darkest."""
-    tones = ["#0b3c5d" if gain is found.most else "#9a9a9a" for gain in shown]
+    """The bottleneck's darkest."""
+    tones = [MAIN if gain is found.most else GREY for gain in shown]
     axes.barh([gain_name(gain) for gain in shown], [gain.gain for gain in shown], 0.7, color=tones)
     for row, gain in enumerate(shown):
         # Beyond the line at one, which would cross the number of a shorter bar.

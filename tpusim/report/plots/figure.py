@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tpusim.report.plots.formats import FORMATS
+from tpusim.report.style import HATCHES
 from tpusim.result.records import Result
+from tpusim.result.vocabulary.states import ARRAY
 
 STYLE: Any = {
     "font.size": 8,
@@ -28,9 +30,10 @@ STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: searchable, and in the reader's font
     "svg.hashsalt": "tpusim",  # the same result gives the same file
 }
-
-
 DOTS_PER_INCH = 200
+
+_METADATA = {"pdf": ("CreationDate", "Subject"), "svg": ("Date", "Description"), "png": ("Software", "Description")}
+"""What would differ from file to file, and what holds the caption."""
 
 
 def figure_of(width: float, height: float) -> Figure:
@@ -40,11 +43,24 @@ def figure_of(width: float, height: float) -> Figure:
     return figure
 
 
+def plain(text: str) -> str:
+    """`text` for matplotlib, to which a dollar is mathematics and a leading underscore means hidden."""
+    return (f" {text}" if text.startswith("_") else text).replace("$", r"\$")
+
+
+def stack(draw: Callable[..., Any], at: Any, splits: Sequence[Mapping[str, int]], units: Any, thick: float) -> None:
+    """A bar for each split of the array's cycles, its states on top of one another; `draw` is `bar` or `barh`."""
+    below = [0.0] * len(splits)
+    for state in ARRAY:
+        sizes = [split.get(state.key, 0) / unit for split, unit in zip(splits, units, strict=True)]
+        look = {"color": state.look.light, "hatch": HATCHES[state.look.hatch][0], "label": state.legend}
+        draw(at, sizes, thick, below, edgecolor="black", linewidth=0.2, **look)
+        below = [low + size for low, size in zip(below, sizes, strict=True)]
+
+
 def titled(axes: Axes, result: Result, more: str = "") -> None:
     """Network, batch and machine above a picture."""
-    # Dollar signs would start mathematics.
-    name = f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}{more}"
-    axes.set_title(name.replace("$", r"\$"))
+    axes.set_title(plain(f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}{more}"))
 
 
 @dataclass(frozen=True)
@@ -64,16 +80,6 @@ class Picture:
 
 def rendered(figure: Figure, kind: str, caption: str = "") -> bytes:
     """The file's contents; the same figure gives the same bytes."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=_metadata(kind, caption))
+    buffer, (changing, told) = io.BytesIO(), _METADATA[kind]
+    figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata={changing: None, told: caption})
     return buffer.getvalue()
-
-
-def _metadata(kind: str, caption: str) -> dict[str, str | None]:
-    match kind:
-        case "pdf":
-            return {"CreationDate": None, "Subject": caption}
-        case "svg":
-            return {"Date": None, "Description": caption}
-        case _:
-            return {"Software": None, "Description": caption}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -21,10 +20,6 @@ class Peaks:
     hbm_bytes_per_s: int
     memory_bytes: int
     pes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
 
 
 def hardware_of(result: Result) -> Hardware:

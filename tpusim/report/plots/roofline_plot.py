@@ -10,9 +10,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import figure_of, titled
+from tpusim.report.plots.figure import figure_of, plain, titled
 from tpusim.report.plots.roofline import Peaks, intensity
-from tpusim.report.tables.run import shortened
+from tpusim.report.style import MAIN
+from tpusim.report.text import shortened
 from tpusim.result.records import LayerResult, Result
 
 _MOST_NAMED = 5
@@ -32,7 +33,7 @@ def roofline_figure(result: Result, peaks: Peaks) -> Figure:
     _roofs(axes, peaks, [x for x, _ in spots])
     for layer, (x, y) in zip(layers, spots, strict=True):
         size = 6 + 24 * sqrt(layer.cycles / result.total.cycles)
-        style: Any = {"color": "#0b3c5d", "alpha": 0.55, "markeredgecolor": "black", "markeredgewidth": 0.4}
+        style: Any = {"color": MAIN, "alpha": 0.55, "markeredgecolor": "black", "markeredgewidth": 0.4}
         axes.plot([x], [y], "s" if layer.op == "gemm" else "o", markersize=size, **style)
     _name_costliest(axes, layers, spots)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
@@ -57,6 +58,6 @@ def _name_costliest(axes: Axes, layers: Sequence[LayerResult], spots: Sequence[t
     order = sorted(range(len(layers)), key=lambda i: -layers[i].cycles)[:_MOST_NAMED]
     for spot, same in groupby(sorted(order, key=lambda i: spots[i]), key=lambda i: spots[i]):
         first, *others = same
-        name = shortened(layers[first].name, _NAME_WIDTH).replace("$", r"\$")
+        name = plain(shortened(layers[first].name, _NAME_WIDTH))
         more = f" and {len(others)} like it" if others else ""
         axes.annotate(f"{name}{more}", spot, (0, -14), **_LABEL, ha="center", va="top")

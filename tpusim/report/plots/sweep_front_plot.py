@@ -10,16 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from tpusim.report.plots.figure import figure_of
-from tpusim.report.plots.sweep_labels import column_label, column_value, plain
+from tpusim.report.plots.figure import figure_of, plain
+from tpusim.report.style import MAIN
+from tpusim.result.vocabulary.figures import column_of
 from tpusim.study.sweep.column import Goal
 
 Row = Mapping[str, Any]
 
-_FRONT, _REST = "#0b3c5d", "#b0b0b0"
+_REST = "#b0b0b0"
 _LOG_RATIO = 10
 _MOST_NAMED = 16
-_APART = 0.04
+_LABEL: Any = {"textcoords": "offset points", "fontsize": 6.5}
+_LEAST_DISTANCE = 0.04
 """The least distance of two numbered points, as a part of the picture's width and height."""
 
 
@@ -31,15 +33,12 @@ def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: S
     plot = figure.subplots()
     x, y = (goal.column for goal in goals[:2])
     rest = [row for row in finished if not row["pareto"]]
-    plot.plot(_of(rest, x), _of(rest, y), ls="", marker="o", markersize=3, color=_REST, label="other points")
-    if len(goals) == 2:
-        _step(plot, front, goals)
-    else:
-        _toned(figure, plot, front, goals)
+    plot.plot(_values(rest, x), _values(rest, y), ls="", marker="o", markersize=3, color=_REST, label="other points")
+    _draw_front(figure, plot, front, goals)
     for goal, limits in zip(goals, ("x", "y"), strict=False):
-        _lay_out(plot, goal, limits, _of(finished, goal.column))
+        _lay_out(plot, goal, limits, _values(finished, goal.column))
     plot.set_title(title)
-    named = _apart(plot, front, goals)
+    named = _numbered(plot, front, goals)
     _number(plot, named, goals)
     key = _key(named, front, axes)
     # The layout engine does not make room for text; an empty legend with a title is text that it knows.
@@ -50,60 +49,43 @@ def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: S
     return figure
 
 
-def _of(rows: Sequence[Row], column: str) -> list[float]:
-    return [column_value(column, row[column]) for row in rows]
+def _values(rows: Sequence[Row], column: str) -> list[float]:
+    return [column_of(column).scaled(row[column]) for row in rows]
 
 
-def _step(plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> None:
+def _draw_front(figure: Figure, plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> None:
     """Beyond the steps nothing was found; they turn where the next point's first goal is reached."""
-    x, y = (_of(front, goal.column) for goal in goals)
-    plot.plot(x, y, drawstyle="steps-post", color=_FRONT, marker="D", markersize=4.5, lw=1, label="Pareto front")
-
-
-def _toned(figure: Figure, plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> None:
-    x, y, tones = (_of(front, goal.column) for goal in goals)
-    points = plot.scatter(
-        x,
-        y,
-        c=tones,
-        cmap="cividis",
-        marker="D",
-        s=34,
-        edgecolors="black",
-        linewidths=0.6,
-        zorder=3,
-        label="Pareto front",
-    )
-    figure.colorbar(points, ax=plot, label=_words(goals[2]))
+    x, y, *tones = (_values(front, goal.column) for goal in goals)
+    if tones:
+        points = plot.scatter(x, y, 34, *tones, marker="D", cmap="cividis", edgecolors="black", lw=0.6, zorder=3)
+        points.set_label("Pareto front")
+        figure.colorbar(points, ax=plot, label=_words(goals[2]))
+    else:
+        plot.plot(x, y, drawstyle="steps-post", color=MAIN, marker="D", markersize=4.5, lw=1, label="Pareto front")
 
 
 def _lay_out(plot: Axes, goal: Goal, which: str, values: Sequence[float]) -> None:
     axis = plot.xaxis if which == "x" else plot.yaxis
     axis.set_label_text(_words(goal))
-    axis.set_major_formatter(_number_text)
     if 0 < min(values) * _LOG_RATIO <= max(values):
         (plot.set_xscale if which == "x" else plot.set_yscale)("log")
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(_number_text)
         axis.set_minor_formatter(NullFormatter())
     elif which == "x":
         plot.set_xlim(left=0)
     else:
         plot.set_ylim(bottom=0)
-
-
-def _number_text(value: float, _: object) -> str:
-    """In full: matplotlib writes a million as 1e6 in the corner."""
-    return f"{value:,.10g}"
+    # In full: matplotlib writes a million as 1e6 in the corner.
+    axis.set_major_formatter("{x:,.10g}")
 
 
 def _words(goal: Goal) -> str:
-    return f"{column_label(goal.column)}, {'less' if goal.minimize else 'more'} is better"
+    return f"{plain(column_of(goal.column).title)}, {'less' if goal.minimize else 'more'} is better"
 
 
-def _apart(plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> list[Row]:
-    """Of the front, in order, at most _MOST_NAMED points whose numbers do not touch."""
-    least = _APART
+def _numbered(plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> list[Row]:
+    """At most _MOST_NAMED points of the front, in order, whose numbers do not touch."""
+    least = _LEAST_DISTANCE
     while True:
         named: list[tuple[Row, tuple[float, float]]] = []
         for row in front:
@@ -117,25 +99,21 @@ def _apart(plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> list[Row]
 
 def _place(plot: Axes, row: Row, goals: Sequence[Goal]) -> tuple[float, float]:
     """In parts of the plot's width and height."""
-    at = [column_value(goal.column, row[goal.column]) for goal in goals[:2]]
-    x, y = plot.transAxes.inverted().transform(plot.transData.transform(at))
+    x, y = plot.transAxes.inverted().transform(plot.transData.transform(_at(row, goals)))
     return float(x), float(y)
+
+
+def _at(row: Row, goals: Sequence[Goal]) -> tuple[float, float]:
+    x, y = (column_of(goal.column).scaled(row[goal.column]) for goal in goals[:2])
+    return x, y
 
 
 def _number(plot: Axes, named: Sequence[Row], goals: Sequence[Goal]) -> None:
     """On the better side of each point, where by definition no other is."""
     right, up = (-1 if goal.minimize else 1 for goal in goals[:2])
     for number, row in enumerate(named, 1):
-        at = [column_value(goal.column, row[goal.column]) for goal in goals[:2]]
-        plot.annotate(
-            f"{number}",
-            (at[0], at[1]),
-            xytext=(4 * right, 4 * up),
-            textcoords="offset points",
-            ha="left" if right > 0 else "right",
-            va="bottom" if up > 0 else "top",
-            fontsize=6.5,
-        )
+        sides: Any = {"ha": "left" if right > 0 else "right", "va": "bottom" if up > 0 else "top"}
+        plot.annotate(f"{number}", _at(row, goals), (4 * right, 4 * up), **_LABEL, **sides)
 
 
 def _key(named: Sequence[Row], front: Sequence[Row], axes: Sequence[str]) -> str:

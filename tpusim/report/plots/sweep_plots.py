@@ -13,28 +13,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
-from tpusim.report.plots.figure import Picture, figure_of
+from tpusim.report.plots.figure import Picture, figure_of, plain
 from tpusim.report.plots.sweep_front_plot import front_figure
-from tpusim.report.plots.sweep_labels import (
-    Scale,
-    axis_label,
-    column_label,
-    column_value,
-    plain,
-    rows_of,
-    scale_of,
-    zipped,
-)
+from tpusim.report.plots.sweep_labels import Scale, axis_label, rows_of, scale_of, zipped
+from tpusim.report.style import GREY, MAIN, MARK, SERIES
+from tpusim.result.vocabulary.figures import COLUMNS, PERCENT
 from tpusim.study.sweep.spec import Sweep
 
 Row = Mapping[str, Any]
 
-_TONES = ("#0b3c5d", "#d55e00", "#56b4e9", "#7a7a7a", "#c49a6c", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_MARK = "#d55e00"
 _MOST_NUMBERS = 12
 _MOST_PANELS = 12
-_PERCENT = ("pe_utilization", "port_idle_ratio")
 
 
 def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
@@ -66,9 +55,11 @@ def _moves_along_one(sweep: Sweep) -> bool:
 
 def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
     over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, rows)}."
-    yield Picture("throughput", f"TFLOPS and PE utilisation {over}", partial(_throughput, sweep, rows))
+    draw = _twins if len({row["workload"] for row in rows}) == 1 else _stacked
+    both = partial(draw, sweep, rows, ("tflops", "pe_utilization"))
+    yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
     idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
-    yield Picture("port_idle", idle, partial(_port_idle, sweep, rows))
+    yield Picture("port_idle", idle, partial(_stacked, sweep, rows, ("port_idle_ratio",)))
 
 
 def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Picture]:
@@ -76,7 +67,7 @@ def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Pictu
     if len(sweep.axes) == 2 and not _moves_along_one(sweep) and not sweep.search:
         for name, column in (("utilization", "pe_utilization"), ("tflops", "tflops")):
             over = f"over {' and '.join(map(axis_label, sweep.axes))}"
-            caption = f"{column_label(column)} {over}; {title}. Framed: the most. A cross: the point failed."
+            caption = f"{COLUMNS[column].title} {over}; {title}. Framed: the most. A cross: the point failed."
             yield Picture(f"{name}_{stem}", caption, partial(_heat_map, title, rows, [*sweep.axes], column))
     elif not _moves_along_one(sweep):
         caption = f"TFLOPS of every point over each axis by itself, and of the best at each value; {title}."
@@ -93,52 +84,38 @@ def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
     return plain(f"{sweep.name}{what}{batch}")
 
 
-def _throughput(sweep: Sweep, rows: Sequence[Row]) -> Figure:
-    """TFLOPS and utilisation: on twin axes for one workload (the paper's Fig. 16a), one above the other for more."""
-    if len({row["workload"] for row in rows}) == 1:
-        return _twins(sweep, rows)
-    figure = figure_of(5.4, 5.2)
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    for plot, column in ((upper, "tflops"), (lower, "pe_utilization")):
+def _stacked(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
+    """Columns one above the other; a curve a workload."""
+    figure = figure_of(5.4, 1.6 + 1.8 * len(columns))
+    plots = figure.subplots(len(columns), 1, sharex=True, squeeze=False).flatten()
+    for plot, column in zip(plots, columns, strict=True):
         _curves(plot, sweep, rows, column)
-    upper.set_title(_title(sweep, rows))
-    upper.set_xlabel("")
-    _legend_below(figure, upper)
+        plot.set_xlabel(plot.get_xlabel() if plot is plots[-1] else "")
+    plots[0].set_title(_title(sweep, rows))
+    curves = plots[0].get_lines()
+    if len(curves) > 1:
+        figure.legend(handles=curves, loc="outside lower center", ncols=min(4, len(curves)))
     return figure
 
 
-def _twins(sweep: Sweep, rows: Sequence[Row]) -> Figure:
+def _twins(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
+    """Two columns of one workload on twin axes, as in the paper's Fig. 16a."""
     figure = figure_of(5.4, 3.4)
     left = figure.subplots()
     right = left.twinx()
     left.set_title(_title(sweep, rows))
-    for plot, column, tone, look in ((left, "tflops", 0, "-"), (right, "pe_utilization", 1, "--")):
+    for plot, column, tone, look in zip((left, right), columns, (0, 1), ("-", "--"), strict=True):
         _curves(plot, sweep, rows, column, first=tone, look=look)
-        plot.yaxis.label.set_color(_TONES[tone])
-        plot.lines[0].set_label(column_label(column))
+        plot.yaxis.label.set_color(SERIES[tone][0])
+        plot.lines[0].set_label(COLUMNS[column].title)
     right.spines["right"].set_visible(True)
     figure.legend(handles=[left.lines[0], right.lines[0]], loc="outside lower center", ncols=2)
     return figure
 
 
-def _port_idle(sweep: Sweep, rows: Sequence[Row]) -> Figure:
-    """The idle share of the vector memories' ports (the paper's Fig. 16b)."""
-    figure = figure_of(5.4, 3.4)
-    plot = figure.subplots()
-    plot.set_title(_title(sweep, rows))
-    _curves(plot, sweep, rows, "port_idle_ratio")
-    if len({row["workload"] for row in rows}) > 1:
-        _legend_below(figure, plot)
-    return figure
-
-
-def _legend_below(figure: Figure, plot: Axes) -> None:
-    figure.legend(handles=plot.get_lines(), loc="outside lower center", ncols=min(4, len(plot.get_lines())))
-
-
 def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: int = 0, look: str = "-") -> None:
     """A line a workload over the axis, or over the steps of axes that move together."""
-    together = len(sweep.axes) > 1
+    shown, together = COLUMNS[column], len(sweep.axes) > 1
     axis = next(iter(sweep.axes))
     values = [row[axis] for row in rows]
     scale, values = zipped([*sweep.axes], rows) if together else (scale_of(axis, values), values)
@@ -146,12 +123,12 @@ def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: i
     for index, workload in enumerate(dict.fromkeys(row["workload"] for row in rows), first):
         chosen = [(x, row) for x, row in zip(places, rows, strict=True) if row["workload"] == workload]
         chosen.sort(key=lambda each: each[0])
-        style: Any = {"color": _TONES[index % len(_TONES)], "marker": _MARKERS[index % len(_MARKERS)], "ls": look}
-        y = [column_value(column, row[column]) for _, row in chosen]
-        plot.plot([x for x, _ in chosen], y, label=plain(workload), markersize=4, **style)
+        (tone, _), (_, marker) = (SERIES[n % len(SERIES)] for n in (index, index + index // len(SERIES)))
+        y = [shown.scaled(row[column]) for _, row in chosen]
+        plot.plot([x for x, _ in chosen], y, label=plain(workload), markersize=4, color=tone, marker=marker, ls=look)
     _lay_out(plot, scale)
-    plot.set_ylabel(column_label(column))
-    plot.set_ylim(0, 100 if column in _PERCENT else None)
+    plot.set_ylabel(shown.title)
+    plot.set_ylim(0, 100 if shown.units == PERCENT else None)
 
 
 def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
@@ -165,6 +142,7 @@ def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
 
 def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str) -> Figure:
     """The number in every cell where there is room; a cross where a point failed, a frame around the best."""
+    shown = COLUMNS[column]
     across, down = (rows_of(axis, [row[axis] for row in rows]) for axis in axes)
     figure = figure_of(min(9.0, 2.4 + 0.5 * len(across.places)), min(7.0, 1.5 + 0.35 * len(down.places)))
     plot = figure.subplots()
@@ -174,8 +152,8 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
         if row["error"]:
             plot.plot(x, y, marker="x", color="black", markersize=5)
         else:
-            grid[y][x] = column_value(column, row[column])
-    top = 100.0 if column in _PERCENT else max(row[column] for row in rows if not row["error"])
+            grid[y][x] = shown.scaled(row[column])
+    top = 100.0 if shown.units == PERCENT else max(shown.scaled(row[column]) for row in rows if not row["error"])
     image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
     if max(len(across.places), len(down.places)) <= _MOST_NUMBERS:
         _write_numbers(plot, grid, top)
@@ -183,7 +161,7 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
     plot.set_xticks(*across.ticks())
     plot.set_yticks(*down.ticks())
     plot.set(xlabel=across.label, ylabel=down.label, title=title)
-    figure.colorbar(image, label=column_label(column))
+    figure.colorbar(image, label=shown.title)
     return figure
 
 
@@ -197,7 +175,7 @@ def _write_numbers(plot: Axes, grid: Sequence[Sequence[float]], top: float) -> N
 
 def _frame_best(plot: Axes, grid: Sequence[Sequence[float]]) -> None:
     _, x, y = max((value, x, y) for y, line in enumerate(grid) for x, value in enumerate(line) if value == value)
-    plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=_MARK, linewidth=2, clip_on=False))
+    plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=2, clip_on=False))
 
 
 def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
@@ -212,7 +190,7 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
     for plot in plots[len(varied) :]:
         plot.remove()
     for plot in plots[: len(varied) : columns]:
-        plot.set_ylabel(column_label("tflops"))
+        plot.set_ylabel(COLUMNS["tflops"].title)
     figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     figure.legend(handles=plots[0].get_lines(), loc="outside lower center", ncols=2)
     return figure
@@ -221,8 +199,8 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
 def _panel(plot: Axes, rows: Sequence[Row], axis: str) -> None:
     scale = scale_of(axis, [row[axis] for row in rows])
     x, y = [scale.places[row[axis]] for row in rows], [row["tflops"] for row in rows]
-    plot.plot(x, y, ls="", marker="o", markersize=2.5, color="#9a9a9a", label="a point")
+    plot.plot(x, y, ls="", marker="o", markersize=2.5, color=GREY, label="a point")
     best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
-    plot.plot([*best], [*best.values()], color=_TONES[0], marker="D", markersize=3.5, label="the best at each value")
+    plot.plot([*best], [*best.values()], color=MAIN, marker="D", markersize=3.5, label="the best at each value")
     _lay_out(plot, scale, ticks=7)
     plot.set_ylim(bottom=0)

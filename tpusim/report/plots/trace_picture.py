@@ -13,18 +13,20 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from tpusim.machines.tpu.observation.lane_trace import MEANINGS, MOVING, UNUSED, WORKING, Cycle
-from tpusim.report.plots.figure import DOTS_PER_INCH, STYLE, figure_of, rendered
+from tpusim.report.plots.figure import DOTS_PER_INCH, STYLE, figure_of, plain, rendered
+from tpusim.report.style import MAIN, MARK
 from tpusim.report.trace.size import DOTS_PER_LANE, MOST_INCHES
+from tpusim.result.vocabulary.states import CLIENTS
 
 COLORS = {
     ".": "#ffffff",
     UNUSED: "#e8e8e8",
-    "f": "#d9d26f",
+    "f": CLIENTS["dma"].look.light,
     "s": "#c49a6c",
-    "k": "#8fb8d9",
-    "P": "#d55e00",
-    "W": "#4f6d8f",
-    "R": "#0b3c5d",
+    "k": CLIENTS["weight"].look.light,
+    "P": CLIENTS["psum"].look.light,
+    "W": CLIENTS["result"].look.light,
+    "R": CLIENTS["ifmap"].look.light,
 }
 """By letter; ordered in grey, lightest first but for P, which stands out."""
 _PORTS_INCHES, _REST_INCHES = 1.3, 3.1
@@ -42,7 +44,7 @@ def draw(cycles: Sequence[Cycle], title: str) -> Figure:
     wide = max(6.5, min(12.0, 4.0 + 0.08 * len(cycles)))
     figure = figure_of(wide, tall + _REST_INCHES)
     ports, array = figure.subplots(2, 1, sharex=True, height_ratios=(tall, _PORTS_INCHES))
-    ports.set_title(title.replace("$", r"\$"))
+    ports.set_title(plain(title))
     _draw_ports(ports, cycles)
     _draw_array(array, cycles)
     seen = {letter for cycle in cycles for letter in cycle.ports}
@@ -79,10 +81,11 @@ def _draw_ports(axes: Axes, cycles: Sequence[Cycle]) -> None:
 
 def _draw_array(axes: Axes, cycles: Sequence[Cycle]) -> None:
     edges = [cycle.number - 0.5 for cycle in cycles] + [cycles[-1].number + 0.5]
-    axes.stairs([c.working for c in cycles], edges, baseline=None, color="#0b3c5d", lw=1.5, label=fill(WORKING, 40))
-    axes.stairs(
-        [c.moving for c in cycles], edges, baseline=None, color="#d55e00", lw=1.5, ls="--", label=fill(MOVING, 40)
-    )
+    for values, label, tone, look in (
+        ([cycle.working for cycle in cycles], WORKING, MAIN, "-"),
+        ([cycle.moving for cycle in cycles], MOVING, MARK, "--"),
+    ):
+        axes.stairs(values, edges, baseline=None, color=tone, lw=1.5, ls=look, label=fill(label, 40))
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("cycle")

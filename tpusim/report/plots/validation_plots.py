@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tpusim.report.plots.figure import Picture, figure_of
+from tpusim.report.style import MAIN, SERIES
 from tpusim.study.validation.compare import Comparison
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_TONES = ("#0b3c5d", "#d55e00", "#56b4e9", "#7a7a7a", "#c49a6c", "#000000", "#b3a100")
 _WIDEST = 0.3
 
 
@@ -41,7 +40,7 @@ def draw(comparisons: Sequence[Comparison]) -> Figure:
 
 def _draw_parity(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     unit, status = comparisons[0].numbers.unit, comparisons[0].numbers.status
-    for comparison, marker, tone in zip(comparisons, _MARKERS, _TONES, strict=False):
+    for comparison, (tone, marker) in zip(comparisons, SERIES, strict=False):
         theirs, ours = [row.theirs for row in comparison.rows], [row.ours for row in comparison.rows]
         axes.scatter(theirs, ours, 14, marker=marker, facecolors="none", edgecolors=tone, linewidths=0.8,
                      label=comparison.numbers.name)  # fmt: skip
@@ -60,7 +59,7 @@ def _draw_errors(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     width = bins[1] - bins[0]
     for label, errors, style in (
         ("roofline", [row.roofline_error for row in rows], {"color": "#c9c9c9"}),
-        ("tpusim", [row.error for row in rows], {"facecolor": "none", "edgecolor": "#0b3c5d", "linewidth": 1.2}),
+        ("tpusim", [row.error for row in rows], {"facecolor": "none", "edgecolor": MAIN, "linewidth": 1.2}),
     ):
         held = [100 * max(bins[0] + width / 2, min(bins[-1] - width / 2, error)) for error in errors]
         axes.hist(held, [100 * edge for edge in bins], label=label, **style)

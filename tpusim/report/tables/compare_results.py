@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
 from typing import Any
 
 from tpusim.result.records import LayerResult, Result
+from tpusim.result.vocabulary.fields import by_path
 
 _ASKED = ("workload", "batch", "lowering", "engine", "seed", "tpusim")
 
@@ -79,7 +80,7 @@ class Compared:
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """Every layer of either, in the order of the network; those that are only after come last."""
-        before, after = (dict(_named(result.layers)) for result in (self.before, self.after))
+        before, after = (dict(_by_name(result.layers)) for result in (self.before, self.after))
         names = [*before, *(name for name in after if name not in before)]
         return tuple(Row(name[0], before.get(name), after.get(name)) for name in names)
 
@@ -100,7 +101,7 @@ class Compared:
 
     @property
     def geometric_mean(self) -> float | None:
-        """Of the cycle ratios (by the MAC) of the layers in both, each weighing the same; None when there are none."""
+        """The mean of the cycle ratios (by the MAC) of the layers in both; None when there are none."""
         logs = [log(ratio) for row in self.common if (ratio := row.mac_ratio or 0) > 0]
         return exp(sum(logs) / len(logs)) if logs else None
 
@@ -113,8 +114,8 @@ ORDERS: dict[str, Callable[[Row], float]] = {
 """What rows are sorted by; equal ones stay in the order of the network."""
 
 
-def _named(layers: Iterable[LayerResult]) -> Iterator[tuple[tuple[str, int], LayerResult]]:
-    """A second layer of one name is told from the first."""
+def _by_name(layers: Iterable[LayerResult]) -> Iterator[tuple[tuple[str, int], LayerResult]]:
+    """Layers with their names, numbered so that a second of one name is not taken for the first."""
     seen: Counter[str] = Counter()
     for layer in layers:
         yield (layer.name, seen[layer.name]), layer
@@ -124,12 +125,4 @@ def _named(layers: Iterable[LayerResult]) -> Iterator[tuple[tuple[str, int], Lay
 def _inputs(result: Result) -> dict[str, Any]:
     asked = {name: getattr(result, name) for name in _ASKED}
     fields = {key: value for key, value in result.hardware.items() if key != "name"}
-    return {**asked, "hardware": result.hardware.get("name"), **dict(_flat(fields, ""))}
-
-
-def _flat(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
+    return {**asked, "hardware": result.hardware.get("name"), **dict(by_path(fields))}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from textwrap import fill
 from typing import Any
 
-from rich.cells import cell_len
 from rich.table import Table
 
 from tpusim.base.version import __version__
 from tpusim.report.tables.compare_results import ORDERS, Compared, Row
-from tpusim.report.tables.run import first_wrong, heading, percent, scale, shortened, table, three_digits, verdict
-from tpusim.result.records import LayerResult, Result, Total
+from tpusim.report.tables.layout import Column, fitted, table
+from tpusim.report.tables.run import first_wrong, heading, verdict
+from tpusim.report.text import percent, scale, shortened, three_digits
+from tpusim.result.records import LayerResult, Total
+from tpusim.result.vocabulary.figures import TIMES
 
 LEGEND = """\
 B/A: cycles of B over those of A; below 1, B takes fewer. MAC: the same by the
@@ -23,16 +25,6 @@ utilisation. change: cycles of B less those of A; of A: that in percent of all
 of A's cycles."""
 
 _WIDTH = 79
-_TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
-
-
-@dataclass(frozen=True)
-class _Column:
-    """Where there is no room, the column of the highest `rank` goes first; 0 stays."""
-
-    header: str
-    cell: Callable[[Row], str]
-    rank: int = 0
 
 
 def headings(compared: Compared, names: Sequence[str], width: int = _WIDTH) -> str:
@@ -51,11 +43,7 @@ def changes_table(compared: Compared) -> Table:
 def layers_table(compared: Compared, order: str, width: int | None = None) -> Table:
     """One row a layer, in as many columns as `width` characters hold (None: all). Equal ones only in network order."""
     rows = [row for row in sorted(compared.rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
-    columns = _columns(compared, max(12, width // 4) if width else None)
-    while width and _width(columns, rows) > width and any(column.rank for column in columns):
-        columns.remove(max(columns, key=lambda column: column.rank))
-    heads = [(column.header, "left" if column.header == "layer" else "right") for column in columns]
-    return table(heads, [[column.cell(row) for column in columns] for row in rows])
+    return fitted(_columns(compared, max(12, width // 4) if width else None), rows, width)
 
 
 def unchanged(compared: Compared) -> str:
@@ -71,14 +59,17 @@ def unchanged(compared: Compared) -> str:
 def totals(compared: Compared, width: int = _WIDTH) -> str:
     """All layers together, and the mean over layers."""
     before, after = compared.before.total, compared.after.total
-    unit, size = scale((before.time_us, after.time_us), _TIMES)
+    unit, size = scale((before.time_us, after.time_us), TIMES)
     lines = [
         f"Total: {before.cycles:,} -> {after.cycles:,} cycles ({_times(after.cycles, before.cycles)}); "
         f"{three_digits(before.time_us / size)} -> {three_digits(after.time_us / size)} {unit} "
         f"({_times(after.time_us, before.time_us)}); PE utilisation {percent(before.pe_utilization)} -> "
         f"{percent(after.pe_utilization)} %",
     ]
-    lines += [*_per_image(compared), *_common(compared), *_mean(compared)]
+    lines += [*_per_image(compared), *_common(compared)]
+    if (mean := compared.geometric_mean) is not None:
+        by_mac = "" if compared.same_work else ", by the MAC"
+        lines.append(f"Geometric mean over layers, each weighing the same{by_mac}: {_times(mean)}")
     return "\n".join(fill(line, width, subsequent_indent="  ") for line in lines)
 
 
@@ -94,46 +85,38 @@ def verdicts(compared: Compared, width: int = _WIDTH) -> str:
 
 def to_json(compared: Compared) -> str:
     """Everything, for other tools; null where a layer is in one result only."""
-    return json.dumps(
-        {
-            "tpusim": __version__,
-            "changes": [asdict(change) for change in compared.changes],
-            "total": {
-                "cycles": _sides(compared.before.total, compared.after.total, "cycles"),
-                "time_us": _sides(compared.before.total, compared.after.total, "time_us"),
-                "pe_utilization": _sides(compared.before.total, compared.after.total, "pe_utilization"),
-                "ratio": compared.after.total.cycles / compared.before.total.cycles,
-                "geometric_mean": compared.geometric_mean,
-            },
-            "layers": [_layer(row) for row in compared.rows],
-            "outputs": [_checked(result) for result in (compared.before, compared.after)],
+    before, after = compared.before.total, compared.after.total
+    data = {
+        "tpusim": __version__,
+        "changes": [asdict(change) for change in compared.changes],
+        "total": {
+            **{name: _sides(before, after, name) for name in ("cycles", "time_us", "pe_utilization")},
+            "ratio": after.cycles / before.cycles,
+            "geometric_mean": compared.geometric_mean,
         },
-        indent=2,
-    )
+        "layers": [_layer(row) for row in compared.rows],
+        "outputs": [_outputs(result.total) for result in (compared.before, compared.after)],
+    }
+    return json.dumps(data, indent=2)
 
 
-def _columns(compared: Compared, name_width: int | None) -> list[_Column]:
+def _columns(compared: Compared, name_width: int | None) -> list[Column[Row]]:
     all_of_a = compared.before.total.cycles
-    columns = [
-        _Column("layer", lambda row: shortened(row.name, name_width)),
-        _Column("A\ncycles", lambda row: _cell(row.before, lambda layer: f"{layer.cycles:,}")),
-        _Column("B\ncycles", lambda row: _cell(row.after, lambda layer: f"{layer.cycles:,}")),
-        _Column("\nB/A", lambda row: _one_sided(row) or _ratio(row.ratio)),
-        _Column("A\nPE %", lambda row: _cell(row.before, lambda layer: percent(layer.pe_utilization)), 3),
-        _Column("B\nPE %", lambda row: _cell(row.after, lambda layer: percent(layer.pe_utilization)), 3),
-        _Column("\nchange", lambda row: f"{row.difference:+,}", 2),
-        _Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4),
+    columns: list[Column[Row]] = [
+        Column("layer", lambda row: shortened(row.name, name_width), justify="left"),
+        Column("A\ncycles", lambda row: _cell(row.before, lambda layer: f"{layer.cycles:,}")),
+        Column("B\ncycles", lambda row: _cell(row.after, lambda layer: f"{layer.cycles:,}")),
+        Column("\nB/A", lambda row: _one_sided(row) or _ratio(row.ratio)),
+        Column("A\nPE %", lambda row: _cell(row.before, lambda layer: percent(layer.pe_utilization)), 3),
+        Column("B\nPE %", lambda row: _cell(row.after, lambda layer: percent(layer.pe_utilization)), 3),
+        Column("\nchange", lambda row: f"{row.difference:+,}", 2),
+        Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4),
     ]
     if not compared.same_work:
-        columns.insert(4, _Column("MAC\nB/A", lambda row: _ratio(row.mac_ratio), 1))
+        columns.insert(4, Column("MAC\nB/A", lambda row: _ratio(row.mac_ratio), 1))
     if not compared.same_clock:
-        columns.insert(4, _Column("time\nB/A", lambda row: _ratio(row.time_ratio), 1))
+        columns.insert(4, Column("time\nB/A", lambda row: _ratio(row.time_ratio), 1))
     return columns
-
-
-def _width(columns: Sequence[_Column], rows: Sequence[Row]) -> int:
-    texts = ([*column.header.split("\n"), *map(column.cell, rows)] for column in columns)
-    return sum(max(map(cell_len, text)) for text in texts) + len(columns) - 1
 
 
 def _cell(layer: LayerResult | None, text: Callable[[LayerResult], str]) -> str:
@@ -162,7 +145,7 @@ def _per_image(compared: Compared) -> list[str]:
     if before.batch == after.batch or min(before.batch, after.batch) < 1 or len(compared.common) < len(compared.rows):
         return []
     times = [result.total.time_us / result.batch for result in (before, after)]
-    unit, size = scale(times, _TIMES)
+    unit, size = scale(times, TIMES)
     a, b = (three_digits(time / size) for time in times)
     return [f"Per image: {a} -> {b} {unit} ({_times(times[1], times[0])})"]
 
@@ -179,12 +162,6 @@ def _common(compared: Compared) -> list[str]:
     return [f"The {len(rows)} layers in both: {before:,} -> {after:,} cycles ({_times(after, before)})"]
 
 
-def _mean(compared: Compared) -> list[str]:
-    mean = compared.geometric_mean
-    by_mac = "" if compared.same_work else ", by the MAC"
-    return [] if mean is None else [f"Geometric mean over layers, each weighing the same{by_mac}: {_times(mean)}"]
-
-
 def _sides(before: LayerResult | Total | None, after: LayerResult | Total | None, name: str) -> list[Any]:
     return [getattr(side, name) if side else None for side in (before, after)]
 
@@ -195,6 +172,5 @@ def _layer(row: Row) -> dict[str, Any]:
     return {"name": row.name, **sides, "ratio": row.ratio, "mac_ratio": row.mac_ratio}
 
 
-def _checked(result: Result) -> dict[str, int]:
-    total = result.total
+def _outputs(total: Total) -> dict[str, int]:
     return {"outputs": total.outputs, "checked": total.outputs_checked, "mismatched": total.outputs_mismatched}

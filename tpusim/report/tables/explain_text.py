@@ -9,7 +9,10 @@ from textwrap import fill
 
 from rich.table import Table
 
-from tpusim.report.tables.run import percent, quantity, scale, table, three_digits
+from tpusim.report.tables.layout import table
+from tpusim.report.text import percent, quantity, scale, three_digits
+from tpusim.result.vocabulary.figures import BYTES, TIMES
+from tpusim.result.vocabulary.states import PHASES, STATES
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
 
 NO_GAIN = 0.005
@@ -17,55 +20,17 @@ NO_GAIN = 0.005
 
 NARROW = 72
 
+
 WIDTH = 79
 """Characters of a line of words."""
 
-LIMITS = {
-    "array": "the array",
-    "mapping": "the mapping",
-    "ports": "the ports of the vector memories",
-    "hbm": "HBM bandwidth",
-    "latency": "HBM latency",
-    "weights": "loading weights",
-    "memory": "the size of the vector memories",
-    "vector_unit": "the vector unit",
-    "sequencer": "the sequencer",
-    "input": "too little input",
-}
-"""What can bound a layer, in words."""
-
-STATES = {
-    "busy": "busy",
-    "starved": "waiting for data from HBM",
-    "blocked": "waiting for the output side",
-    "waiting_weights": "waiting for weights",
-    "port_stall": "held up by the port",
-    "idle": "idle after the last pass",
-}
-"""What the array does with its cycles."""
-
-PHASES = {
-    "busy": "busy",
-    "first_fill": "waiting for the first data",
-    "starved": "waiting for data from HBM",
-    "blocked": "waiting for the output side",
-    "waiting_weights": "waiting for weights",
-    "port_stall": "held up by the port",
-    "drain": "draining after the last pass",
-    "spill": "last results going to HBM",
-    "skew": "last lane behind the first",
-}
-"""The same, the beginning and the end told apart."""
-
-_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
-_TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
 _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
 
 
 def heading(found: Bottleneck, workload: str) -> str:
     """Which layer, on what, and how long it takes."""
     layer, case = found.layer, found.case
-    unit, size = scale([layer.time_us], _TIMES)
+    unit, size = scale([layer.time_us], TIMES)
     s = "" if layer.ideal_cycles == 1 else "s"
     return "\n".join(
         (
@@ -81,8 +46,8 @@ def verdict(found: Bottleneck, width: int = WIDTH) -> str:
     if found.most is None:
         least = f"{100 * (LEAST_GAIN - 1):.0f} %"
         return fill(f"No single thing bounds this layer: nothing that was tried makes it {least} faster.", width)
-    limit = found.most.relaxation.limit
-    bound = f"Bound by {LIMITS[limit]}: {_FINDINGS[limit](found)}"
+    limit, finding = LIMITS[found.most.relaxation.limit]
+    bound = f"Bound by {limit}: {finding(found)}"
     return "\n".join(fill(text, width) for text in (bound, _best(found.most, found), _cross_check(found)))
 
 
@@ -98,7 +63,7 @@ def _best(most: Gain, found: Bottleneck) -> str:
 
 def _cross_check(found: Bottleneck) -> str:
     share = found.layer.units["systolic_array"][found.main_state] / found.layer.cycles
-    state = f"{STATES[found.main_state]} in {percent(share)} % of its cycles"
+    state = f"{STATES[found.main_state].doing} in {percent(share)} % of its cycles"
     if found.agrees:
         return f"The array's own account agrees: it is {state}."
     return (
@@ -211,7 +176,7 @@ def _ports(found: Bottleneck) -> str:
 
 def _hbm(found: Bottleneck) -> str:
     layer = found.layer
-    moved = quantity(layer.hbm_read_bytes + layer.hbm_write_bytes, _BYTES)
+    moved = quantity(layer.hbm_read_bytes + layer.hbm_write_bytes, BYTES)
     return f"moving {moved} keeps the bus busy in {percent(layer.units['hbm']['busy'] / layer.cycles)} % of the cycles."
 
 
@@ -257,15 +222,16 @@ def _input(found: Bottleneck) -> str:
     )
 
 
-_FINDINGS: dict[str, Callable[[Bottleneck], str]] = {
-    "array": _array,
-    "mapping": _mapping,
-    "ports": _ports,
-    "hbm": _hbm,
-    "latency": _latency,
-    "weights": _weights,
-    "memory": _memory,
-    "vector_unit": _vector_unit,
-    "sequencer": _sequencer,
-    "input": _input,
+LIMITS: dict[str, tuple[str, Callable[[Bottleneck], str]]] = {
+    "array": ("the array", _array),
+    "mapping": ("the mapping", _mapping),
+    "ports": ("the ports of the vector memories", _ports),
+    "hbm": ("HBM bandwidth", _hbm),
+    "latency": ("HBM latency", _latency),
+    "weights": ("loading weights", _weights),
+    "memory": ("the size of the vector memories", _memory),
+    "vector_unit": ("the vector unit", _vector_unit),
+    "sequencer": ("the sequencer", _sequencer),
+    "input": ("too little input", _input),
 }
+"""What can bound a layer, in words, and what is found then."""

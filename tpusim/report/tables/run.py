@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
 
-from rich.box import Box
-from rich.cells import cell_len
 from rich.table import Table
-from rich.text import Text
 
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.workload import Workload
-from tpusim.result.records import LayerResult, Result, Total
+from tpusim.report.tables.layout import Column, fitted, table
+from tpusim.report.text import percent, quantity, scale, shortened, shown
+from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, TIMES, Figure, value_of
+from tpusim.result.vocabulary.states import STATES
 
-STALL_NAMES = {"starved": "starved", "blocked": "blocked", "waiting_weights": "weights", "port_stall": "port"}
-"""The short name of each stall cause."""
-
-LEGEND = """\
-pass: passes through the array. T: taps stacked in a pass (multi-tile). PE: MACs / (PEs x cycles). map: PEs
-that hold a weight, mean over passes. starv, block, wait, port: stalls of the array, for HBM data late, output
-side not ready, weights not loaded, SRAM port full. read, write: HBM. idle: ports without an access."""
-
-TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
-BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
-MEMORY = (("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
-COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-
-# One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
-_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+_STALLS = [STATES[cause] for cause in STALL_CAUSES]
+_TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of the layer table; where there is no room, that of the highest `rank` goes first."""
-
-    header: str
-    cell: Callable[[LayerResult], str]
-    rank: int = 0
-    justify: str = "right"
+LEGEND = fill(" ".join(f"{each.head}: {each.meaning}." for each in LAYER.values() if each.head and each.meaning), 112)
 
 
 def layer_table(layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None) -> Table:
@@ -48,40 +29,35 @@ def layer_table(layers: Sequence[LayerResult], shapes: Mapping[str, str], width:
     `shapes` maps the name of a layer to its shape in short.
     """
     columns = layer_columns(layers, shapes, max(12, width // 5) if width else None)
-    while width and _width(columns, layers) > width and any(column.rank for column in columns):
-        columns.remove(max(columns, key=lambda column: column.rank))
-    rows = [[column.cell(layer) for column in columns] for layer in layers]
-    styles = ["red" if layer.outputs_mismatched else "" for layer in layers]
-    return table([(column.header, column.justify) for column in columns], rows, styles)
+    return fitted(columns, layers, width, ["red" if layer.outputs_mismatched else "" for layer in layers])
 
 
 def layer_columns(
     layers: Sequence[LayerResult], shapes: Mapping[str, str], name_width: int | None = None
-) -> list[Column]:
+) -> list[Column[LayerResult]]:
     """Every column of the layer table. One unit per column, so that the eye can compare."""
-    time, time_in = scale((layer.time_us for layer in layers), TIMES)
-    data, data_in = scale((max(layer.hbm_read_bytes, layer.hbm_write_bytes) for layer in layers), BYTES)
 
-    def stall(header: str, cause: str) -> Column:
-        return Column(header, lambda layer: percent(layer.stall_cycles[cause] / layer.cycles), 2)
+    def column(figure: Figure, rank: int = 0, alike: Sequence[str] = ()) -> Column[LayerResult]:
+        unit, size = scale((value_of(layer, key) for layer in layers for key in alike or (figure.key,)), figure.units)
+        head = f"{figure.head}\n{unit}" if unit else figure.head
+        return Column(head, lambda layer: shown(figure, value_of(layer, figure.key), size), rank)
+
+    def stall(cause: str) -> Column[LayerResult]:
+        return Column(f"{STATES[cause].head}\n%", lambda layer: percent(layer.stall_cycles[cause] / layer.cycles), 2)
 
     return [
         Column("layer", lambda layer: shortened(layer.name, name_width), justify="left"),
         Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, justify="left"),
-        Column("pass", lambda layer: f"{layer.passes}", 5),
-        Column("T", lambda layer: f"{layer.multi_tile}", 6),
-        Column("cycles", lambda layer: f"{layer.cycles:,}"),
-        Column(f"time\n{time}", lambda layer: three_digits(layer.time_us / time_in), 3),
-        Column("PE\n%", lambda layer: percent(layer.pe_utilization)),
-        Column("map\n%", lambda layer: percent(layer.mapping_efficiency), 4),
-        Column("TF/s", lambda layer: three_digits(layer.tflops), 10),
-        stall("starv\n%", "starved"),
-        stall("block\n%", "blocked"),
-        stall("wait\n%", "waiting_weights"),
-        stall("port\n%", "port_stall"),
-        Column(f"read\n{data}", lambda layer: three_digits(layer.hbm_read_bytes / data_in), 8),
-        Column(f"write\n{data}", lambda layer: three_digits(layer.hbm_write_bytes / data_in), 8),
-        Column("idle\n%", lambda layer: percent(layer.vector_memory.port_idle_ratio), 9),
+        column(LAYER["passes"], 5),
+        column(LAYER["multi_tile"], 6),
+        column(LAYER["cycles"]),
+        column(LAYER["time_us"], 3),
+        column(LAYER["pe_utilization"]),
+        column(LAYER["mapping_efficiency"], 4),
+        column(LAYER["tflops"], 10),
+        *map(stall, STALL_CAUSES),
+        *(column(LAYER[key], 8, _TRAFFIC) for key in _TRAFFIC),
+        column(LAYER["port_idle_ratio"], 9),
         Column("out", outcome, 1),
     ]
 
@@ -98,8 +74,7 @@ def heading(result: Result) -> str:
 def totals(total: Total) -> str:
     """The totals in sentences, every number with its unit."""
     cycles, memory = total.cycles, total.vector_memory
-    shares = {name: percent(total.stall_cycles[cause] / cycles) for cause, name in STALL_NAMES.items()}
-    stalls = ", ".join(f"{name} {share} %" for name, share in shares.items())
+    stalls = ", ".join(f"{state.short} {percent(total.stall_cycles[state.key] / cycles)} %" for state in _STALLS)
     return "\n".join(
         (
             f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at "
@@ -182,63 +157,3 @@ def outcome(layer: LayerResult) -> str:
     if layer.outputs_checked == 0:
         return "-"
     return f"{layer.outputs_mismatched} wrong" if layer.outputs_mismatched else "ok"
-
-
-def shortened(name: str, width: int | None) -> str:
-    """`name` cut at the left, as the end of a layer's name is what tells it from its neighbours."""
-    if width is None or cell_len(name) <= width:
-        return name
-    while cell_len(name) >= width:
-        name = name[1:]
-    return f"…{name}"
-
-
-def percent(ratio: float) -> str:
-    """A ratio in percent, in at most four characters up to 100; "0" is exactly nothing."""
-    if ratio == 0 or ratio >= 0.9995:
-        return f"{100 * ratio:.0f}"
-    return f"{100 * ratio:.1f}"
-
-
-def three_digits(value: float) -> str:
-    """Three significant digits, never an exponent."""
-    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return "0" if value == 0 else f"{value:.{decimals}f}"
-
-
-def quantity(value: float, units: Sequence[tuple[str, float]]) -> str:
-    """`value` in the largest unit of which there is at least one: "17.64 ms"."""
-    unit, size = scale([value], units)
-    return f"{value:,.0f} {unit}" if size == 1 and value == int(value) else f"{value / size:,.2f} {unit}"
-
-
-def scale(values: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """The largest unit of which the greatest of `values` makes at least one."""
-    greatest = max(values, default=0.0)
-    return next(((unit, size) for unit, size in units if greatest >= size), units[-1])
-
-
-def _width(columns: Sequence[Column], layers: Sequence[LayerResult]) -> int:
-    texts = ([*column.header.split("\n"), *map(column.cell, layers)] for column in columns)
-    return sum(max(map(cell_len, text)) for text in texts) + len(columns) - 1
-
-
-def table(
-    columns: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], styles: Iterable[str] | None = None
-) -> Table:
-    """A table of (header, right | left | fold) columns in the house style."""
-    made = Table(box=_RULE, padding=0, show_edge=False, header_style="bold")
-    for header, justify in columns:
-        fold = justify == "fold"
-        made.add_column(
-            Text(header),
-            justify="right" if justify == "right" else "left",
-            vertical="bottom",
-            no_wrap=not fold,
-            overflow="fold" if fold else "ellipsis",
-        )
-    rows = list(rows)
-    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
-        # Text, not str: a layer may be called "[red]".
-        made.add_row(*map(Text, row), style=style)
-    return made

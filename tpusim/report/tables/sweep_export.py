@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tpusim.study.sweep.column import COSTS
-from tpusim.study.sweep.store import FIGURES
+from tpusim.result.vocabulary.figures import COSTS, FIGURES, Figure
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, type]
@@ -19,17 +18,17 @@ _ROWS_AT_ONCE = 20_000
 
 
 def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
-    """Of a point: its axes, the workload, the figures, why it could not be simulated, and what its machine is made of.
+    """A point's: its axes, the workload, the figures, why it could not be simulated, and what its machine is made of.
 
     With `front`, also whether it is on the Pareto front.
     """
-    ends: Columns = {"error": str, **dict.fromkeys(COSTS, int), **({"pareto": bool} if front else {})}
-    return {**_axes(axes), "workload": str, "batch": int, **FIGURES, **ends}
+    ends = {"error": str, **_kinds(COSTS), **({"pareto": bool} if front else {})}
+    return {**_axes(axes), "workload": str, "batch": int, **_kinds(FIGURES), **ends}
 
 
 def layer_columns(axes: Mapping[str, Sequence[object]]) -> Columns:
-    """Of a layer: the axes of its point, where it stands in the network, and the figures."""
-    return {**_axes(axes), "workload": str, "batch": int, "position": int, "name": str, "op": str, **FIGURES}
+    """A layer's: the axes of its point, where it stands in the network, and the figures."""
+    return {**_axes(axes), "workload": str, "batch": int, "position": int, "name": str, "op": str, **_kinds(FIGURES)}
 
 
 def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
@@ -49,7 +48,7 @@ def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
     with ParquetWriter(file, schema) as writer:
         for part in _parts(rows):
-            data = [[_typed(row[name], kind) for row in part] for name, kind in columns.items()]
+            data = [[None if row[name] is None else kind(row[name]) for row in part] for name, kind in columns.items()]
             writer.write_table(pyarrow.table(data, schema=schema))
 
 
@@ -57,14 +56,14 @@ def _axes(axes: Mapping[str, Sequence[object]]) -> Columns:
     return {axis: _kind(values) for axis, values in axes.items()}
 
 
+def _kinds(figures: Mapping[str, Figure]) -> Columns:
+    return {key: figure.kind for key, figure in figures.items()}
+
+
 def _kind(values: Sequence[object]) -> type:
     """The narrowest that holds them all: quantities such as "700 GB/s" are text, and so is [1, 2, auto]."""
     kinds = {type(value) for value in values}
     return kinds.pop() if len(kinds) == 1 else float if kinds <= {int, float} else str
-
-
-def _typed(value: object, kind: type) -> object:
-    return None if value is None else kind(value)
 
 
 def _parts(rows: Iterable[Row]) -> Iterator[list[Row]]:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
-from tpusim.report.tables.run import percent, table, three_digits
-from tpusim.study.sweep.column import COSTS, Goal
+from tpusim.report.tables.layout import Column, fitted
+from tpusim.report.text import shown
+from tpusim.result.vocabulary.figures import COLUMNS, COSTS
+from tpusim.study.sweep.column import Goal
 
 Row = Mapping[str, Any]
 
-_FIGURES = ("cycles", "time\nms", "TF/s", "PE\n%", "map\n%", "idle\n%")
-_COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "pes": ("PEs", lambda value: f"{value:,.0f}"),
-    "lanes": ("lanes", lambda value: f"{value:,.0f}"),
-    "sram_bytes": ("SRAM\nMiB", lambda value: three_digits(value / 2**20)),
-    "hbm_bytes_per_s": ("HBM\nGB/s", lambda value: three_digits(value / 1e9)),
-}
+_SHOWN = ("cycles", "time_us", "tflops", "pe_utilization", "mapping_efficiency", "port_idle_ratio")
 
 
 def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), most: int = 10) -> list[Table | str]:
@@ -36,10 +32,13 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
         taken[row["workload"]] += 1
         if taken[row["workload"]] <= each:
             chosen.append(row)
-    extra = [goal.column for goal in goals if goal.column in COSTS]
-    heads = [("", "left"), ("workload", "left"), *((_broken(axis), "right") for axis in axes)]
-    heads += [(name, "right") for name in (*(_COSTS[name][0] for name in extra), *_FIGURES)]
-    return [table(heads, [_cells(row, axes, extra) for row in chosen]), *_meaning(rows, goals)]
+    columns: list[Column[Row]] = [
+        Column("", lambda row: "*" if row.get("pareto") else "", justify="left"),
+        Column("workload", lambda row: row["workload"], justify="left"),
+        *map(_axis_column, axes),
+        *(_figure_column(key) for key in (*(goal.column for goal in goals if goal.column in COSTS), *_SHOWN)),
+    ]
+    return [fitted(columns, chosen), *_meaning(rows, goals)]
 
 
 def _rank(row: Row, goals: Sequence[Goal]) -> tuple[Any, ...]:
@@ -58,19 +57,12 @@ def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
     return [f"* on the Pareto front of {what}: {count} of {len(rows):,} points; no other point beats them in all."]
 
 
-def _broken(axis: str) -> str:
-    """A long path on several lines, so that the column is as wide as its values."""
-    return axis.replace(", ", ",\n").replace(".", ".\n")
+def _axis_column(axis: str) -> Column[Row]:
+    """A long path stands on several lines, so that the column is as wide as its values."""
+    return Column(axis.replace(", ", ",\n").replace(".", ".\n"), lambda row: str(row[axis]))
 
 
-def _cells(row: Row, axes: Sequence[str], extra: Sequence[str]) -> list[str]:
-    return [
-        "*" if row.get("pareto") else "",
-        row["workload"],
-        *(str(row[axis]) for axis in axes),
-        *(_COSTS[name][1](row[name]) for name in extra),
-        f"{row['cycles']:,.0f}",
-        three_digits(row["time_us"] / 1e3),
-        three_digits(row["tflops"]),
-        *(percent(row[name]) for name in ("pe_utilization", "mapping_efficiency", "port_idle_ratio")),
-    ]
+def _figure_column(key: str) -> Column[Row]:
+    figure = COLUMNS[key]
+    unit, size = figure.usual
+    return Column(f"{figure.head}\n{unit}" if unit else figure.head, lambda row: shown(figure, row[key], size))

@@ -10,13 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from tpusim.base.version import __version__
-from tpusim.report.tables.run import table
-from tpusim.study.validation.compare import Comparison
-
-_COLUMNS = (
-    "set", "status", "cases", "mean", "median", "90th", "worst", "where", "total", "fit", "rest", "roofline",
-)  # fmt: skip
-_FIRST_TO_GO = ("where", "90th", "median", "fit", "rest", "cases")
+from tpusim.report.tables.layout import Column, fitted
+from tpusim.study.validation.compare import Compared, Comparison
 
 LEGEND = """\
 Absolute errors relative to the reference, in percent; worst: with its sign, and where. total: error of the sum.
@@ -27,47 +22,25 @@ its own schedule, no chip ran; measured: somebody ran the chip."""
 
 def summary_table(comparisons: Sequence[Comparison], width: int | None = None) -> Table:
     """One row a set of numbers, in as many columns as `width` characters hold (None: all of them)."""
-    columns = list(_COLUMNS)
-    rows = [dict(zip(_COLUMNS, _summary(each), strict=True)) for each in comparisons]
-    for name in _FIRST_TO_GO:
-        if width is None or sum(max(len(c), *(len(row[c]) for row in rows)) + 1 for c in columns) <= width:
-            break
-        columns.remove(name)
-    left = {"set", "status", "where"}
-    heads = [(name, "left" if name in left else "right") for name in columns]
-    return table(heads, [[row[name] for name in columns] for row in rows])
+    return fitted(_SUMMARY, comparisons, width)
 
 
 def rows_table(comparison: Comparison) -> Table:
     """One row a case of one set."""
-    unit = comparison.numbers.unit
-    columns = ["case", f"tpusim\n{unit}", f"{comparison.numbers.status}\n{unit}", "error\n%", "roofline\nerror %"]
-    rows = [
-        [row.name, _figure(row.ours), _figure(row.theirs), _signed(row.error), _signed(row.roofline_error)]
-        for row in comparison.rows
+    numbers = comparison.numbers
+    columns: list[Column[Compared]] = [
+        Column("case", lambda row: row.name, justify="left"),
+        Column(f"tpusim\n{numbers.unit}", lambda row: _figure(row.ours)),
+        Column(f"{numbers.status}\n{numbers.unit}", lambda row: _figure(row.theirs)),
+        Column("error\n%", lambda row: _signed(row.error)),
+        Column("roofline\nerror %", lambda row: _signed(row.roofline_error)),
     ]
-    return table([(name, "left" if name == "case" else "right") for name in columns], rows)
+    return fitted(columns, comparison.rows)
 
 
 def to_json(comparisons: Sequence[Comparison]) -> str:
     """Every set with its figures and rows; errors as ratios."""
     return json.dumps({"tpusim": __version__, "sets": [_to_dict(each) for each in comparisons]}, indent=2)
-
-
-def _summary(comparison: Comparison) -> list[str]:
-    numbers, ours = comparison.numbers, comparison.ours
-    halves = [comparison.half(fitted) for fitted in (True, False)]
-    return [
-        numbers.name,
-        numbers.status,
-        f"{len(comparison.rows)}",
-        *(f"{100 * value:.2f}" for value in (ours.mean, ours.median, ours.p90)),
-        _signed(ours.worst),
-        ours.where,
-        _signed(comparison.total_error),
-        *("-" if half is None else f"{100 * half:.2f}" for half in halves),
-        f"{100 * comparison.roofline.mean:.1f}",
-    ]
 
 
 def _to_dict(comparison: Comparison) -> dict[str, Any]:
@@ -87,3 +60,23 @@ def _figure(value: float) -> str:
 
 def _signed(ratio: float) -> str:
     return f"{100 * ratio:+.1f}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * ratio:.2f}"
+
+
+_SUMMARY: tuple[Column[Comparison], ...] = (
+    Column("set", lambda each: each.numbers.name, justify="left"),
+    Column("status", lambda each: each.numbers.status, justify="left"),
+    Column("cases", lambda each: f"{len(each.rows)}", 1),
+    Column("mean", lambda each: _percent(each.ours.mean)),
+    Column("median", lambda each: _percent(each.ours.median), 4),
+    Column("90th", lambda each: _percent(each.ours.p90), 5),
+    Column("worst", lambda each: _signed(each.ours.worst)),
+    Column("where", lambda each: each.ours.where, 6, "left"),
+    Column("total", lambda each: _signed(each.total_error)),
+    Column("fit", lambda each: _percent(each.half(True)), 3),
+    Column("rest", lambda each: _percent(each.half(False)), 2),
+    Column("roofline", lambda each: f"{100 * each.roofline.mean:.1f}"),
+)

@@ -8,30 +8,10 @@ from dataclasses import dataclass
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.input.scalars import show
 from tpusim.machines.tpu.description import Hardware
-from tpusim.result.records import STALL_CAUSES
+from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
-
-COSTS = ("pes", "lanes", "sram_bytes", "hbm_bytes_per_s")
-"""What a machine is made of; known without a simulation."""
-
-DIRECTIONS: Mapping[str, str | None] = {
-    "time_us": MINIMIZE,
-    "cycles": MINIMIZE,
-    "tflops": MAXIMIZE,
-    "pe_utilization": MAXIMIZE,
-    "mapping_efficiency": MAXIMIZE,
-    "port_idle_ratio": None,
-    "hbm_read_bytes": MINIMIZE,
-    "hbm_write_bytes": MINIMIZE,
-    **{f"{cause}_cycles": MINIMIZE for cause in STALL_CAUSES},
-    **dict.fromkeys(("reads", "writes", "peak_bytes"), MINIMIZE),
-    "passes": MINIMIZE,
-    "ideal_cycles": MINIMIZE,
-    "macs": None,
-    **dict.fromkeys(COSTS, MINIMIZE),
-}
-"""The better direction of each column; None where it depends on the question."""
+_WORDS = {LESS: MINIMIZE, MORE: MAXIMIZE}
 
 
 @dataclass(frozen=True)
@@ -71,12 +51,12 @@ def goals_of(given: object, numeric_axes: Collection[str], least: int, most: int
 
 
 def _goal(column: str, direction: object, numeric_axes: Collection[str]) -> Goal:
-    known = (*DIRECTIONS, *numeric_axes)
+    known = (*COLUMNS, *numeric_axes)
     if column not in known:
         hint = did_you_mean(column, known) or ";"
         raise InputError(f"no column {show(column)}{hint} columns: {', '.join(known)}")
     if direction is None:
-        direction = DIRECTIONS.get(column)
+        direction = _WORDS.get(COLUMNS[column].better) if column in COLUMNS else None
         if direction is None:
             raise InputError(f"{column} is not better one way for everybody; write {{{column}: minimize}} or maximize")
     if direction not in (MINIMIZE, MAXIMIZE):

@@ -16,23 +16,15 @@ from typing import Any
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.workload import Workload
-from tpusim.result.records import STALL_CAUSES, LayerResult, Total, total_of
+from tpusim.result.records import LayerResult, Total, total_of
+from tpusim.result.vocabulary.figures import FIGURES, value_of
 
 FILE = "sweep.sqlite"
-
-_OWN: Mapping[str, type] = {
-    "macs": int, "passes": int, "cycles": int, "time_us": float, "ideal_cycles": int, "pe_utilization": float,
-    "mapping_efficiency": float, "tflops": float, "hbm_read_bytes": int, "hbm_write_bytes": int,
-}  # fmt: skip
-_STALLS: Mapping[str, type] = {f"{cause}_cycles": int for cause in STALL_CAUSES}
-_MEMORY: Mapping[str, type] = {"reads": int, "writes": int, "peak_bytes": int, "port_idle_ratio": float}
-FIGURES = {**_OWN, **_STALLS, **_MEMORY}
-"""Columns of a point's total and of each layer, and what they hold; the column `detail` holds the rest as JSON."""
 
 _APPLICATION = int.from_bytes(b"tpus")
 _VERSION = 2
 _SQL = {int: "INTEGER", float: "REAL"}
-_COLUMNS = ", ".join(f"{name} {_SQL[kind]}" for name, kind in FIGURES.items())
+_COLUMNS = ", ".join(f"{key} {_SQL[figure.kind]}" for key, figure in FIGURES.items())
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS points (
@@ -209,12 +201,9 @@ def _foreign(application: int) -> str:
 
 
 def _figures(of: LayerResult | Total) -> tuple[Any, ...]:
-    """FIGURES and the detail."""
-    own = (getattr(of, name) for name in _OWN)
-    stalls = (of.stall_cycles[cause] for cause in STALL_CAUSES)
-    memory = (getattr(of.vector_memory, name) for name in _MEMORY)
-    detail = {name: value for name, value in asdict(of).items() if name not in _OWN and name != "name"}
-    return (*own, *stalls, *memory, json.dumps(detail))
+    """FIGURES, and the rest as JSON."""
+    detail = {name: value for name, value in asdict(of).items() if name not in FIGURES and name != "name"}
+    return (*(value_of(of, key) for key in FIGURES), json.dumps(detail))
 
 
 def _marks(row: tuple[Any, ...]) -> str:

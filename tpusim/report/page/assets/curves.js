@@ -40,7 +40,7 @@ function valueAxis(values, bottom, top) {
   return [linear(0, high * 1.05 || 1, bottom, top), round, (value) => tickText(value, step)];
 }
 
-const scaled = (column, value) => (column.style === "percent" ? 100 * value : value / column.divide);
+const scaled = (column, value) => value / column.divide;
 
 function curves(width) {
   const column = figureOf(state.metric);

@@ -54,7 +54,7 @@ function heatCell({ item, tone, failed: lost }, x, y, wide, high) {
   }
   const value = shown(figureOf(state.metric), points[state.metric][item]);
   return svg("g", { "data-item": item, class: "mark" },
-    rectangle(x + 0.5, y + 0.5, wide - 1, high - 1, { class: "tone useful", "fill-opacity": (0.06 + 0.94 * tone).toFixed(3) }),
+    rectangle(x + 0.5, y + 0.5, wide - 1, high - 1, { fill: "var(--useful)", "fill-opacity": (0.06 + 0.94 * tone).toFixed(3) }),
     textWidth(value, FONT) < wide - 4
       ? text(x + wide / 2, y + high / 2 + 4, value, { ...middle, class: tone > 0.6 ? "on-dark" : null }) : [],
     rectangle(x + 0.5, y + 0.5, wide - 1, high - 1, { class: "hit" }));

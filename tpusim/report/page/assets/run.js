@@ -68,7 +68,7 @@ function statesTable() {
     html("thead", {}, html("tr", {}, ["part", "share", "cycles"].map((name, i) =>
       html("th", { scope: "col", class: i ? "number" : null }, name)))),
     html("tbody", {}, data.states.map((state, k) => html("tr", {},
-      html("th", { scope: "row" }, swatch(state.key), state.label, html("small", {}, state.explain)),
+      html("th", { scope: "row" }, swatch(state.key), state.label, html("small", {}, state.meaning)),
       html("td", { class: "number" }, `${percent(states[k] / cycles)} %`),
       html("td", { class: "number" }, whole(states[k])))))));
 }
@@ -119,7 +119,7 @@ function byLayer() {
       { below: legend(data.states.map((state) => [state.key, state.label])) }),
     figure("Vector memory over the run", "Allocated for each layer, for as long as it runs; not what is in use at a moment.",
       memory(),
-      { below: legend([["memory-all", "everything: ifmap, filters, results, double buffers"], ["psum", "ifmap alone"]]) }),
+      { below: legend([["memory", "everything: ifmap, filters, results, double buffers"], ["ifmap", "ifmap alone"]]) }),
     html("p", { class: "note" }, "Every figure of these charts is in the table of layers below."));
 }
 

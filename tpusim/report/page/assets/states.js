@@ -1,26 +1,14 @@
-// Fills that differ in tone and hatch, so that grey paper and every eye can tell them apart.
-
-const HATCHES = {
-  unused: "M0,3H6",
-  starved: "M-1,7L7,-1M-1,1L1,-1M5,7L7,5",
-  blocked: "M2,3a1,1 0 1,0 2,0a1,1 0 1,0 -2,0",
-  waiting_weights: "M-1,-1L7,7M-1,5L1,7M5,-1L7,1",
-  port_stall: "M0,0L6,6M0,6L6,0",
-  psum: "M-1,7L7,-1M-1,1L1,-1M5,7L7,5",
-  result: "M3,0V6",
-  weight: "M-1,-1L7,7M-1,5L1,7M5,-1L7,1",
-  dma: "M2,3a1,1 0 1,0 2,0a1,1 0 1,0 -2,0",
-};
+// Fills that differ in tone and hatch, so that grey paper and every eye can tell them apart. Both come with the data.
 
 // Patterns are found by id in the whole document: one hidden picture holds them all.
 function hatches() {
   return svg("svg", { width: 0, height: 0, class: "hatches", "aria-hidden": "true" }, svg("defs", {},
-    Object.entries(HATCHES).map(([key, d]) => svg("pattern", {
+    Object.entries(data.hatches).map(([key, [name, d]]) => svg("pattern", {
       id: `hatch-${key}`, width: 6, height: 6, patternUnits: "userSpaceOnUse",
-    }, rectangle(0, 0, 6, 6, { class: `tone ${key}` }), svg("path", { d, class: `hatch ${key}` })))));
+    }, rectangle(0, 0, 6, 6, { fill: `var(--${key})` }), svg("path", { d, class: `hatch ${name}` })))));
 }
 
-const fillOf = (key) => (key in HATCHES ? { fill: `url(#hatch-${key})` } : { class: `tone ${key}` });
+const fillOf = (key) => ({ fill: key in data.hatches ? `url(#hatch-${key})` : `var(--${key})` });
 
 const swatch = (key) => svg("svg", { width: 18, height: 12, class: "swatch", "aria-hidden": "true" },
   rectangle(0.5, 0.5, 17, 11, fillOf(key)), rectangle(0.5, 0.5, 17, 11, { class: "frame" }));

@@ -46,14 +46,11 @@ function timeAxis(width, bottom) {
     return text(width - RIGHT, bottom + 18, "layers in network order", { class: "axis-title", "text-anchor": "end" });
   }
   const all = data.total.time_us;
-  const column = unitFor(all);
+  const column = data.total.time;
   const { step, values } = ticks(0, all / column.divide, width / 110);
   const scale = linear(0, all / column.divide, LEFT, width - RIGHT);
   return xAxis(bottom, scale, values, (value) => tickText(value, step), `time (${column.unit})`, width - RIGHT);
 }
-
-const TIMES = [{ divide: 1e6, unit: "s" }, { divide: 1e3, unit: "ms" }, { divide: 1, unit: "us" }];
-const unitFor = (us) => TIMES.find(({ divide }) => us >= divide) ?? TIMES.at(-1);
 
 // A chart of `inner` pixels of height; bars(i, x, width, y) draws a layer, y(value) gives pixels.
 function stripChart({ inner, high, label, title, bars, over = () => [], named = true }) {
@@ -84,7 +81,7 @@ function utilisation() {
     bars: (i, x, w, y) => {
       const { pe_utilization: used, mapping_efficiency: mapped, wrong } = data.layers[i];
       return [
-        rectangle(x, y(used), w - gap(w), y(0) - y(used), { class: "tone useful" }),
+        rectangle(x, y(used), w - gap(w), y(0) - y(used), fillOf("useful")),
         line(x, y(mapped), x + w - gap(w), y(mapped), "mapped"),
         wrong ? shape("cross", x + w / 2, TOP - 6, 4, { class: "wrong-mark" }) : [],
       ];
@@ -131,8 +128,8 @@ function memory() {
     bars: (i, x, w, y) => {
       const { peak_bytes: all, ifmap_bytes: ifmap } = data.layers[i];
       return [
-        rectangle(x, y(all / MIB), w, y(0) - y(all / MIB), { class: "tone memory-all" }),
-        rectangle(x, y(ifmap / MIB), w, y(0) - y(ifmap / MIB), fillOf("psum")),
+        rectangle(x, y(all / MIB), w, y(0) - y(all / MIB), fillOf("memory")),
+        rectangle(x, y(ifmap / MIB), w, y(0) - y(ifmap / MIB), fillOf("ifmap")),
       ];
     },
     over: (places, y, width) => [

@@ -88,7 +88,7 @@ function refreshCharts() {
 }
 
 const sentences = html("ul", { class: "sentences" }, data.sentences.map((words) => html("li", {}, words)));
-page.append(hatches(), banner(data), section("In short", sentences));
+page.append(banner(data), section("In short", sentences));
 if (finished.length) {
   state.log = spread(chosen().map((i) => points[state.metric][i]));
   firstWishes();

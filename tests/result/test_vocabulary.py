@@ -1,0 +1,123 @@
+"""The vocabulary names all that results hold, and whoever shows it has its words from there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import combinations
+
+import pytest
+
+from tests import ROOT
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.machines.tpu.definition import frame
+from tpusim.machines.tpu.description import hardware_paths
+from tpusim.report.plots.trace_picture import COLORS
+from tpusim.report.style import HATCHES, hatches, tones
+from tpusim.result.records import STALL_CAUSES, LayerResult, Total, VectorMemoryUse
+from tpusim.result.vocabulary.fields import FIELDS, field_of
+from tpusim.result.vocabulary.figures import COLUMNS, FIGURES, LESS, MORE, Figure, value_of
+from tpusim.result.vocabulary.states import ARRAY, CLIENTS, PARTS, PHASES, STATES, UNITS, State
+from tpusim.study.explain.phases import Phases
+
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
+SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
+ASSETS = ROOT / "tpusim" / "report" / "page" / "assets"
+NO_FIGURES = {
+    "name", "op", "stall_cycles", "vector_memory", "units", "blocking", "first_mismatch", "outputs", "outputs_checked",
+    "outputs_mismatched", "wall_seconds", "ifmap_bytes", "multi_tile",
+}  # fmt: skip
+
+
+def test_every_state_and_client_that_a_run_reports_is_described() -> None:
+    total = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), check=False).total
+    assert {*total.units} == {*UNITS, "port"}
+    assert tuple(total.units["systolic_array"]) == tuple(state.key for state in ARRAY)
+    assert {*total.units["port"]} == {*CLIENTS} == {*frame.CLIENTS}
+    assert {state.key for state in PARTS} == {"useful", "unused", *STALL_CAUSES, "idle"}
+    assert {field.name for field in fields(Phases)} <= {*PHASES}
+
+
+def test_every_figure_of_a_result_is_described_and_read() -> None:
+    held = {field.name for record in (LayerResult, Total, VectorMemoryUse) for field in fields(record)}
+    assert held - NO_FIGURES == {*FIGURES} - {f"{cause}_cycles" for cause in STALL_CAUSES}
+    result = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), check=False)
+    for record in (result.total, *result.layers):
+        assert {key: type(value_of(record, key)) for key in FIGURES} == {
+            key: each.kind for key, each in FIGURES.items()
+        }
+        assert value_of(record, "starved_cycles") == record.stall_cycles["starved"]
+        assert value_of(record, "peak_bytes") == record.vector_memory.peak_bytes
+
+
+def test_every_field_that_can_be_set_has_a_name() -> None:
+    assert {*hardware_paths(), "batch"} - {"name"} == {*FIELDS}
+    assert [field_of("array.count").shown(number) for number in (1, 4)] == ["1 array", "4 arrays"]
+    assert field_of("layers.conv1.1.out_channels").title == "out channels of conv1.1"
+
+
+def test_a_figure_knows_its_units() -> None:
+    time, ratio, count = FIGURES["time_us"], FIGURES["pe_utilization"], FIGURES["cycles"]
+    assert (time.title, time.scaled(2500.0), time.style) == ("time (ms)", 2.5, "three")
+    assert (ratio.title, ratio.scaled(0.25), ratio.style) == ("PE utilisation (%)", 25, "percent")
+    assert (count.title, count.scaled(7), count.style) == ("cycles", 7, "count")
+    assert all(figure.usual[0] == figure.unit for figure in COLUMNS.values() if figure.unit)
+
+
+def grey(tone: str) -> float:
+    red, green, blue = (int(tone[at : at + 2], 16) for at in (1, 3, 5))
+    return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+
+
+@pytest.mark.parametrize("together", [ARRAY, PARTS, tuple(CLIENTS.values())], ids=["array", "parts", "clients"])
+def test_what_stands_together_is_told_apart_on_grey_paper(together: Sequence[State]) -> None:
+    for one, other in combinations((state.look for state in together), 2):
+        assert one.hatch != other.hatch or abs(grey(one.light) - grey(other.light)) > 0.15
+        assert one.hatch != other.hatch or abs(grey(one.dark) - grey(other.dark)) > 0.15
+
+
+def test_every_look_can_be_drawn() -> None:
+    everything = (*STATES.values(), *CLIENTS.values())
+    assert {state.look.hatch for state in everything} | {""} == {*HATCHES}
+    for name, css in tones().items():
+        assert all(f"--{state.key}: {getattr(state.look, name)};" in css for state in everything)
+    assert {*hatches()} == {state.key for state in everything if state.look.hatch}
+    assert COLORS["R"] == CLIENTS["ifmap"].look.light
+
+
+def test_the_page_has_no_tones_and_hatches_of_its_own() -> None:
+    drawn = [state.look for state in (*STATES.values(), *CLIENTS.values())]
+    own = {tone for look in drawn for tone in (look.light, look.dark)} | {lines for _, lines in hatches().values()}
+    for file in ASSETS.iterdir():
+        assert not [one for one in own if one in file.read_text()], file.name
+
+
+# ---- the manual
+
+
+def row_of(state: State) -> str:
+    name = state.label if state.label == state.key else f"{state.label} ({state.key})"
+    return f"| {name} | {state.meaning} |"
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_the_glossary_has_every_state(state: State) -> None:
+    assert row_of(state) in GLOSSARY
+
+
+@pytest.mark.parametrize("key", ["pe_utilization", "mapping_efficiency"])
+def test_the_glossary_has_the_ratios(key: str) -> None:
+    assert f"| {key} | {FIGURES[key].meaning} |" in GLOSSARY
+
+
+def column_row(figure: Figure) -> str:
+    meaning = f"{figure.label}: {figure.meaning}" if figure.meaning else figure.label
+    unit = "ratio" if figure.style == "percent" else figure.units[-1][0]
+    better = {LESS: "lower", MORE: "higher"}.get(figure.better, "")
+    return f"| `{figure.key}` | {meaning} | {unit} | {better} |"
+
+
+def test_the_manual_of_sweeps_lists_the_columns() -> None:
+    shown = re.findall(r"^\| `.*\|.*\|.*\|.*\|$", SWEEPS, re.MULTILINE)
+    assert shown == [column_row(figure) for figure in COLUMNS.values()]

@@ -1,0 +1,64 @@
+"""Tables of text in the house style, as wide as there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rich.box import Box
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+# One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
+_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column; where there is no room, that of the highest `rank` goes first, and 0 stays."""
+
+    header: str
+    cell: Callable[[Row], str]
+    rank: int = 0
+    justify: str = "right"
+
+
+def fitted(
+    columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None, styles: Iterable[str] | None = None
+) -> Table:
+    """A line a row, in as many columns as `width` characters hold (None: all of them)."""
+    kept = list(columns)
+    while width and _width(kept, rows) > width and any(column.rank for column in kept):
+        kept.remove(max(kept, key=lambda column: column.rank))
+    heads = [(column.header, column.justify) for column in kept]
+    return table(heads, [[column.cell(row) for column in kept] for row in rows], styles)
+
+
+def _width(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> int:
+    texts = ([*column.header.split("\n"), *map(column.cell, rows)] for column in columns)
+    return sum(max(map(cell_len, text)) for text in texts) + len(columns) - 1
+
+
+def table(
+    columns: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], styles: Iterable[str] | None = None
+) -> Table:
+    """A table of (header, right | left | fold) columns."""
+    made = Table(box=_RULE, padding=0, show_edge=False, header_style="bold")
+    for header, justify in columns:
+        fold = justify == "fold"
+        made.add_column(
+            Text(header),
+            justify="right" if justify == "right" else "left",
+            vertical="bottom",
+            no_wrap=not fold,
+            overflow="fold" if fold else "ellipsis",
+        )
+    rows = list(rows)
+    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
+        # Text, not str: a layer may be called "[red]".
+        made.add_row(*map(Text, row), style=style)
+    return made

@@ -1,0 +1,50 @@
+"""How numbers and names are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.cells import cell_len
+
+from tpusim.result.vocabulary.figures import Figure, Units
+
+
+def percent(ratio: float) -> str:
+    """A ratio in percent, in at most four characters up to 100; "0" is exactly nothing."""
+    if ratio == 0 or ratio >= 0.9995:
+        return f"{100 * ratio:.0f}"
+    return f"{100 * ratio:.1f}"
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits, never an exponent."""
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return "0" if value == 0 else f"{value:.{decimals}f}"
+
+
+def quantity(value: float, units: Units) -> str:
+    """`value` in the largest unit of which there is at least one: "17.64 ms"."""
+    unit, size = scale([value], units)
+    return f"{value:,.0f} {unit}" if size == 1 and value == int(value) else f"{value / size:,.2f} {unit}"
+
+
+def scale(values: Iterable[float], units: Units) -> tuple[str, float]:
+    """The largest unit of which the greatest of `values` makes at least one."""
+    greatest = max(values, default=0.0)
+    return next(((unit, size) for unit, size in units if greatest >= size), units[-1])
+
+
+def shown(figure: Figure, value: float, size: float) -> str:
+    """A value of a figure in a unit of `size`, without the unit."""
+    if figure.style == "percent":
+        return percent(value)
+    return f"{value / size:,.0f}" if figure.style == "count" else three_digits(value / size)
+
+
+def shortened(name: str, width: int | None) -> str:
+    """`name` cut at the left, as the end of a layer's name is what tells it from its neighbours."""
+    if width is None or cell_len(name) <= width:
+        return name
+    while cell_len(name) >= width:
+        name = name[1:]
+    return f"…{name}"

@@ -1,0 +1,76 @@
+"""The fields that people set, of the machine, its mapping and the batch: what they are called, and their units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Field:
+    """`unit` counts what a bare number is; quantities such as "700 MHz" and words carry none."""
+
+    path: str
+    label: str
+    unit: str = ""
+
+    @property
+    def title(self) -> str:
+        """The label with the unit, unless it says so itself: "array rows (PEs)"."""
+        return self.label if self.unit in self.label else f"{self.label} ({self.unit})"
+
+    def shown(self, value: object) -> str:
+        """A value with its unit: "1 array", "4 arrays"."""
+        first, *rest = self.unit.split(" ")
+        return " ".join([str(value), first.removesuffix("s") if value == 1 else first, *rest]).strip()
+
+
+_FIELDS = (
+    Field("clock", "clock"),
+    Field("array.size", "array size", "PEs a side"),
+    Field("array.rows", "array rows", "PEs"),
+    Field("array.cols", "array columns", "PEs"),
+    Field("array.weight_buffers", "weight registers of a PE", "registers a PE"),
+    Field("array.weights_per_cycle", "weights that enter a column in a cycle", "weights"),
+    Field("array.count", "arrays", "arrays"),
+    Field("vector_memory.word_elements", "vector memory word", "elements"),
+    Field("vector_memory.element_bytes", "element", "bytes"),
+    Field("vector_memory.capacity", "vector memory of a lane"),
+    Field("vector_memory.ports", "ports of a vector memory"),
+    Field("vector_unit.alus", "vector ALUs", "ALUs"),
+    Field("vector_unit.unpack_cycles", "unpacking a word", "cycles"),
+    Field("vector_unit.pack_cycles", "packing a word", "cycles"),
+    Field("hbm.bandwidth", "HBM bandwidth"),
+    Field("hbm.latency", "HBM latency"),
+    Field("hbm.burst", "HBM burst"),
+    Field("hbm.channel_multiple", "channels stored in multiples of", "channels"),
+    Field("sequencer.launch_cycles", "launch of a layer", "cycles"),
+    Field("sequencer.between_blocks", "between blocks"),
+    Field("mapping.multi_tile", "taps stacked in a pass (multi-tile)"),
+    Field("mapping.loop_order", "loop order"),
+    Field("batch", "batch", "images"),
+)
+FIELDS: Mapping[str, Field] = {field.path: field for field in _FIELDS}
+
+
+def field_of(path: str) -> Field:
+    """The field of a path; of a layer's, "kernel of conv1"; one that is not known goes by its path."""
+    if path.startswith("layers."):
+        name, _, field = path.removeprefix("layers.").rpartition(".")
+        return Field(path, f"{field.replace('_', ' ')} of {name}")
+    return FIELDS.get(path, Field(path, path))
+
+
+def axis_title(axis: str) -> str:
+    """An axis of a sweep, which may be several fields with commas between them."""
+    return ", ".join(field_of(path.strip()).title for path in axis.split(","))
+
+
+def by_path(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of a machine in its YAML form: ("array.rows", 128)."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from by_path(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,127 @@
+"""The figures of a layer, a total and a sweep's point: names, units, the better direction, meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tpusim.result.records import STALL_CAUSES, LayerResult, Total
+from tpusim.result.vocabulary.fields import axis_title
+from tpusim.result.vocabulary.states import STATES
+
+Units = tuple[tuple[str, float], ...]
+"""Units to choose from, the largest first, and what a value is divided by for each."""
+
+TIMES: Units = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
+BYTES: Units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+MEMORY: Units = (("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+RATES: Units = (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("B/s", 1.0))
+COUNTS: Units = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+PERCENT: Units = (("%", 0.01),)
+CYCLES: Units = (("cycles", 1.0),)
+PLAIN: Units = (("", 1.0),)
+
+LESS, MORE, EITHER = -1, 1, 0
+"""Which is better; EITHER: it depends on the question."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`key` names it in results and files, `label` for people, `head` above a narrow column.
+
+    A value is in the last of `units`; `unit` is the one to use where there are no values to choose by.
+    """
+
+    key: str
+    label: str
+    kind: type = int
+    better: int = EITHER
+    units: Units = PLAIN
+    unit: str = ""
+    head: str = ""
+    meaning: str = ""
+
+    @property
+    def style(self) -> Literal["percent", "count", "three"]:
+        """How a value is written: in percent, whole with thousands apart, or in three digits."""
+        if self.units == PERCENT:
+            return "percent"
+        return "count" if self.kind is int and len(self.units) == 1 else "three"
+
+    @property
+    def usual(self) -> tuple[str, float]:
+        """`unit`, or the only one, with what a value is divided by."""
+        return next((each for each in self.units if each[0] == self.unit), self.units[0])
+
+    @property
+    def title(self) -> str:
+        """The label with the usual unit."""
+        unit, _ = self.usual
+        return f"{self.label} ({unit})" if unit else self.label
+
+    def scaled(self, value: float) -> float:
+        """`value` in the usual unit."""
+        return value / self.usual[1]
+
+
+def stall_figure(cause: str) -> Figure:
+    """The array's cycles of a stall cause."""
+    state = STATES[cause]
+    return Figure(f"{cause}_cycles", state.label, int, LESS, CYCLES, "", state.head, f"stalled, {state.why}")
+
+
+_FIGURES = (
+    Figure("macs", "MACs", int, EITHER, COUNTS, "G"),
+    Figure("passes", "passes", int, LESS, head="pass", meaning="passes through the array"),
+    Figure("cycles", "cycles", int, LESS, head="cycles"),
+    Figure("time_us", "time", float, LESS, TIMES, "ms", "time"),
+    Figure("ideal_cycles", "ideal cycles", int, LESS, meaning="MACs / PEs"),
+    Figure("pe_utilization", "PE utilisation", float, MORE, PERCENT, "", "PE", "MACs / (PEs x cycles)"),
+    Figure("mapping_efficiency", "mapping efficiency", float, MORE, PERCENT, "", "map",
+           "PEs that hold a weight, mean over passes"),
+    Figure("tflops", "TFLOPS", float, MORE, head="TF/s", meaning="two operations a MAC"),
+    Figure("hbm_read_bytes", "HBM read", int, LESS, BYTES, "MB", "read", "bytes from HBM"),
+    Figure("hbm_write_bytes", "HBM written", int, LESS, BYTES, "MB", "write", "bytes to HBM"),
+    *map(stall_figure, STALL_CAUSES),
+    Figure("reads", "words read", int, LESS, COUNTS, "M", meaning="from the vector memories, all lanes together"),
+    Figure("writes", "words written", int, LESS, COUNTS, "M", meaning="to the vector memories, all lanes together"),
+    Figure("peak_bytes", "memory allocated", int, LESS, MEMORY, "MiB",
+           meaning="of the vector memories, all lanes together, at most"),
+    Figure("port_idle_ratio", "ports idle", float, EITHER, PERCENT, "", "idle", "port cycles without an access"),
+)  # fmt: skip
+FIGURES: Mapping[str, Figure] = {figure.key: figure for figure in _FIGURES}
+"""Those of every layer and every point, in the order of a sweep's files."""
+
+_COSTS = (
+    Figure("pes", "PEs", int, LESS, head="PEs", meaning="of the machine"),
+    Figure("lanes", "lanes", int, LESS, head="lanes", meaning="of the machine"),
+    Figure("sram_bytes", "vector memories", int, LESS, MEMORY, "MiB", "SRAM", "of the machine, all lanes together"),
+    Figure("hbm_bytes_per_s", "HBM bandwidth", int, LESS, RATES, "GB/s", "HBM", "of the machine"),
+)
+COSTS: Mapping[str, Figure] = {figure.key: figure for figure in _COSTS}
+"""What a machine is made of; known without a simulation."""
+
+COLUMNS: Mapping[str, Figure] = {**FIGURES, **COSTS}
+"""Every column of a sweep's points that can be compared."""
+
+_OF_A_LAYER = (
+    Figure("multi_tile", "taps", head="T", meaning="taps stacked in a pass (multi-tile)"),
+    Figure("share", "of run", float, EITHER, PERCENT, meaning="its share of the run's cycles"),
+)
+LAYER: Mapping[str, Figure] = {**FIGURES, **{figure.key: figure for figure in _OF_A_LAYER}}
+"""Every figure of a layer in a run."""
+
+
+def column_of(key: str) -> Figure:
+    """A column of a sweep's points, or one of its axes, which is shown as it was written."""
+    return COLUMNS.get(key) or Figure(key, axis_title(key), float)
+
+
+def value_of(record: LayerResult | Total, key: str) -> float:
+    """One of FIGURES of a record."""
+    if key in FIGURES and key.removesuffix("_cycles") in STALL_CAUSES:
+        return record.stall_cycles[key.removesuffix("_cycles")]
+    holder = record if hasattr(record, key) else record.vector_memory
+    value: float = getattr(holder, key)
+    return value
