@@ -22,11 +22,16 @@ from typer.testing import CliRunner, Result
 from tpusim.base.errors import DeadlockError
 from tpusim.base.version import __version__
 from tpusim.cli import app as cli
-from tpusim.cli import screen
-from tpusim.cli.commands import run as run_command
-from tpusim.flow.simulation import simulate
+from tpusim.cli import names, progress
+from tpusim.cli.actions import run as run_action
+from tpusim.cli.actions import trace as trace_action
+from tpusim.flow.engines import ENGINES
+from tpusim.flow.simulation import LOWERINGS, simulate
 from tpusim.machines.tpu import event, register
+from tpusim.report.tables.compare_results import ORDERS
+from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import Mismatch
+from tpusim.study.validation.cases import SET_NAMES
 
 WORKLOAD = """\
 name: small
@@ -174,7 +179,7 @@ def test_help_has_an_example(name: str | None) -> None:
 
 def test_every_example_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """In order; only the check of all of ResNet-50 is left out."""
-    monkeypatch.setattr(run_command, "simulate", partial(simulate_unchecked, simulate))
+    monkeypatch.setattr(run_action, "simulate", partial(simulate_unchecked, simulate))
     examples = [cli.app.info.epilog, *(each.epilog for each in cli.app.registered_commands)]
     assert len(examples) == len(COMMANDS) + 1
     for example in examples:
@@ -267,13 +272,13 @@ def test_a_failed_write_leaves_the_old_result(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_unwritable_target_is_found_before_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_command, "simulate", lambda *_, **__: pytest.fail("simulated"))
+    monkeypatch.setattr(run_action, "simulate", lambda *_, **__: pytest.fail("simulated"))
     assert run_small("--json", "folder").exit_code == 2
 
 
 def with_simulate(monkeypatch: pytest.MonkeyPatch, then: Callable[..., Any]) -> None:
     """Let the command call `then` with what simulate returns."""
-    monkeypatch.setattr(run_command, "simulate", lambda *args, **options: then(simulate(*args, **options)))
+    monkeypatch.setattr(run_action, "simulate", lambda *args, **options: then(simulate(*args, **options)))
 
 
 def test_a_wrong_output_is_exit_code_1_and_the_json_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +313,7 @@ def test_an_interrupt_shows_what_finished(monkeypatch: pytest.MonkeyPatch) -> No
         progress(simulate(*args, **options).layers[0])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_command, "simulate", interrupted)
+    monkeypatch.setattr(run_action, "simulate", interrupted)
     result = run_small("--out", "deep")
     assert result.exit_code == 130
     assert any(line.startswith("conv1 ") for line in result.stdout.splitlines())
@@ -329,7 +334,7 @@ def test_ctrl_c() -> None:
 
 
 def test_a_long_run_in_a_pipe_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
     assert run_small().stderr.splitlines() == ["1/2 conv1 ...", "2/2 fc ..."]
 
 
@@ -412,27 +417,41 @@ def test_plot_into_an_unwritable_place() -> None:
     assert files() == before
 
 
-def test_ctrl_c_while_the_command_is_still_imported() -> None:
-    code = """
+@pytest.mark.parametrize(("module", "arguments"), [("typer", []), ("numpy", ["run", "small.yaml"])])
+def test_ctrl_c_while_the_command_is_still_imported(module: str, arguments: list[str]) -> None:
+    code = f"""
 import sys
 from importlib.abc import MetaPathFinder
 
 class Interrupt(MetaPathFinder):
     def find_spec(self, name, *_):
-        if name == "numpy":
+        if name == "{module}":
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupt())
 from tpusim.__main__ import main
 main()
 """
-    shown = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    shown = subprocess.run([sys.executable, "-c", code, *arguments], check=False, capture_output=True, text=True)
     assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
 
 
-def test_matplotlib_is_only_for_plots() -> None:
-    code = "import sys, tpusim.cli.app; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=str)
+def test_what_needs_no_simulator_imports_none(arguments: list[str]) -> None:
+    shown = command(*arguments, env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})
+    assert shown.returncode == 0
+    imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
+    assert "typer" in imported
+    assert not {"numpy", "matplotlib", "yaml", "rich", "tpusim.machines", "tpusim.network.workload"} & imported
+
+
+def test_help_names_what_there_is() -> None:
+    assert tuple(LOWERINGS) == names.LOWERINGS
+    assert tuple(ENGINES) == names.ENGINES
+    assert tuple(ORDERS) == names.LAYER_ORDERS
+    assert names.NUMBER_SETS == SET_NAMES
+    assert names.RESULT_FILE == RESULT_FILE
+    assert names.TRACE_FORMATS == trace_action.FORMATS
 
 
 def test_a_trace_on_the_screen_and_in_a_file() -> None:
@@ -493,7 +512,7 @@ def test_a_reader_that_has_seen_enough_ends_a_trace() -> None:
 
 @pytest.mark.parametrize("out", [(), ("--out", "trace.txt")])
 def test_a_trace_that_skips_tells_how_far_it_is(out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
     Path("long.yaml").write_text("name: long\nlayers: [{name: fc, op: gemm, m: 300, n: 8, k: 60}]\n")
     result = tpusim("trace", "long.yaml", *TINY, "--from", "5000", "--to", "5002", *out)
     assert result.exit_code == 0, result.output
@@ -502,7 +521,7 @@ def test_a_trace_that_skips_tells_how_far_it_is(out: tuple[str, ...], monkeypatc
 
 
 def test_a_register_run_tells_how_far_a_layer_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
     lines = run_small("--engine", "register", "--layers", "conv1").stderr.splitlines()
     assert lines[0] == "0/1 conv1: 1,024 cycles ..."
     assert lines[-1] == "1/1 conv1 ..."

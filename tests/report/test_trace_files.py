@@ -22,7 +22,7 @@ from vcd.reader import TokenKind, tokenize
 
 from tests.strategies import machine
 from tpusim.cli import app as cli
-from tpusim.cli.commands import trace as command
+from tpusim.cli.actions import trace as action
 from tpusim.flow.simulation import select_layers
 from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
@@ -297,7 +297,7 @@ def test_names_that_people_may_give() -> None:
 
 @pytest.mark.parametrize(("limit", "found"), [("MOST_SLICES", "196 slices"), ("MOST_TIMELINE_CYCLES", "136 cycles")])
 def test_too_much_is_refused_before_a_file_is_written(limit: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, limit, 100)
+    monkeypatch.setattr(action, limit, 100)
     result = tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace")
     assert result.exit_code == 2
     count, what = found.split()

@@ -42,5 +42,5 @@ class JsonOutput:
 
     @property
     def words_to(self) -> TextIO:
-        """Tables leave standard output to the JSON."""
+        """Where words go: they leave standard output to the JSON."""
         return sys.stderr if self.target == STDOUT else sys.stdout

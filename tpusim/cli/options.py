@@ -9,21 +9,20 @@ import typer
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.formats import FORMATS, KNOWN
 
-WorkloadOption = Annotated[
+Workload = Annotated[
     str, typer.Argument(metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin.")
 ]
-HardwareOption = Annotated[str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")]
-BatchOption = Annotated[int, typer.Option(metavar="N", help="Images at a time.")]
-LoweringOption = Annotated[
-    str, typer.Option(metavar="NAME", help=f"How convolutions become passes: {', '.join(LOWERINGS)}.")
-]
-LayersOption = Annotated[str, typer.Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
-ChangesOption = Annotated[
+Hardware = Annotated[str, typer.Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")]
+Batch = Annotated[int, typer.Option(metavar="N", help="Images at a time.")]
+Lowering = Annotated[str, typer.Option(metavar="NAME", help=f"How convolutions become passes: {', '.join(LOWERINGS)}.")]
+Layers = Annotated[str, typer.Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
+Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable."),
 ]
-SeedOption = Annotated[int, typer.Option(min=0, metavar="N", help="Of the random operands.")]
-FormatOption = Annotated[
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the random operands.")]
+Json = Annotated[str | None, typer.Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]
+Formats = Annotated[
     list[str] | None,
     typer.Option(
         "--format",

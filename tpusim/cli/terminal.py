@@ -7,12 +7,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
-from rich.console import Console, RenderableType
 
 from tpusim.base.errors import InputError, TpusimError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 INTERRUPTED = 130
 
@@ -43,7 +45,7 @@ def prepare_streams() -> None:
 
 @contextmanager
 def errors_reported() -> Iterator[None]:
-    """Turns an error into its messages on stderr and its exit code."""
+    """Turn an error into its messages on stderr and its exit code."""
     try:
         yield
     except InputError as error:
@@ -57,13 +59,22 @@ def errors_reported() -> Iterator[None]:
 
 
 def show(stream: TextIO, *items: RenderableType) -> None:
-    """Tables and sentences, fitted to a terminal; in a pipe plain, unwrapped and in full."""
-    target, text = Console(file=stream), io.StringIO()
-    width = target.width if target.is_terminal else _UNBOUNDED
-    console = Console(file=text, force_terminal=target.is_terminal, width=width)
+    """Write tables and sentences, fitted to a terminal; in a pipe plain, unwrapped and in full."""
+    from rich.console import Console
+
+    text, width = io.StringIO(), terminal_width(stream)
+    console = Console(file=text, force_terminal=width is not None, width=width or _UNBOUNDED)
     for item in items:
         console.print(item, markup=False, highlight=False, emoji=False)
     say(stream, *(line.rstrip(" ") for line in text.getvalue().splitlines()))
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Return how wide the terminal is that `stream` goes to; None where it goes to a file or a pipe."""
+    from rich.console import Console
+
+    console = Console(file=stream)
+    return console.width if console.is_terminal else None
 
 
 def say(stream: TextIO, *lines: str) -> bool:
@@ -88,7 +99,7 @@ def say(stream: TextIO, *lines: str) -> bool:
 
 @contextmanager
 def interruption_told() -> Iterator[None]:
-    """Ctrl-C in here leaves no file, and says so."""
+    """Say after Ctrl-C that no file was written."""
     try:
         yield
     except KeyboardInterrupt:

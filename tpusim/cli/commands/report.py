@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tpusim.base.errors import InputError
-from tpusim.base.files import write
-from tpusim.cli.terminal import errors_reported, interruption_told, say
-from tpusim.report.page.assemble import page
-from tpusim.report.page.run_data import run_data
-from tpusim.report.page.run_words import plain
-from tpusim.report.page.sweep_data import sentences, sweep_data
-from tpusim.report.page.sweep_file import POINTS_FILE, read_points
-from tpusim.result.load import RESULT_FILE, read_result
-from tpusim.study.sweep.store import FILE as STORE_FILE
+from tpusim.cli.names import RESULT_FILE
+from tpusim.cli.terminal import errors_reported, interruption_told
 
 EXAMPLE = "Example: tpusim report results/resnet50 -o report.html"
 PAGE_FILE = "report.html"
@@ -39,32 +30,6 @@ def report(
     Exit code 0: done; 2: bad input.
     """
     with errors_reported(), interruption_told():
-        file = out or (source if source.is_dir() else source.parent) / PAGE_FILE
-        write(file, _sweep_page(source) if _is_sweep(source) else _run_page(source))
-        say(sys.stdout, str(file))
+        from tpusim.cli.actions.report import write_page
 
-
-def _is_sweep(source: Path) -> bool:
-    """A points.csv, or a directory that a sweep has written into."""
-    if not source.is_dir():
-        return source.suffix == ".csv"
-    swept = any((source / name).exists() for name in (POINTS_FILE, STORE_FILE))
-    if swept and (source / RESULT_FILE).exists():
-        raise InputError(f"{source}: holds a run and a sweep; give {source / RESULT_FILE} or {source / POINTS_FILE}")
-    return swept
-
-
-def _run_page(source: Path) -> bytes:
-    result = read_result(source)
-    try:
-        data = run_data(result)
-        words = [plain(sentence, result) for sentence in data["sentences"]]
-        return page("run", data["title"], [data["verdict"]["text"], *words], data)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
-
-
-def _sweep_page(source: Path) -> bytes:
-    points = read_points(source / POINTS_FILE if source.is_dir() else source)
-    data = sweep_data(points)
-    return page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)
+        write_page(source, out or (source if source.is_dir() else source.parent) / PAGE_FILE)

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from tpusim.cli.terminal import errors_reported, show
-from tpusim.input.source import open_document, shipped
-from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.workload import load_workload
-from tpusim.report.tables import run as tables
+from tpusim.cli.terminal import errors_reported
 
 EXAMPLE = "Example: tpusim list"
 
@@ -16,20 +10,6 @@ EXAMPLE = "Example: tpusim list"
 def list_shipped() -> None:
     """List the workloads and the hardware that come with tpusim."""
     with errors_reported():
-        works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
-        machines = [load_hardware(name) for name in shipped("configs")]
-        show(
-            sys.stdout,
-            tables.workload_table(works),
-            "",
-            tables.hardware_table(machines),
-            "",
-            "Run one:      tpusim run resnet50 --batch 8 --out results/resnet50",
-            "Plot it:      tpusim plot results/resnet50",
-            "Change it:    tpusim run resnet50 --set array.size=256 --layers 'layer1.*'",
-            "More:         tpusim run --help",
-        )
+        from tpusim.cli.actions.shipped import show_shipped
 
-
-def _source(workload: str) -> str:
-    return " ".join(str(open_document(workload, "workloads").data.get("source", "")).split())
+        show_shipped()

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.program.explanation import Lowered, Lowering
-from tpusim.network.ops import Op
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-LOWERINGS: dict[str, Lowering] = {"channel_first": channel_first.lower}
+from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from tpusim.machines.tpu.description import Hardware
+    from tpusim.machines.tpu.program.explanation import Lowered, Lowering
+    from tpusim.network.ops import Op
+
+
+def _from(module: str) -> Lowering:
+    """The `lower` of a module, which is imported when the first layer is lowered: help pages only name it."""
+
+    def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+        lowered: Lowered = import_module(f"tpusim.machines.tpu.lowering.{module}").lower(layer, batch, hardware)
+        return lowered
+
+    return lower
+
+
+LOWERINGS: dict[str, Lowering] = {"channel_first": _from("channel_first")}
+
+
+def known_lowering(name: str) -> Lowering:
+    """The lowering of that name. Raises InputError when there is none."""
+    if name not in LOWERINGS:
+        raise InputError(f"unknown lowering {name!r}{did_you_mean(name, LOWERINGS)}; there is {', '.join(LOWERINGS)}")
+    return LOWERINGS[name]
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:
@@ -18,11 +40,8 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered
         InputError: when there is no such lowering.
         CapacityError: when nothing fits the vector memories; names the layer.
     """
-    if lowering not in LOWERINGS:
-        hint = did_you_mean(lowering, LOWERINGS)
-        raise InputError(f"unknown lowering {lowering!r}{hint}; there is {', '.join(LOWERINGS)}")
     try:
-        return LOWERINGS[lowering](layer, batch, hardware)
+        return known_lowering(lowering)(layer, batch, hardware)
     except CapacityError as error:
         problems = (Problem(each.message, f"layer {layer.name}") for each in error.problems)
         raise CapacityError(problems) from None

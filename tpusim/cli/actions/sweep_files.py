@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.files import replacing
-from tpusim.cli.commands.plot import write_pictures
+from tpusim.cli.actions.plot import write_pictures
 from tpusim.report.tables.sweep_export import Columns, layer_columns, point_columns, write_csv, write_parquet
 from tpusim.study.sweep.rows import rows_of
 from tpusim.study.sweep.spec import Point, Sweep
@@ -27,11 +27,11 @@ class Finished:
     store: Store
 
     def rows(self) -> Sequence[Row]:
-        """See rows_of."""
+        """Return a row a point."""
         return rows_of(self.sweep, self.store, self.points)
 
     def layer_rows(self) -> Iterator[Row]:
-        """A row a layer of every point."""
+        """Yield a row a layer of every point."""
         points = [(point.workload, dict(point.settings)) for point, _ in self.points]
         for row in self.store.layers([key for _, key in self.points]):
             workload, settings = points[row["place"]]
@@ -41,7 +41,7 @@ class Finished:
 def write_files(
     finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool, kinds: Sequence[str]
 ) -> list[str]:
-    """points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
+    """Write points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
 
     Nothing is written when the same points gave files that are still as they were. Returns the names; raises
     InputError when a file cannot be written.
@@ -78,13 +78,13 @@ def _pictures(finished: Finished, rows: Sequence[Row], folder: Path, kinds: Sequ
 
 
 def _digest(finished: Finished, rows: Sequence[Row], parquet: bool, kinds: Sequence[str]) -> str:
-    """Of all that the files depend on."""
+    """Return a digest of all that the files depend on."""
     results = [(key, row["error"]) for (_, key), row in zip(finished.points, rows, strict=True)]
     drawn_by = sources_digest("report/**/*.py", "result/**/*.py")
     return sha256(repr((drawn_by, finished.sweep, results, parquet, kinds)).encode()).hexdigest()
 
 
 def _stamps(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Size and time of each file that is there."""
+    """Return size and time of each file that is there."""
     found = ((name, folder / name) for name in names)
     return {name: f"{s.st_size} {s.st_mtime_ns}" for name, file in found if file.exists() for s in [file.stat()]}

@@ -1,0 +1,77 @@
+"""What `tpusim explain` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+from tpusim.base.errors import InputError
+from tpusim.base.files import probe, write
+from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.progress import Meter
+from tpusim.cli.terminal import say, show, terminal_width
+from tpusim.flow.simulation import select_layers
+from tpusim.machines.tpu.description import Hardware
+from tpusim.network.ops import Op
+from tpusim.network.workload import Workload
+from tpusim.report.plots.formats import KNOWN
+from tpusim.report.tables import explain_text as text
+from tpusim.report.tables.explain_json import to_json
+from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
+from tpusim.study.explain.relaxation import Case, relaxations
+
+
+def explain_and_report(
+    work: Workload, machine: Hardware, layer: str | None, lowering: str, json: str | None, out: Path | None
+) -> None:
+    """Find what bounds one layer, as JSON, in words, and drawn into `out`."""
+    case = Case(_one_layer(work, layer), work.batch, machine, lowering)
+    output = JsonOutput(json)
+    output.check()
+    if out:
+        _check_picture(out)
+    with Meter(len(relaxations(case))) as meter:
+        found = find_bottleneck(case, meter.show)
+    output.put(to_json(found, work.name))
+    _report(found, work.name, output.words_to)
+    if out:
+        _draw(found, work.name, out)
+        say(output.words_to, "", str(out))
+
+
+def _one_layer(work: Workload, name: str | None) -> Op:
+    """Return the layer of that name, or the only one that matches."""
+    if name is None and len(work.layers) == 1:
+        return work.layers[0]
+    found = [layer for layer in work.layers if layer.name == name] or select_layers(work, name or "*").layers
+    if len(found) > 1:
+        which = f"--layer {name} matches {len(found)} of them" if name else "name one with --layer"
+        names = ", ".join(layer.name for layer in found[:8]) + (", ..." if len(found) > 8 else "")
+        raise InputError(f"one layer at a time is explained; {work.name} has {len(work.layers)}, {which}: {names}")
+    return found[0]
+
+
+def _check_picture(out: Path) -> None:
+    """Raise InputError for an unknown suffix, or a place that cannot be written to."""
+    if out.suffix[1:] not in KNOWN:
+        allowed = ", ".join(f".{kind}" for kind in KNOWN)
+        raise InputError(f"{out}: a picture is written as {allowed}, not as {out.suffix or 'no suffix'}")
+    probe(out)
+
+
+def _report(found: Bottleneck, workload: str, stream: TextIO) -> None:
+    room = terminal_width(stream)
+    width = min(text.WIDTH, room or text.WIDTH)
+    show(stream, text.heading(found, workload), "", text.verdict(found, width), "")
+    show(stream, text.gains_table(found, room))
+    show(stream, "", text.no_gain(found, width), "")
+    show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width), "")
+    show(stream, "How it is lowered", text.lowering_text(found, width))
+
+
+def _draw(found: Bottleneck, workload: str, out: Path) -> None:
+    # Here, because matplotlib takes longer to import than the simulations.
+    from tpusim.report.plots.explain_picture import picture
+
+    ((_, contents),) = picture(found, workload).files([out.suffix[1:]])
+    write(out, contents)

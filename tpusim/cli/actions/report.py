@@ -1,0 +1,49 @@
+"""What `tpusim report` does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tpusim.base.errors import InputError
+from tpusim.base.files import write
+from tpusim.cli.terminal import say
+from tpusim.report.page.assemble import page
+from tpusim.report.page.run_data import run_data
+from tpusim.report.page.run_words import plain
+from tpusim.report.page.sweep_data import sentences, sweep_data
+from tpusim.report.page.sweep_file import POINTS_FILE, read_points
+from tpusim.result.load import RESULT_FILE, read_result
+from tpusim.study.sweep.store import FILE as STORE_FILE
+
+
+def write_page(source: Path, file: Path) -> None:
+    """Write the page on a run or a sweep."""
+    write(file, _sweep_page(source) if _is_sweep(source) else _run_page(source))
+    say(sys.stdout, str(file))
+
+
+def _is_sweep(source: Path) -> bool:
+    """Whether it is a points.csv, or a directory that a sweep has written into."""
+    if not source.is_dir():
+        return source.suffix == ".csv"
+    swept = any((source / name).exists() for name in (POINTS_FILE, STORE_FILE))
+    if swept and (source / RESULT_FILE).exists():
+        raise InputError(f"{source}: holds a run and a sweep; give {source / RESULT_FILE} or {source / POINTS_FILE}")
+    return swept
+
+
+def _run_page(source: Path) -> bytes:
+    result = read_result(source)
+    try:
+        data = run_data(result)
+        words = [plain(sentence, result) for sentence in data["sentences"]]
+        return page("run", data["title"], [data["verdict"]["text"], *words], data)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+
+
+def _sweep_page(source: Path) -> bytes:
+    points = read_points(source / POINTS_FILE if source.is_dir() else source)
+    data = sweep_data(points)
+    return page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)

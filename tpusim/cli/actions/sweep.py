@@ -1,0 +1,126 @@
+"""What `tpusim sweep` does."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tpusim.base.errors import TpusimError
+from tpusim.base.extras import need
+from tpusim.base.files import make_folder
+from tpusim.cli.actions.sweep_files import Finished, write_files
+from tpusim.cli.progress import Meter
+from tpusim.cli.terminal import say, show
+from tpusim.report.tables import sweep_tables as tables
+from tpusim.study.sweep.executor import Executor
+from tpusim.study.sweep.local import Local
+from tpusim.study.sweep.run import Outcome, keyed, missing, run_sweep
+from tpusim.study.sweep.search import need_optuna, run_search
+from tpusim.study.sweep.spec import Sweep, load_sweep
+from tpusim.study.sweep.store import FILE, Store
+
+_JOIN_SECONDS = 10.0
+_MOST_FAILURES = 10
+"""Told one by one on the screen; points.csv has them all."""
+
+
+def run_and_report(
+    spec: str, out: Path | None, workers: int, cluster: str | None, *, fresh: bool, parquet: bool, kinds: Sequence[str]
+) -> None:
+    """Compute what is missing of a sweep, and leave its files in `out`, or in results/NAME.
+
+    Raises:
+        TpusimError: a point failed; the others are there.
+    """
+    sweep = _read(spec, parquet)
+    folder = out or Path("results") / sweep.name
+    say(sys.stderr, sweep.summary)
+    with _executor(workers, cluster) as executor:
+        make_folder(folder)
+        with closing(Store(folder / FILE)) as store:
+            began = time.monotonic()
+            outcome = _compute(sweep, store, folder, executor, fresh)
+            seconds = time.monotonic() - began
+            finished = Finished(sweep, outcome.points, store)
+            rows = finished.rows()
+            show(sys.stdout, *tables.best(rows, [*sweep.axes], sweep.goals), "")
+            names = write_files(finished, rows, folder, parquet, kinds)
+    say(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
+    _tell_failures(sweep, rows, folder)
+
+
+def _read(spec: str, parquet: bool) -> Sweep:
+    """Read a sweep, and find out whether the libraries that it needs are there."""
+    sweep = load_sweep(spec)
+    if parquet:
+        need("--parquet", "pyarrow", "pyarrow.parquet")
+    if sweep.search:
+        need_optuna()
+    return sweep
+
+
+@contextmanager
+def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
+    if cluster is None:
+        with Local(workers) as local:
+            yield local
+        return
+    need("--cluster", "distributed", "distributed")
+    # Here, because Dask is an extra.
+    from tpusim.study.sweep.cluster import Cluster
+
+    with Cluster(cluster) as members:
+        if not members.workers:
+            say(sys.stderr, f"Waiting {_JOIN_SECONDS:g} seconds for a worker to join {cluster} ...")
+            members.wait_for_workers(_JOIN_SECONDS)
+        members.check_workers()
+        yield members
+
+
+def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh: bool) -> Outcome:
+    """Simulate what is missing; what ends it early says where the finished points are."""
+    points = keyed(sweep)
+    total = sweep.search.budget if sweep.search else len(missing(points, store, fresh))
+    done = 0
+
+    def progress(now: int, name: str, share: float) -> None:
+        nonlocal done
+        done = now
+        meter.show(now, name, share)
+
+    kept = f"finished points are in {folder}; the same command{' without --fresh' * fresh} continues"
+    with Meter(total, "points") as meter:
+        try:
+            if sweep.search:
+                return run_search(sweep, store, executor, fresh, progress)
+            return run_sweep(points, store, executor, fresh, progress)
+        except KeyboardInterrupt:
+            say(sys.stderr, f"Interrupted after {done:,} of {total:,} points; {kept}.")
+            raise
+        except TpusimError as error:
+            if not (folder / FILE).exists():
+                raise
+            raise type(error)(f"{error}; {kept}") from None
+
+
+def _summary(outcome: Outcome, seconds: float) -> str:
+    done = outcome.computed + outcome.failed
+    counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
+    rate = f", in {seconds:,.1f} s, {60 * done / seconds:,.0f} points a minute" if done else ""
+    return f"{len(outcome.points):,} point{'s' * (len(outcome.points) != 1)}: {counts}{rate}"
+
+
+def _tell_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Raise TpusimError when there are any."""
+    failed = [row for row in rows if row["error"]]
+    for row in failed[:_MOST_FAILURES]:
+        settings = ", ".join(f"{axis}={row[axis]}" for axis in sweep.axes)
+        say(sys.stderr, f"failed: {row['workload']} {settings}: {row['error']}")
+    if len(failed) > _MOST_FAILURES:
+        say(sys.stderr, f"... and {len(failed) - _MOST_FAILURES:,} more; points.csv has them all")
+    if failed:
+        raise TpusimError(f"{len(failed):,} of {len(rows):,} points failed; the others are in {folder}")

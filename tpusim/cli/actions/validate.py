@@ -1,0 +1,58 @@
+"""What `tpusim validate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.files import probe
+from tpusim.cli.actions.plot import write_pictures
+from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.progress import Meter
+from tpusim.cli.terminal import say, show, terminal_width
+from tpusim.report.tables import validation_tables as tables
+from tpusim.study.validation.cases import NumberSet, number_sets
+from tpusim.study.validation.compare import Comparison, compare
+
+
+def compare_and_report(
+    names: Sequence[str], changes: Sequence[str], json: str | None, out: Path | None, kinds: Sequence[str]
+) -> None:
+    """Simulate the sets of these names, or all, and report them: as JSON, in tables, drawn into `out`."""
+    sets = _sets(names)
+    output = JsonOutput(json)
+    output.check()
+    for stem in dict.fromkeys(each.picture for each in sets) if out else ():
+        probe(Path(str(out)) / f"{stem}.png", make_folder=True)
+    with Meter(sum(len(each.cases) for each in sets)) as meter:
+        comparisons = compare(sets, changes, meter.show)
+    output.put(tables.to_json(comparisons))
+    _report(comparisons, output.words_to)
+    if out:
+        _draw(comparisons, out, kinds, output.words_to)
+
+
+def _sets(names: Sequence[str]) -> list[NumberSet]:
+    known = number_sets()
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"--set-of-numbers: no set {name!r}{did_you_mean(name, known) or ';'} there is {', '.join(known)}"
+            )
+    return [known[name] for name in dict.fromkeys(names)] or [*known.values()]
+
+
+def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:
+    for comparison in comparisons if len(comparisons) == 1 else ():
+        show(stream, tables.rows_table(comparison), "")
+    show(stream, tables.summary_table(comparisons, terminal_width(stream)), "", tables.LEGEND)
+
+
+def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:
+    # Here, because matplotlib takes longer to import than a comparison of one set.
+    from tpusim.report.plots.validation_plots import plots
+
+    for path in write_pictures(out, plots(comparisons), kinds):
+        say(stream, str(path))
