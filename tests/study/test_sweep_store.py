@@ -321,20 +321,43 @@ def test_many_failures_are_not_all_told() -> None:
     assert "... and 50 more; points.csv has them all" in shown.stderr
 
 
+def workers(running: subprocess.Popen[str]) -> list[int]:
+    """The processes that simulate for a sweep."""
+    listing = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(running.pid)]
+    children = subprocess.run(listing, capture_output=True, text=True, check=False).stdout.splitlines()
+    return [int(line.split()[0]) for line in children if "spawn_main" in line]
+
+
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
 def test_a_worker_that_dies_ends_the_sweep_with_a_sentence() -> None:
     running = started("long.yaml", "--workers", "2", "--out", "stopped")
     wait_for(2, "stopped", running)
-    listing = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(running.pid)]
-    children = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()
-    workers = [line.split()[0] for line in children if "LokyProcess" in line]
-    os.kill(int(workers[0]), signal.SIGKILL)
+    os.kill(workers(running)[0], signal.SIGKILL)
     _, told = running.communicate(timeout=30)
     assert running.returncode == 1, told
     assert (
         "a worker process was killed, perhaps for lack of memory; try fewer --workers; finished points are in" in told
     )
     assert "Traceback" not in told
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
+def test_workers_end_with_a_sweep_that_is_killed() -> None:
+    """In the middle of a layer, too, that takes far longer than they may."""
+    Path("large.yaml").write_text(NET.replace("in_height: 9", "in_height: 60000"))
+    Path("long.yaml").write_text(Path("long.yaml").read_text().replace("[2, 21]", "[2, 3]"))
+    running = started("long.yaml", "--workers", "2", "--out", "killed")
+    while len(found := workers(running)) < 2:
+        time.sleep(0.02)
+    time.sleep(1.5)
+    assert running.poll() is None, running.communicate()
+    running.kill()
+    _, told = running.communicate(timeout=5)
+    until = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in found):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert len(told.splitlines()) == 1, told
 
 
 def test_jobs_and_findings_travel() -> None:

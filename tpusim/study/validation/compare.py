@@ -12,6 +12,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.network.ops import Op
+from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import Case, NumberSet
 
 Progress = Callable[[int, str], None]
@@ -92,15 +93,12 @@ def compare(sets: Iterable[NumberSet], changes: Sequence[str], progress: Progres
         for each in sets
         for case in each.cases
     ]
-    rows: list[Compared] = []
-    # Here, because joblib takes longer to import than a small run, which has no use for it.
-    from joblib import Parallel, delayed
-
-    # Its workers end by themselves when this process does.
-    for row in Parallel(n_jobs=cpu_count() or 1, return_as="generator")(delayed(_compared)(job) for job in jobs):
-        rows.append(row)
-        progress(len(rows), row.name)
-    found = iter(rows)
+    rows: dict[int, Compared] = {}
+    with Processes(_compared, cpu_count() or 1) as processes:
+        for place, row in processes.results(jobs):
+            rows[place] = row
+            progress(len(rows), row.name)
+    found = (rows[place] for place in range(len(jobs)))
     return [Comparison(each, tuple(next(found) for _ in each.cases)) for each in sets]
 
 

@@ -1,0 +1,153 @@
+"""A function over many inputs, on all processors of this computer."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from threading import Thread
+from typing import Any, Generic, TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from tpusim.base.errors import TpusimError
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+
+class Processes(Generic[Given, Found]):
+    """At most so many processes, which end with this one, whatever ends it; with one, this process itself.
+
+    They are started when there is work, and stay for more of it until `close`. Ctrl-C is for this process alone.
+    """
+
+    def __init__(self, function: Callable[[Given], Found], most: int) -> None:
+        self._function, self._most = function, most
+        self._processes: dict[Connection, BaseProcess] = {}
+
+    def __enter__(self) -> Processes[Given, Found]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def results(self, inputs: Sequence[Given]) -> Generator[tuple[int, Found]]:
+        """Yield the place of each input, and what the function returns for it, as soon as that is there.
+
+        Raises:
+            TpusimError: a process was killed.
+            Exception: what the function raises for the first input for which it raises.
+        """
+        count = min(self._most, len(inputs))
+        if count < 2:
+            yield from enumerate(map(self._function, inputs))
+            return
+        self._start(count)
+        # One input at a time: a process that has two may wait for the other end of the pipe, which waits for it.
+        waiting, places = enumerate(inputs), dict[Connection, int]()
+        errors: dict[int, Exception] = {}
+        try:
+            for connection in self._processes:
+                places |= _send_next(waiting, connection)
+            while places:
+                ready = wait([*places])
+                for connection in [each for each in places if each in ready]:
+                    found, error = _receive(connection)
+                    place = places.pop(connection)
+                    if error is not None:
+                        errors[place] = error
+                    elif not errors:
+                        places |= _send_next(waiting, connection)
+                        yield place, found
+        finally:
+            if places:
+                self.close()
+        if errors:
+            raise errors[min(errors)]
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for process in self._processes.values():
+            process.kill()
+        for connection, process in self._processes.items():
+            process.join()
+            connection.close()
+        self._processes.clear()
+
+    def _start(self, count: int) -> None:
+        context = get_context("spawn")
+        with _interrupts_blocked():
+            while len(self._processes) < count:
+                here, there = context.Pipe()
+                process = context.Process(target=_serve, args=(self._function, there), daemon=True)
+                process.start()
+                there.close()
+                self._processes[here] = process
+
+
+def _send_next(waiting: Iterator[tuple[int, Any]], connection: Connection) -> dict[Connection, int]:
+    """Send the next input, if there is one, and return its place."""
+    with _death_told():
+        for place, given in islice(waiting, 1):
+            connection.send(given)
+            return {connection: place}
+    return {}
+
+
+def _receive(connection: Connection) -> tuple[Any, Exception | None]:
+    """Wait for what the function returned, or what it raised."""
+    with _death_told():
+        found, error = connection.recv()
+        return found, error
+
+
+@contextmanager
+def _death_told() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError):
+        raise TpusimError("a worker process was killed, perhaps for lack of memory; try fewer --workers") from None
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes started in here inherit a mask under which Ctrl-C does not reach them, from their first moment."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Python's tracker, which the first process would start, leaves Ctrl-C unblocked behind it.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
+    """Do what comes in. One BLAS thread: the processes fill the processors already."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+    with threadpool_limits(1), suppress(EOFError, OSError):
+        while True:
+            connection.send(_outcome(function, connection.recv()))
+
+
+def _outcome(function: Callable[[Any], Any], given: Any) -> tuple[Any, Exception | None]:
+    try:
+        return function(given), None
+    except Exception as error:
+        return None, error
+
+
+def _end_with_parent() -> None:
+    """End in the middle of the work, too, and also when the parent could say nothing any more."""
+    if (parent := parent_process()) is not None:
+        wait([parent.sentinel])
+        os._exit(1)
