@@ -26,7 +26,7 @@ from tpusim.cli import names, progress
 from tpusim.cli.actions import run as run_action
 from tpusim.cli.actions import trace as trace_action
 from tpusim.flow.engines import ENGINES
-from tpusim.flow.simulation import LOWERINGS, simulate
+from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
 from tpusim.report.tables.compare_results import ORDERS
 from tpusim.result.load import RESULT_FILE
@@ -446,7 +446,6 @@ def test_what_needs_no_simulator_imports_none(arguments: list[str]) -> None:
 
 
 def test_help_names_what_there_is() -> None:
-    assert tuple(LOWERINGS) == names.LOWERINGS
     assert tuple(ENGINES) == names.ENGINES
     assert tuple(ORDERS) == names.LAYER_ORDERS
     assert names.NUMBER_SETS == SET_NAMES

@@ -205,7 +205,7 @@ def test_workers_that_cannot_do_it(scheduler: Scheduler, tmp_path: Path, monkeyp
     if importlib.util.find_spec("tpusim").origin.startswith(str(ROOT)):  # type: ignore[union-attr]
         other = tmp_path / "other"
         shutil.copytree(ROOT / "tpusim", other / "tpusim", ignore=shutil.ignore_patterns("__pycache__"))
-        with (other / "tpusim" / "program.py").open("a") as file:
+        with (other / "tpusim" / "machines" / "__init__.py").open("a") as file:
             file.write("# another model\n")
         with workers(address, 1, other):
             shown = sweep("--cluster", address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import random
 import signal
 import sqlite3
@@ -18,9 +19,12 @@ from typer.testing import CliRunner, Result
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
+from tpusim.flow.simulation import LOWERINGS
 from tpusim.input.source import shipped
+from tpusim.machines.tpu.lowering import channel_first
 from tpusim.study.sweep.constraint import Constraint
-from tpusim.study.sweep.spec import FOLDER, MOST_POINTS, load_sweep
+from tpusim.study.sweep.reader import MOST_POINTS
+from tpusim.study.sweep.spec import FOLDER, load_sweep
 
 NET = """
 name: net
@@ -105,6 +109,18 @@ def test_a_point_that_fails_is_told_and_stops_nothing() -> None:
     assert f"{len(failed)} of 18 points failed" in shown.stderr
 
 
+def test_another_lowering_makes_other_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    def larger(layer: Any, batch: int, hardware: Any) -> Any:
+        return channel_first.lower(dataclasses.replace(layer, name="any"), 2 * batch, hardware)
+
+    sweep("small.yaml")
+    before = {row["cycles"] for row in rows()}
+    monkeypatch.setitem(LOWERINGS, "larger", larger)
+    Path("small.yaml").write_text(SPEC + "lowering: larger\n")
+    assert "9 computed, 0 there already" in sweep("small.yaml").stdout
+    assert not before & {row["cycles"] for row in rows()}
+
+
 def test_constraints_leave_points_out() -> None:
     Path("small.yaml").write_text(SPEC + "where:\n  - array.size_ok\n".replace("array.size_ok", "lanes * 2 <= 8"))
     sweep("small.yaml")
@@ -154,6 +170,8 @@ MISTAKES = [
     ("[net.yaml]", "[]", "write one workload"),
     ("tiny_4x4", "tiny_5x5", "did you mean tiny_4x4"),
     ("batch: 2", "batch: 0", "out of range"),
+    ("batch: 2", "lowering: chanel_first", "did you mean channel_first"),
+    ("batch: 2", "lowering: [1]", "no lowering [1]; there is channel_first"),
     ("batch: 2", "combine: gird", "write grid or zip"),
     ("batch: 2", "combine: zip\nwhere: array.row == 1", "did you mean array.rows"),
     ("[2, 4, 8]", "[2, 4]\n  batch: {range: [1, 100000]}", "600,000 points; a sweep has at most 100,000"),

@@ -32,6 +32,7 @@ from tpusim.study.sweep.assembly import Assembly
 from tpusim.study.sweep.job import Job, simulated
 from tpusim.study.sweep.local import Local
 from tpusim.study.sweep.run import keyed, run_sweep
+from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import load_sweep
 from tpusim.study.sweep.store import _MODEL as MODEL
 from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
@@ -362,7 +363,7 @@ def test_workers_end_with_a_sweep_that_is_killed() -> None:
 
 def test_jobs_and_findings_travel() -> None:
     machine = load_hardware("tiny_4x4")
-    job = Job(machine, 2, load_workload("net.yaml", batch=2).layers)
+    job = Job(machine, 2, "channel_first", load_workload("net.yaml", batch=2).layers)
     again = pickle.loads(pickle.dumps(job))
     assert again == job
     assert pickle.loads(pickle.dumps(simulated(again))) == simulated(job)
@@ -385,12 +386,13 @@ def test_the_keys_follow_the_model() -> None:
 
 def test_a_key_knows_everything_but_names() -> None:
     work, machine = load_workload("net.yaml", batch=2), load_hardware("tiny_4x4")
-    key = key_of(work, machine, "channel_first")
-    assert key == key_of(work, machine.model_copy(update={"name": "other"}), "channel_first")
+    point = Point(work, (), machine, "channel_first")
+    key = key_of(point)
+    assert key == key_of(dataclasses.replace(point, hardware=machine.model_copy(update={"name": "other"})))
     others = [
-        key_of(load_workload("net.yaml", batch=3), machine, "channel_first"),
-        key_of(work, load_hardware("tiny_4x4", ["hbm.latency=1 ns"]), "channel_first"),
-        key_of(work, machine, "other"),
+        key_of(dataclasses.replace(point, workload=load_workload("net.yaml", batch=3))),
+        key_of(dataclasses.replace(point, hardware=load_hardware("tiny_4x4", ["hbm.latency=1 ns"]))),
+        key_of(dataclasses.replace(point, lowering="other")),
     ]
     assert len({key, *others}) == 4
 

@@ -164,6 +164,7 @@ def test_a_narrow_terminal_loses_columns_not_digits(comparisons: dict[str, Compa
     ("arguments", "says"),
     [
         (["--set-of-numbers", "gem"], "did you mean gemm"),
+        (["--lowering", "channel_frist"], "unknown lowering 'channel_frist'; did you mean channel_first?"),
         (["--set", "array.rowz=1"], "did you mean array.rows"),
         (["--json", "nowhere/v.json"], "cannot be written"),
         (["--json", ""], "cannot be written"),

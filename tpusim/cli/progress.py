@@ -49,7 +49,7 @@ class Meter:
 
 
 def pace(done: int, seconds: float, share: float, unit: str) -> str:
-    """Such as "412 points/min, 1:20 left"; how long is left follows from the share of the work that is done."""
+    """Return text such as "412 points/min, 1:20 left"; the time left follows from the share of the work done."""
     rate = f"{60 * done / seconds:,.0f} {unit}/min" if done and seconds else ""
     if not share:
         return rate

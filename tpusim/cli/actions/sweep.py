@@ -25,7 +25,7 @@ from tpusim.study.sweep.store import FILE, Store
 
 _JOIN_SECONDS = 10.0
 _MOST_FAILURES = 10
-"""Told one by one on the screen; points.csv has them all."""
+"""So many are told one by one on the screen; points.csv has them all."""
 
 
 def run_and_report(
@@ -50,7 +50,7 @@ def run_and_report(
             show(sys.stdout, *tables.best(rows, [*sweep.axes], sweep.goals), "")
             names = write_files(finished, rows, folder, parquet, kinds)
     say(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
-    _tell_failures(sweep, rows, folder)
+    _report_failures(sweep, rows, folder)
 
 
 def _read(spec: str, parquet: bool) -> Sweep:
@@ -114,7 +114,7 @@ def _summary(outcome: Outcome, seconds: float) -> str:
     return f"{len(outcome.points):,} point{'s' * (len(outcome.points) != 1)}: {counts}{rate}"
 
 
-def _tell_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
+def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """Raise TpusimError when there are any."""
     failed = [row for row in rows if row["error"]]
     for row in failed[:_MOST_FAILURES]:

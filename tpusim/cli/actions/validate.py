@@ -18,7 +18,12 @@ from tpusim.study.validation.compare import Comparison, compare
 
 
 def compare_and_report(
-    names: Sequence[str], changes: Sequence[str], json: str | None, out: Path | None, kinds: Sequence[str]
+    names: Sequence[str],
+    lowering: str,
+    changes: Sequence[str],
+    json: str | None,
+    out: Path | None,
+    kinds: Sequence[str],
 ) -> None:
     """Simulate the sets of these names, or all, and report them: as JSON, in tables, drawn into `out`."""
     sets = _sets(names)
@@ -27,7 +32,7 @@ def compare_and_report(
     for stem in dict.fromkeys(each.picture for each in sets) if out else ():
         probe(Path(str(out)) / f"{stem}.png", make_folder=True)
     with Meter(sum(len(each.cases) for each in sets)) as meter:
-        comparisons = compare(sets, changes, meter.show)
+        comparisons = compare(sets, changes, meter.show, lowering)
     output.put(tables.to_json(comparisons))
     _report(comparisons, output.words_to)
     if out:

@@ -20,6 +20,7 @@ def validate(
         list[str] | None,
         typer.Option("--set-of-numbers", metavar="NAME", help=f"One of {', '.join(NUMBER_SETS)}. Repeatable."),
     ] = None,
+    lowering: options.Lowering = "channel_first",
     changes: options.Changes = None,
     json: options.Json = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw parity and errors.")] = None,
@@ -32,4 +33,4 @@ def validate(
     with errors_reported(), interruption_told():
         from tpusim.cli.actions.validate import compare_and_report
 
-        compare_and_report(sets or [], changes or [], json, out, known_formats(formats))
+        compare_and_report(sets or [], lowering, changes or [], json, out, known_formats(formats))

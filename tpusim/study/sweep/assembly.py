@@ -9,21 +9,21 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.result.records import LayerResult
 from tpusim.study.sweep.job import Finding, Job
-from tpusim.study.sweep.spec import Point
+from tpusim.study.sweep.space import Point
 
 Layers = tuple[LayerResult, ...]
 Whole = tuple[str, Point, Layers | str]
 """A point under its key, with its layers in network order, or why it cannot be simulated."""
 
 _JOBS_A_WORKER = 8
-"""At least as many: what the last jobs leave idle is at most an eighth of a worker's time."""
+"""There are at least as many: what the last jobs leave idle is at most an eighth of a worker's time."""
 _MACS_OF_A_LAYER = 100_000
 """What a layer costs before its first pass, as multiplications of one PE."""
 
 
 @dataclass
 class _Place:
-    """One machine and batch: who waits for which shape, and what is known."""
+    """One machine, batch and lowering: who waits for which shape, and what is known."""
 
     waiting: dict[Hashable, list[str]] = field(default_factory=dict)
     found: dict[Hashable, Finding] = field(default_factory=dict)
@@ -34,44 +34,44 @@ class Assembly:
 
     def __init__(self, points: Mapping[str, Point]) -> None:
         self._points = points
-        self._places: dict[tuple[Hardware, int], _Place] = {}
+        self._places: dict[tuple[Hardware, int, str], _Place] = {}
         self._left: dict[str, int] = {}
         self._new: list[Job] = []
         for key, point in points.items():
-            self._take_apart(key, point)
+            self._add_point(key, point)
 
     def jobs(self, workers: int) -> list[Job]:
-        """Every shape on every machine once; long points first, and cut up when there are few for `workers`."""
+        """Return every shape on every machine once; long points first, and cut up when there are few for `workers`."""
         weighed = sorted(((weight(job), job) for job in self._new), key=lambda pair: -pair[0])
         limit = sum(weight for weight, _ in weighed) / (_JOBS_A_WORKER * workers)
         return [piece for _, job in weighed for piece in _pieces(job, limit)]
 
     def add(self, job: Job, findings: Sequence[Finding]) -> Iterator[Whole]:
-        """Take in what came of a job; gives the points that are complete now."""
-        place = self._places[job.hardware, job.batch]
+        """Take in what came of a job, and yield the points that are complete now."""
+        place = self._places[job.hardware, job.batch, job.lowering]
         for layer, finding in zip(job.layers, findings, strict=True):
             place.found[layer.shape_key] = finding
             for key in place.waiting.pop(layer.shape_key):
                 self._left[key] -= 1
                 if not self._left[key]:
-                    yield key, self._points[key], _together(self._points[key], place.found)
+                    yield key, self._points[key], _layers_of(self._points[key], place.found)
         if not place.waiting:
-            del self._places[job.hardware, job.batch]
+            del self._places[job.hardware, job.batch, job.lowering]
 
-    def _take_apart(self, key: str, point: Point) -> None:
-        batch = point.workload.batch
-        place = self._places.setdefault((point.hardware, batch), _Place())
+    def _add_point(self, key: str, point: Point) -> None:
+        where = point.hardware, point.workload.batch, point.lowering
+        place = self._places.setdefault(where, _Place())
         shapes = {layer.shape_key: layer for layer in reversed(point.workload.layers)}
         new = [layer for shape, layer in reversed(shapes.items()) if shape not in place.waiting]
         self._left[key] = len(shapes)
         for shape in shapes:
             place.waiting.setdefault(shape, []).append(key)
         if new:
-            self._new.append(Job(point.hardware, batch, tuple(new)))
+            self._new.append(Job(*where, tuple(new)))
 
 
 def weight(job: Job) -> float:
-    """About how long a job takes, in no unit: the simulator's time goes with the passes, and they with MACs a PE."""
+    """Return about how long a job takes, in no unit: time goes with the passes, and they with MACs a PE."""
     return sum(_weight(layer, job) for layer in job.layers)
 
 
@@ -80,7 +80,7 @@ def _weight(layer: Op, job: Job) -> float:
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:
-    """The job in pieces of at most `limit`, or of one layer."""
+    """Yield the job in pieces of at most `limit`, or of one layer."""
     piece: list[Op] = []
     room = limit
     for layer in sorted(job.layers, key=lambda layer: -_weight(layer, job)):
@@ -92,7 +92,7 @@ def _pieces(job: Job, limit: float) -> Iterator[Job]:
     yield replace(job, layers=tuple(piece))
 
 
-def _together(point: Point, found: Mapping[Hashable, Finding]) -> Layers | str:
+def _layers_of(point: Point, found: Mapping[Hashable, Finding]) -> Layers | str:
     layers = []
     for layer in point.workload.layers:
         finding = found[layer.shape_key]

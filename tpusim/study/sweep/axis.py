@@ -41,7 +41,7 @@ class Axis:
 
     @classmethod
     def parse(cls, name: str, values: object) -> Axis:
-        """`array.rows`, `layers.conv1.kernel`, `batch`, or several with commas between them.
+        """Return the axis of `array.rows`, `layers.conv1.kernel`, `batch`, or several with commas between them.
 
         Raises:
             InputError: no such field, or no values.
@@ -55,7 +55,7 @@ class Axis:
 
 
 def shown(value: Value) -> Shown:
-    """As a table shows it: a pair as [3, 1]."""
+    """Return a value as a table shows it: a pair as [3, 1]."""
     return show(list(value)) if isinstance(value, tuple) else value
 
 
@@ -75,7 +75,7 @@ def _check(path: str) -> None:
 
 
 def _expanded(values: object) -> Sequence[Value]:
-    """[a, b, ...], {range: [first, last, step]} or {powers_of_two: [first, last]}."""
+    """Return the values of [a, b, ...], {range: [first, last, step]} or {powers_of_two: [first, last]}."""
     if isinstance(values, list) and values:
         return tuple(dict.fromkeys(_value(each, values) for each in values))
     if isinstance(values, Mapping) and len(values) == 1:

@@ -45,7 +45,7 @@ class Cluster:
     """A scheduler at `tcp://HOST:PORT`, and whatever workers it has, now or later."""
 
     def __init__(self, address: str) -> None:
-        """Raises InputError when that is no address, or no scheduler answers there."""
+        """Raise InputError when that is no address, or no scheduler answers there."""
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[2]) < 65536:
             raise InputError(f"--cluster {address}: is no address of a Dask scheduler; write tcp://HOST:PORT")
@@ -69,7 +69,7 @@ class Cluster:
         return sum(self._client.nthreads().values())
 
     def wait_for_workers(self, seconds: float) -> None:
-        """Raises InputError when nobody joins."""
+        """Raise InputError when nobody joins."""
         try:
             self._client.wait_for_workers(1, timeout=seconds)
         except TimeoutError:
@@ -77,7 +77,7 @@ class Cluster:
             raise InputError(f"--cluster {self._address}: no worker has joined the scheduler; {start}") from None
 
     def check_workers(self) -> None:
-        """Raises InputError when a worker cannot simulate, or would simulate another model than this computer."""
+        """Raise InputError when a worker cannot simulate, or would simulate another model than this computer."""
         for worker, found in self._client.run(model_version, on_error="return").items():
             if isinstance(found, BaseException):
                 raise InputError(f"worker {worker} cannot use tpusim ({found}); {_INSTALL}")
@@ -100,7 +100,7 @@ class Cluster:
 
 
 def _find_scheduler(address: str) -> None:
-    """Raises InputError when none answers in time. Client() waits for ever where something else listens."""
+    """Raise InputError when none answers in time. Client() waits for ever where something else listens."""
 
     async def identity() -> Mapping[str, Any]:
         async with rpc(address, timeout=_CONNECT_SECONDS) as there:
@@ -134,7 +134,7 @@ class _Window:
         future.add_done_callback(self._finished.put)
 
     def next(self) -> Done:
-        """Wait for a job. Raises TpusimError when no more will come."""
+        """Wait for a job. Raise TpusimError when no more will come."""
         while True:
             future = self._next_future()
             _, job = self._jobs.pop(future.key)

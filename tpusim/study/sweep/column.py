@@ -22,7 +22,7 @@ class Goal:
     minimize: bool
 
     def cost(self, value: float) -> float:
-        """`value` turned so that less is better."""
+        """Return `value` turned so that less is better."""
         return value if self.minimize else -value
 
     def __str__(self) -> str:
@@ -30,13 +30,13 @@ class Goal:
 
 
 def costs(hardware: Hardware) -> dict[str, int]:
-    """COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM."""
+    """Return COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM."""
     sram = hardware.vector_memory.capacity_bytes * hardware.lanes
     return dict(zip(COSTS, (hardware.pes, hardware.lanes, sram, hardware.hbm.bandwidth_bytes_per_s), strict=True))
 
 
 def goals_of(given: object, numeric_axes: Collection[str], least: int, most: int) -> tuple[Goal, ...]:
-    """`[time_us, pes]`, or a mapping of columns to minimize or maximize, as goals.
+    """Return the goals in `[time_us, pes]`, or in a mapping of columns to minimize or maximize.
 
     Raises:
         InputError: too few or too many, an unknown column, or one without a direction of its own.

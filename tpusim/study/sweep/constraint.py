@@ -39,7 +39,7 @@ class Constraint:
     text: str
 
     def holds(self, hardware: Hardware, batch: int) -> bool:
-        """Whether a machine and a batch satisfy it. Raises InputError for sums of texts, and division by zero."""
+        """Return whether a machine and a batch satisfy it. Raise InputError for sums of texts, and division by zero."""
         code, names = _compiled(self.text)
         values = {name: batch if path == ("batch",) else _value(hardware, path) for name, path in names.items()}
         try:
@@ -49,7 +49,7 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: object) -> Constraint:
-        """Raises InputError that says which name or construct is wrong."""
+        """Raise InputError that says which name or construct is wrong."""
         if not isinstance(text, str) or not text.strip():
             raise InputError("a condition is text such as vector_memory.capacity * lanes == 32 MiB")
         if len(text) > _LONGEST:
@@ -90,7 +90,7 @@ def _is_allowed(node: ast.AST) -> bool:
 
 @cache
 def _fields() -> dict[str, tuple[Path, FieldInfo]]:
-    """By path, in the order of a machine's description: attributes and field of everything that is a number."""
+    """Return by path, in the order of a machine's description, attributes and field of everything that is a number."""
     found: dict[str, tuple[Path, FieldInfo]] = {}
     for name, info in Hardware.model_fields.items():
         section = getattr(info.annotation, "model_fields", None)
@@ -107,20 +107,20 @@ def _is_word(kind: object) -> bool:
 
 @cache
 def _known() -> dict[str, Path]:
-    """What a condition may name, with the attributes that lead to it."""
+    """Return what a condition may name, with the attributes that lead to it."""
     return {path: attributes for path, (attributes, _) in _fields().items()} | {name: (name,) for name in _EXTRA}
 
 
 @cache
 def _compiled(text: str) -> tuple[CodeType, Mapping[str, Path]]:
-    """The code, and the attributes of a machine behind each name in it."""
+    """Return the code, and the attributes of a machine behind each name in it."""
     code = compile(_python(text), "where", "eval")
     paths = {_names(path): attributes for path, attributes in _known().items()}
     return code, {name: paths[name] for name in code.co_names}
 
 
 def _python(text: str) -> str:
-    """Quantities as whole numbers, dots of paths as underscores."""
+    """Return the text with quantities as whole numbers, dots of paths as underscores."""
     return _names(_QUANTITY.sub(lambda match: str(_UNITS[match[2]].parse(match[0])), text))
 
 
@@ -136,7 +136,7 @@ def _value(hardware: Hardware, path: Path) -> Any:
 
 
 def _clash(text: str) -> str:
-    """Why two sides can never be compared, such as bytes and bytes/s; empty when they can."""
+    """Return why two sides can never be compared, such as bytes and bytes/s; empty when they can."""
     tree = ast.parse(_names(_QUANTITY.sub(lambda match: f"unit_{match[2].replace('/', '_per_')}", text)), mode="eval")
     bases = {f"unit_{suffix.replace('/', '_per_')}": unit.base for suffix, unit in _UNITS.items()}
     for path, (_, field) in _fields().items():
@@ -150,7 +150,7 @@ def _clash(text: str) -> str:
 
 
 def _base(node: ast.AST, bases: Mapping[str, str]) -> str:
-    """The unit of an expression that has one for certain; a plain number, and a product of units, have none."""
+    """Return the unit of an expression that has one for certain; a plain number, and a product of units, have none."""
     if isinstance(node, ast.Name):
         return bases.get(node.id, "")
     if isinstance(node, ast.UnaryOp):

@@ -21,17 +21,19 @@ class Job:
 
     hardware: Hardware
     batch: int
+    lowering: str
     layers: tuple[Op, ...]
 
 
 def simulated(job: Job) -> tuple[Finding, ...]:
-    """Timing alone, one finding a layer."""
+    """Return a finding for each layer, of timing alone."""
     return tuple(_one(layer, job) for layer in job.layers)
 
 
 def _one(layer: Op, job: Job) -> Finding:
     try:
-        return simulate(Workload("job", job.batch, (layer,)), job.hardware, check=False).layers[0]
+        work = Workload("job", job.batch, (layer,))
+        return simulate(work, job.hardware, lowering=job.lowering, check=False).layers[0]
     except Exception as error:
         # Also what nobody foresaw: one point must not end a sweep of thousands.
         text = str(error).removeprefix(f"layer {layer.name}: ")

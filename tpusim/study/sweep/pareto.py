@@ -19,7 +19,7 @@ _MOST_GOALS = 3
 
 
 def on_front(costs: Floats) -> NDArray[np.bool_]:
-    """Which of `costs` (points x 1 to 3 goals, less is better) are on the front.
+    """Return which of `costs` (points x 1 to 3 goals, less is better) are on the front.
 
     A point is beaten by another that is nowhere worse and somewhere better; so equal points are on the front
     together. Points with a nan or an infinity never are, and beat none.
@@ -33,10 +33,10 @@ def on_front(costs: Floats) -> NDArray[np.bool_]:
 
 
 def _unbeaten(costs: Floats) -> list[bool]:
-    """Of distinct points in lexicographic order: those before are no worse in the first goal.
+    """Return which of distinct points in lexicographic order no other beats.
 
-    So a point is beaten if one before it is no worse in the other two. Of those before, only their own front in these
-    two is kept: `y` ascending, `z` descending.
+    Those before are no worse in the first goal, so a point is beaten if one before it is no worse in the other two.
+    Of those before, only their own front in these two is kept: `y` ascending, `z` descending.
     """
     padded = np.zeros((len(costs), _MOST_GOALS))
     padded[:, : costs.shape[1]] = costs
@@ -56,7 +56,7 @@ def _unbeaten(costs: Floats) -> list[bool]:
 
 
 def front_of(rows: Sequence[Row], goals: Sequence[Goal]) -> list[bool]:
-    """Which rows are on the front of their workload; failed points are not."""
+    """Return which rows are on the front of their workload; failed points are not."""
     together: dict[str, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         together[row["workload"]].append(index)

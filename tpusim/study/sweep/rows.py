@@ -15,12 +15,12 @@ Row = dict[str, Any]
 
 
 def row_of(store: Store, point: Point, key: str) -> Row:
-    """Every column of a stored point, what its machine is made of, and its axes."""
+    """Return every column of a stored point, what its machine is made of, and its axes."""
     return rows_of_points(store, [(point, key)])[0]
 
 
 def rows_of_points(store: Store, points: Sequence[tuple[Point, str]]) -> list[Row]:
-    """The same of many."""
+    """Return the same of many."""
     found = store.points([key for _, key in points])
     return [
         {**row, **costs(point.hardware), **dict(point.settings)} for (point, _), row in zip(points, found, strict=True)
@@ -28,7 +28,7 @@ def rows_of_points(store: Store, points: Sequence[tuple[Point, str]]) -> list[Ro
 
 
 def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[Row]:
-    """A row a point, in order; where the sweep has goals, `pareto` tells which are on the front of their workload."""
+    """Return a row a point, in order; where the sweep has goals, `pareto` tells who is on the workload's front."""
     rows = rows_of_points(store, points)
     if sweep.goals:
         rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from tpusim.study.sweep.assembly import Assembly, weight
 from tpusim.study.sweep.executor import Executor
-from tpusim.study.sweep.spec import Point, Sweep
+from tpusim.study.sweep.space import Point
+from tpusim.study.sweep.spec import Sweep
 from tpusim.study.sweep.store import Store, key_of
 
-LOWERING = "channel_first"
 Progress = Callable[[int, str, float], None]
-"""Told after every job: points done, the workload at hand, and the share of the work that is done, 0 to 1."""
+"""Is told after every job: points done, the workload at hand, and the share of the work that is done, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Outcome:
 
 
 def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:
-    """Every point with its key in the store."""
-    return tuple((point, key_of(point.workload, point.hardware, LOWERING)) for point in sweep.points)
+    """Return every point with its key in the store."""
+    return tuple((point, key_of(point)) for point in sweep.points)
 
 
 def run_sweep(
@@ -52,14 +52,14 @@ def run_sweep(
                 name = point.workload.name
                 done += 1
                 failed += isinstance(finding, str)
-                store.save(key, point.workload, point.hardware, finding)
+                store.save(key, point, finding)
             behind += weight(job)
             progress(done, name, behind / everything)
     return Outcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
 
 
 def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> dict[str, Point]:
-    """The points that a run would compute, by key, each once."""
+    """Return the points that a run would compute, by key, each once."""
     wanted = {key: point for point, key in points}
     there = set() if fresh else store.done(wanted)
     return {key: point for key, point in wanted.items() if key not in there}

@@ -12,10 +12,11 @@ from tpusim.base.errors import InputError
 from tpusim.base.extras import need
 from tpusim.study.sweep.axis import Axis
 from tpusim.study.sweep.executor import Executor
+from tpusim.study.sweep.reader import Search
 from tpusim.study.sweep.rows import row_of
-from tpusim.study.sweep.run import LOWERING, Outcome, Progress, run_sweep
+from tpusim.study.sweep.run import Outcome, Progress, run_sweep
 from tpusim.study.sweep.space import Point, Space
-from tpusim.study.sweep.spec import Search, Sweep
+from tpusim.study.sweep.spec import Sweep
 from tpusim.study.sweep.store import Store, key_of
 
 _MOST_PROPOSED = 20
@@ -24,11 +25,11 @@ _MOST_DRAWN = 20_000
 
 Keyed = tuple[Point, str]
 Trial = Any
-"""Of Optuna, which is imported only when somebody searches."""
+"""Optuna's type; it is imported only when somebody searches."""
 
 
 def need_optuna() -> None:
-    """Search is an extra. Raises InputError when Optuna cannot be imported; says how to install it."""
+    """Search is an extra. Raise InputError when Optuna cannot be imported; it says how to install it."""
     need("mode: search", "Optuna", "optuna")
 
 
@@ -46,15 +47,15 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
     need_optuna()
     walk, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0
     while batch := walk.ask():
-        told = partial(_after, len(walk.tried) - len(batch), sweep.search.budget, progress)
-        part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, told)
+        progress_here = partial(_progress_after, len(walk.tried) - len(batch), sweep.search.budget, progress)
+        part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, progress_here)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
         for trial, (point, key) in batch:
             walk.tell(trial, key, _values(store, key, point, sweep.search))
     return Outcome(tuple(walk.tried.values()), reused, computed, failed)
 
 
-def _after(before: int, budget: int, progress: Progress, done: int, name: str, share: float) -> None:
+def _progress_after(before: int, budget: int, progress: Progress, done: int, name: str, share: float) -> None:
     progress(before + done, name, (before + done) / budget)
 
 
@@ -70,28 +71,28 @@ class _Walk:
         self._distributions = {axis.name: _distribution(axis) for axis in space.axes}
 
     def ask(self) -> list[tuple[Trial, Keyed]]:
-        """The next points, each new; none when the budget is spent or no new point was found."""
+        """Return the next points, each new; none when the budget is spent or no new point was found."""
         wanted = min(self._search.at_once, self._search.budget - len(self.tried))
         found: list[tuple[Trial, Keyed]] = []
-        while len(found) < wanted and (new := self._new()):
+        while len(found) < wanted and (new := self._next_new()):
             found.append(new)
             self.tried[new[1][1]] = new[1]
         return found
 
     def tell(self, trial: Trial, key: str, values: list[float] | None) -> None:
-        """`values` of the objectives, or None for a point that failed."""
+        """Tell the sampler the `values` of the objectives, or None for a point that failed."""
         self._values[key] = values
         self._tell(trial, values)
 
-    def _new(self) -> tuple[Trial, Keyed] | None:
+    def _next_new(self) -> tuple[Trial, Keyed] | None:
         for _ in range(_MOST_PROPOSED):
-            if found := self._proposed():
+            if found := self._next_proposal():
                 return found
-        if self._draw():
-            return self._proposed()
+        if self._enqueue_random():
+            return self._next_proposal()
         return None
 
-    def _proposed(self) -> tuple[Trial, Keyed] | None:
+    def _next_proposal(self) -> tuple[Trial, Keyed] | None:
         """A proposal that is a new point; any other is told at once, so that the sampler goes on."""
         trial = self._study.ask(self._distributions)
         keyed = self._keyed([trial.params[axis.name] for axis in self._space.axes])
@@ -100,7 +101,7 @@ class _Walk:
             return None
         return trial, keyed
 
-    def _draw(self) -> bool:
+    def _enqueue_random(self) -> bool:
         """Have a random new point proposed next, if one is found."""
         for _ in range(_MOST_DRAWN):
             indices = [self._random.randrange(len(axis.values)) for axis in self._space.axes]
@@ -112,13 +113,13 @@ class _Walk:
         return False
 
     def _keyed(self, indices: list[int]) -> Keyed | None:
-        """The point, or None where there is no such machine or a constraint rules it out."""
+        """Return the point, or None where there is no such machine or a constraint rules it out."""
         axes = zip(self._space.axes, indices, strict=True)
         try:
             points = self._space.points(tuple(axis.values[index] for axis, index in axes))
         except InputError:
             return None
-        return (points[0], key_of(points[0].workload, points[0].hardware, LOWERING)) if points else None
+        return (points[0], key_of(points[0])) if points else None
 
     def _tell(self, trial: Trial, values: list[float] | None) -> None:
         from optuna.trial import TrialState
@@ -143,7 +144,7 @@ def _study(search: Search) -> Any:
 
 
 def _distribution(axis: Axis) -> Any:
-    """Over indices: of numbers in their order, where neighbours are alike; of words without one."""
+    """Return a distribution over indices: with an order where neighbours are alike, as numbers are."""
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
     count = len(axis.values)

@@ -1,9 +1,9 @@
-"""From one value an axis to the points they make, quickly: what is the same is built once."""
+"""The points that values of the axes make, built quickly: what is the same is built once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
@@ -29,11 +29,12 @@ Field = tuple[str, int]
 
 @dataclass(frozen=True)
 class Point:
-    """One machine and one workload; `settings` are (axis, value) in the order of the axes."""
+    """One machine, one workload and a lowering; `settings` are (axis, value) in the order of the axes."""
 
     workload: Workload
     settings: Settings
     hardware: Hardware
+    lowering: str
 
 
 class Space:
@@ -49,11 +50,12 @@ class Space:
         hardware: Hardware,
         workloads: Sequence[Document],
         batch: int,
+        lowering: str,
         where: Sequence[Constraint],
     ) -> None:
         self.axes = tuple(axes)
         self._where = tuple(where)
-        self._batch = batch
+        self._batch, self._lowering = batch, lowering
         self._machines = _Machines(hardware, self.axes)
         self._networks = [_Network(document, self.axes) for document in workloads]
         fields = [(path, index) for index, axis in enumerate(self.axes) for path in axis.paths]
@@ -65,17 +67,18 @@ class Space:
         return prod(len(axis.values) for axis in self.axes)
 
     def points(self, values: Values) -> tuple[Point, ...]:
-        """One a workload, in their order; none when a constraint rules the combination out.
+        """Return one a workload, in their order; none when a constraint rules the combination out.
 
         Raises:
             InputError: no such machine or layer exists; `where` of its problems is the name of an axis, or None.
         """
         batch = self._batch_of(values)
-        hardware = self._machines.of(values)
+        hardware = self._machines.with_values(values)
         if not all(each.holds(hardware, batch) for each in self._where):
             return ()
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
-        return tuple(Point(network.of(values, batch), settings, hardware) for network in self._networks)
+        networks = (network.with_values(values, batch) for network in self._networks)
+        return tuple(Point(network, settings, hardware, self._lowering) for network in networks)
 
     def _batch_of(self, values: Values) -> int:
         if self._batch_axis is None:
@@ -100,14 +103,14 @@ class _Machines:
                     sections[_section(path)].append((path, index))
         self._sections = [tuple(fields) for fields in sections.values()]
 
-    def of(self, values: Values) -> Hardware:
+    def with_values(self, values: Values) -> Hardware:
         changes: dict[str, Any] = {}
         for fields in self._sections:
-            changes |= self._changed(fields, values)
+            changes |= self._changes_by(fields, values)
         # The whole is validated once more, so that a rule across sections holds for points, too.
         return Hardware.model_validate({**self._plain, **changes}) if changes else self._base
 
-    def _changed(self, fields: tuple[Field, ...], values: Values) -> Mapping[str, Any]:
+    def _changes_by(self, fields: tuple[Field, ...], values: Values) -> Mapping[str, Any]:
         key = (fields, *((type(values[index]), values[index]) for _, index in fields))
         if key not in self._changes:
             try:
@@ -135,14 +138,14 @@ class _Network:
                         layers[index].append((path.rpartition(".")[2], number))
         self._layers = {index: tuple(fields) for index, fields in sorted(layers.items())}
 
-    def of(self, values: Values, batch: int) -> Workload:
+    def with_values(self, values: Values, batch: int) -> Workload:
         used = (values[axis] for fields in self._layers.values() for _, axis in fields)
         key = (batch, *((type(value), value) for value in used))
         if key not in self._known:
-            self._known[key] = self._changed(values, batch) if self._layers else workload_of(self._document, batch)
+            self._known[key] = self._build(values, batch) if self._layers else workload_of(self._document, batch)
         return self._known[key]
 
-    def _changed(self, values: Values, batch: int) -> Workload:
+    def _build(self, values: Values, batch: int) -> Workload:
         plain = self._known.setdefault((batch,), workload_of(self._document, batch))
         layers = list(plain.layers)
         for index, fields in self._layers.items():
@@ -162,7 +165,7 @@ class _Network:
 
 
 def layers_of(document: Document, path: str) -> tuple[int, ...]:
-    """Which layers of a sound file `layers.NAME.FIELD` means: the one of that name, or all that match the glob.
+    """Return which layers of a sound file `layers.NAME.FIELD` means: the one of that name, or all that match the glob.
 
     Raises:
         InputError: none; says what the layers are called.
@@ -179,7 +182,7 @@ def layers_of(document: Document, path: str) -> tuple[int, ...]:
 
 
 def _section(path: str) -> str:
-    """What depends on nothing outside: `array.size` also sets the vector unit's ALUs."""
+    """Return the section of a path that depends on nothing outside: `array.size` also sets the vector unit's ALUs."""
     section = path.partition(".")[0]
     return "array" if section == "vector_unit" else section
 
@@ -192,16 +195,14 @@ def _impossible(
     problems: Sequence[tuple[str, int | None, str | None]], fields: Sequence[Field], axes: Sequence[Axis],
     values: Values,
 ) -> InputError:  # fmt: skip
-    """(message, axis at fault, place) of each, with what was set together where several axes meet."""
+    """Return an error of problems (message, axis at fault, place); where several axes meet, with what they set."""
     involved = dict.fromkeys(index for _, index in fields)
     together = ", ".join(f"{axes[index].name}={shown(values[index])}" for index in involved)
-    return InputError(list(_placed(problems, axes, f"{TOGETHER}{together})" if len(involved) > 1 else "")))
+    end = f"{TOGETHER}{together})" if len(involved) > 1 else ""
+    return InputError([_problem(message, index, where, axes, end) for message, index, where in problems])
 
 
-def _placed(
-    problems: Sequence[tuple[str, int | None, str | None]], axes: Sequence[Axis], together: str
-) -> Iterator[Problem]:
-    for message, index, where in problems:
-        if index is None and where:
-            message = f"{where.rpartition(' ')[2]}: {message}"
-        yield Problem(f"{message}{together}", axes[index].name if index is not None else None)
+def _problem(message: str, index: int | None, where: str | None, axes: Sequence[Axis], end: str) -> Problem:
+    if index is None and where:
+        message = f"{where.rpartition(' ')[2]}: {message}"
+    return Problem(f"{message}{end}", axes[index].name if index is not None else None)

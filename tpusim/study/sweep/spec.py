@@ -8,46 +8,20 @@ from itertools import count, islice, product
 from pathlib import Path
 from random import Random
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
-from tpusim.input.scalars import name_text, show, unknown_key, whole_number
 from tpusim.input.source import open_document
-from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.network.workload import MOST_IMAGES, open_workload, workload_of
-from tpusim.study.sweep.axis import LAYERS, Axis, Shown, Value
-from tpusim.study.sweep.column import Goal, goals_of
+from tpusim.study.sweep.axis import Axis, Shown, Value
+from tpusim.study.sweep.column import Goal
 from tpusim.study.sweep.constraint import Constraint
-from tpusim.study.sweep.space import TOGETHER, Point, Space, Values, layers_of
-
-__all__ = ["FOLDER", "MOST_POINTS", "Point", "Search", "Sweep", "load_sweep"]
+from tpusim.study.sweep.reader import MOST_POINTS, Search, Spec, read
+from tpusim.study.sweep.space import TOGETHER, Point, Space, Values
 
 FOLDER = "configs/sweeps"
-MOST_POINTS = 100_000
-"""More would take days and cannot be looked at; a sweep of that size is a search."""
 
-_KEYS = ("name", "workloads", "hardware", "batch", "axes", "combine", "where", "mode", "search", "pareto")
-_COMBINE = ("grid", "zip")
-_MODES = ("grid", "search")
-_SEARCH = ("objectives", "budget", "seed", "at_once")
-_MOST_AT_ONCE = 1000
 _MOST_TOLD = 10
 _MOST_FAILED = 1000
 _DRAWN = 20_000
-_LONGEST_NAME = 80
-_NAME = f"at most {_LONGEST_NAME} characters, no slash, no dot at the start"
-
-_Place = tuple[str, ...]
-"""What an axis sets: a path of the machine, or a field, its layer and its workload."""
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search looks for: `budget` different points, `at_once` asked for together, from `seed`."""
-
-    objectives: tuple[Goal, ...]
-    budget: int
-    seed: int
-    at_once: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +37,7 @@ class Sweep:
     space: Space = field(repr=False)
     search: Search | None
     goals: tuple[Goal, ...]
-    """Of the Pareto front; empty without one."""
+    """The goals of the Pareto front; empty without one."""
 
     @property
     def summary(self) -> str:
@@ -82,14 +56,14 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         InputError: with every problem of the file, before anything runs.
     """
     document = open_document(name_or_path, FOLDER)
-    spec = _Reader(document).spec()
-    space = Space(spec.axes, spec.hardware, spec.workloads, spec.batch, spec.where)
+    spec = read(document)
+    space = Space(spec.axes, spec.hardware, spec.workloads, spec.batch, spec.lowering, spec.where)
     combinations = space.size if spec.combine == "grid" else len(spec.axes[0].values)
     size = combinations * len(spec.workloads)
     if spec.search is None and size > MOST_POINTS:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
-    points = _checked(document, spec, space, combinations)
+    points = _sound_points(document, spec, space, combinations)
     return Sweep(
         name=spec.name,
         axes={axis.name: axis.shown for axis in spec.axes},
@@ -102,23 +76,23 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     )
 
 
-def _checked(document: Document, spec: _Spec, space: Space, combinations: int) -> tuple[Point, ...]:
-    """Every point, or those of a large sample where there are too many."""
+def _sound_points(document: Document, spec: Spec, space: Space, combinations: int) -> tuple[Point, ...]:
+    """Return every point, or those of a large sample where there are too many."""
     whole = combinations <= MOST_POINTS
-    tried = _tried(space, _combinations(spec) if whole else islice(_drawn(space.axes), _DRAWN))
-    problems = tried.hopeless(space.axes) if spec.search and tried.points else [*tried.problems.values()]
+    built = _build(space, _combinations(spec) if whole else islice(_random_combinations(space.axes), _DRAWN))
+    problems = built.hopeless(space.axes) if spec.search and built.points else [*built.problems.values()]
     if problems:
-        told = [_placed(document, problem) for _, problem in problems]
-        more = [Problem(f"{document.label}: and more like these")] if len(told) > _MOST_TOLD else []
-        raise InputError([*document.in_order(told[:_MOST_TOLD]), *more])
-    if not tried.points:
+        found = [_located(document, problem) for _, problem in problems]
+        more = [Problem(f"{document.label}: and more like these")] if len(found) > _MOST_TOLD else []
+        raise InputError([*document.in_order(found[:_MOST_TOLD]), *more])
+    if not built.points:
         of = f"{combinations:,}" if whole else f"{_DRAWN:,} drawn of {combinations:,}"
         left_out = f"none of the {of} combinations of the axes' values satisfies {_all_of(spec.where)}"
         raise InputError(document.problem("where", left_out))
-    if spec.search and whole and spec.search.budget >= len(tried.points):
-        enough = f"{spec.search.budget:,} is enough for all {len(tried.points):,} points; leave mode and search out"
+    if spec.search and whole and spec.search.budget >= len(built.points):
+        enough = f"{spec.search.budget:,} is enough for all {len(built.points):,} points; leave mode and search out"
         raise InputError(document.problem("search.budget", enough))
-    return tuple(tried.points)
+    return tuple(built.points)
 
 
 def _all_of(where: Sequence[Constraint]) -> str:
@@ -126,7 +100,7 @@ def _all_of(where: Sequence[Constraint]) -> str:
 
 
 @dataclass
-class _Tried:
+class _Built:
     """What came of building combinations: points, and each problem once, with the first values that had it."""
 
     points: list[Point] = field(default_factory=list)
@@ -134,245 +108,40 @@ class _Tried:
     problems: dict[tuple[str | None, str], tuple[Values, Problem]] = field(default_factory=dict)
 
     def hopeless(self, axes: Sequence[Axis]) -> list[tuple[Values, Problem]]:
-        """The problems of values that no combination made sound."""
+        """Return the problems of values that no combination made sound."""
         places = {axis.name: index for index, axis in enumerate(axes)}
         found = ((values, problem, places.get(str(problem.where))) for values, problem in self.problems.values())
         return [(v, problem) for v, problem, i in found if i is not None and (i, v[i]) not in self.sound]
 
 
-def _tried(space: Space, combinations: Iterator[Values]) -> _Tried:
-    tried, failed = _Tried(), 0
+def _build(space: Space, combinations: Iterator[Values]) -> _Built:
+    built, failed = _Built(), 0
     for values in combinations:
         try:
-            tried.points += space.points(values)
-            tried.sound.update(enumerate(values))
+            built.points += space.points(values)
+            built.sound.update(enumerate(values))
         except InputError as error:
             failed += 1
             for problem in error.problems:
                 said = problem.message.partition(TOGETHER)[0]
-                tried.problems.setdefault((problem.where, said), (values, problem))
+                built.problems.setdefault((problem.where, said), (values, problem))
         if failed > _MOST_FAILED:
             break
-    return tried
+    return built
 
 
-def _placed(document: Document, problem: Problem) -> Problem:
+def _located(document: Document, problem: Problem) -> Problem:
     return document.problem(f"axes.{problem.where}" if problem.where else "axes", problem.message)
 
 
-def _combinations(spec: _Spec) -> Iterator[Values]:
+def _combinations(spec: Spec) -> Iterator[Values]:
     values = [axis.values for axis in spec.axes]
     return product(*values) if spec.combine == "grid" else zip(*values, strict=True)
 
 
-def _drawn(axes: Sequence[Axis]) -> Iterator[Values]:
-    """Random combinations; half of them take the axes' values in turn, so that few values are never seen."""
+def _random_combinations(axes: Sequence[Axis]) -> Iterator[Values]:
+    """Yield random combinations; half of them take the axes' values in turn, so that few values are never seen."""
     random = Random(0)
     for index in count():
         yield tuple(axis.values[index % len(axis.values)] for axis in axes)
         yield tuple(random.choice(axis.values) for axis in axes)
-
-
-@dataclass(frozen=True)
-class _Spec:
-    """A file as it was read, each part sound by itself."""
-
-    name: str
-    workloads: tuple[Document, ...]
-    hardware: Hardware
-    batch: int
-    axes: tuple[Axis, ...]
-    combine: str
-    where: tuple[Constraint, ...]
-    search: Search | None
-    goals: tuple[Goal, ...]
-
-
-class _Reader:
-    """Takes a document apart and gathers what is wrong with it."""
-
-    def __init__(self, document: Document) -> None:
-        self.document, self.data = document, document.data
-        self.problems: list[Problem] = []
-
-    def spec(self) -> _Spec:
-        """Raises InputError with all that is wrong."""
-        self._unknown_keys("", self.data, _KEYS)
-        hardware, workloads = self._hardware(), self._workloads()
-        axes = self._axes(workloads)
-        search, goals = self._search(axes), self._goals(axes)
-        spec = _Spec(
-            name=self._name(),
-            workloads=workloads,
-            hardware=hardware,
-            batch=self._number("batch", self.data.get("batch", 8), 1, MOST_IMAGES),
-            axes=axes,
-            combine=self._combine(axes),
-            where=self._where(),
-            search=search,
-            goals=goals or _front_of(search),
-        )
-        if found := self.document.in_order(self.problems):
-            raise InputError(found)
-        return spec
-
-    def _fail(self, path: str, message: str) -> None:
-        self.problems.append(self.document.problem(path, message))
-
-    def _unknown_keys(self, path: str, data: Mapping[str, object], known: Sequence[str]) -> None:
-        for key in data:
-            if key not in known:
-                self._fail(f"{path}{key}", unknown_key(key, known, did_you_mean(key, known)))
-
-    def _number(self, path: str, value: object, least: int, most: int) -> int:
-        try:
-            return whole_number(value, least, most)
-        except InputError as error:
-            self._fail(path, str(error))
-            return least
-
-    def _name(self) -> str:
-        name = self.data.get("name", Path(self.document.label.strip("<>")).stem)
-        try:
-            if _unfit_for_a_folder(name_text(name)):
-                raise InputError(f"{show(name)} also names the results' directory; write {_NAME}")
-        except InputError as error:
-            self._fail("name", str(error))
-        return str(name)
-
-    def _hardware(self) -> Hardware:
-        given = self.data.get("hardware", "tpu_v2")
-        try:
-            if not isinstance(given, str):
-                raise InputError(f"{show(given)} is no machine; write a shipped name or a path")
-            return load_hardware(given)
-        except InputError as error:
-            self._fail("hardware", str(error))
-            return load_hardware("tpu_v2")
-
-    def _workloads(self) -> tuple[Document, ...]:
-        given = self.data.get("workloads")
-        names = [given] if isinstance(given, str) else given
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            self._fail("workloads", "write one workload or a list of them, e.g. [vgg16, resnet50]")
-            return ()
-        documents: dict[str, Document] = {}
-        for index, name in enumerate(names):
-            try:
-                document = open_workload(name)
-                called = workload_of(document, 1).name
-                if called in documents and name not in names[:index]:
-                    raise InputError(
-                        f"another workload is called {show(called)}, too; give each file a name of its own"
-                    )
-                documents[called] = document
-            except InputError as error:
-                self._fail(f"workloads[{index}]", str(error))
-        return tuple(documents.values())
-
-    def _axes(self, workloads: Sequence[Document]) -> tuple[Axis, ...]:
-        given = self.data.get("axes")
-        if not isinstance(given, Mapping) or not given:
-            self._fail("axes", "write at least one axis, e.g. array.size: [64, 128, 256]")
-            return ()
-        axes: list[Axis] = []
-        owners: dict[_Place, str] = {}
-        for name, values in given.items():
-            try:
-                axes.append(Axis.parse(name, values))
-                # Only where all workloads are sound can their layers be looked for.
-                _claim(axes[-1], () if self.problems else workloads, owners)
-            except InputError as error:
-                self._fail(f"axes.{name}", str(error))
-        return tuple(axes)
-
-    def _combine(self, axes: Sequence[Axis]) -> str:
-        combine = self.data.get("combine", "grid")
-        if combine not in _COMBINE:
-            self._fail("combine", f"{show(combine)} is not allowed; write grid or zip")
-        elif combine == "zip":
-            lengths = {axis.name: len(axis.values) for axis in axes}
-            if len(set(lengths.values())) > 1:
-                counts = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-                self._fail("combine", f"zip needs as many different values on each axis; these have {counts}")
-            if self.data.get("mode") == "search":
-                self._fail("combine", "a search chooses the value of each axis by itself; leave combine out")
-        return str(combine)
-
-    def _where(self) -> tuple[Constraint, ...]:
-        given = self.data.get("where", [])
-        constraints = []
-        for index, text in enumerate(given if isinstance(given, list) else [given]):
-            try:
-                constraints.append(Constraint.parse(text))
-            except InputError as error:
-                self._fail(f"where[{index}]" if isinstance(given, list) else "where", str(error))
-        return tuple(constraints)
-
-    def _search(self, axes: Sequence[Axis]) -> Search | None:
-        mode, given = self.data.get("mode", "grid"), self.data.get("search")
-        if mode not in _MODES:
-            self._fail("mode", f"{show(mode)} is not allowed; write {' or '.join(_MODES)}")
-        elif (mode == "search") != (given is not None):
-            missing = "mode: search" if mode != "search" else "search: {objectives: [time_us, pes], budget: 60}"
-            self._fail("search" if given is not None else "mode", f"a search needs both parts; add {missing}")
-        elif mode == "search":
-            return self._search_of(given, axes)
-        return None
-
-    def _search_of(self, given: object, axes: Sequence[Axis]) -> Search | None:
-        if not isinstance(given, Mapping):
-            self._fail("search", f"{show(given)} is no search; write {{objectives: [time_us, pes], budget: 60}}")
-            return None
-        self._unknown_keys("search.", given, _SEARCH)
-        if isinstance(self.data.get("workloads"), list) and len(self.data["workloads"]) > 1:
-            self._fail("workloads", "a search has one workload; put the layers of several into one file")
-        if "budget" not in given:
-            self._fail("search.budget", "required key is missing; add budget: 60, the points to simulate at most")
-        return Search(
-            objectives=self._columns("search.objectives", given.get("objectives"), axes, 1),
-            budget=self._number("search.budget", given.get("budget", 1), 1, MOST_POINTS),
-            seed=self._number("search.seed", given.get("seed", 0), 0, 2**32 - 1),
-            at_once=self._number("search.at_once", given.get("at_once", 8), 1, _MOST_AT_ONCE),
-        )
-
-    def _goals(self, axes: Sequence[Axis]) -> tuple[Goal, ...]:
-        return self._columns("pareto", self.data["pareto"], axes, 2) if "pareto" in self.data else ()
-
-    def _columns(self, path: str, given: object, axes: Sequence[Axis], least: int) -> tuple[Goal, ...]:
-        try:
-            return goals_of(given, [axis.name for axis in axes if _is_numeric(axis)], least, 3)
-        except InputError as error:
-            self._fail(path, str(error))
-            return ()
-
-
-def _unfit_for_a_folder(name: str) -> bool:
-    return len(name) > _LONGEST_NAME or name.startswith(".") or any(sign in name for sign in "/\\")
-
-
-def _claim(axis: Axis, workloads: Sequence[Document], owners: dict[_Place, str]) -> None:
-    """Raises InputError when another axis sets one of its fields, or a workload does not have its layers."""
-    for path in axis.paths:
-        for place in _places(path, workloads):
-            if (other := owners.setdefault(place, axis.name)) != axis.name:
-                what = " of ".join(map(str, place))
-                raise InputError(f"the axis {show(other)} sets {what} already; name it in one of the two")
-
-
-def _places(path: str, workloads: Sequence[Document]) -> Iterator[_Place]:
-    if not path.startswith(LAYERS):
-        yield (path,)
-        return
-    for document in workloads:
-        layers = document.data["layers"]
-        for index in layers_of(document, path):
-            yield path.rpartition(".")[2], layers[index]["name"], document.data["name"]
-
-
-def _is_numeric(axis: Axis) -> bool:
-    return isinstance(axis.values, range) or all(isinstance(value, int | float) for value in axis.values)
-
-
-def _front_of(search: Search | None) -> tuple[Goal, ...]:
-    return search.objectives if search and len(search.objectives) > 1 else ()

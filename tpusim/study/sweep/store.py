@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import InputError
-from tpusim.machines.tpu.description import Hardware
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Total, total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
+from tpusim.study.sweep.space import Point
 
 FILE = "sweep.sqlite"
 
@@ -50,21 +50,21 @@ _MODEL = (
 
 @cache
 def sources_digest(*patterns: str) -> str:
-    """Of source files of this package, named as in "lowering/*.py"."""
+    """Return a digest of source files of this package, named as in "lowering/*.py"."""
     package = Path(__file__).parents[2]
     files = sorted(file for pattern in patterns for file in package.glob(pattern))
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def model_version() -> str:
-    """A digest of the sources that decide on cycles: a change of the model makes every key new."""
+    """Return a digest of the sources that decide on cycles: a change of the model makes every key new."""
     return sources_digest(*_MODEL)
 
 
-def key_of(workload: Workload, hardware: Hardware, lowering: str) -> str:
-    """Of a point: its complete inputs and the version of the model."""
-    machine = {name: value for name, value in hardware.to_dict().items() if name != "name"}
-    inputs = {"work": _digest(workload), "hardware": machine, "lowering": lowering}
+def key_of(point: Point) -> str:
+    """Return a digest of a point's complete inputs and of the version of the model."""
+    machine = {name: value for name, value in point.hardware.to_dict().items() if name != "name"}
+    inputs = {"work": _digest(point.workload), "hardware": machine, "lowering": point.lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
 
 
@@ -81,7 +81,7 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises InputError when the file holds something else, or an older tpusim wrote it; it is left as it is."""
+        """Raise InputError when the file holds something else, or an older tpusim wrote it; it is left as it is."""
         self._path = path
         with self._failures_told("used"):
             self._connection = sqlite3.connect(path, timeout=_WAIT_SECONDS)
@@ -112,60 +112,61 @@ class Store:
         self._connection.close()
 
     def done(self, keys: Iterable[str]) -> set[str]:
-        """Those of `keys` whose point has a result."""
+        """Return those of `keys` whose point has a result."""
         with self._failures_told("read"):
-            self._ask(keys)
+            self._put_keys(keys)
             query = "SELECT asked.key FROM asked JOIN points INDEXED BY finished USING (key) WHERE error IS NULL"
             return {key for (key,) in self._connection.execute(query)}
 
-    def save(self, key: str, workload: Workload, hardware: Hardware, finding: tuple[LayerResult, ...] | str) -> None:
-        """What came of a point, whole or not at all: its layers, or why it cannot be simulated."""
+    def save(self, key: str, point: Point, finding: tuple[LayerResult, ...] | str) -> None:
+        """Keep what came of a point, whole or not at all: its layers, or why it cannot be simulated."""
         # SQLite goes on writing into a file that nobody can open any more.
         if not self._path.exists():
             raise InputError(f"{self._path}: was removed while the sweep ran, and its points with it; start it again")
         layers = () if isinstance(finding, str) else finding
         error = finding if isinstance(finding, str) else None
         figures = _figures(total_of(layers, 0.0)) if layers else (None,) * (len(FIGURES) + 1)
-        point = (key, workload.name, workload.batch, json.dumps(hardware.to_dict()), error, *figures)
+        work, machine = point.workload, json.dumps(point.hardware.to_dict())
+        row = (key, work.name, work.batch, machine, error, *figures)
         rows = [(key, place, layer.name, layer.op, *_figures(layer)) for place, layer in enumerate(layers)]
         with self._failures_told("written"), self._connection:
             self._connection.execute("DELETE FROM layers WHERE key = ?", (key,))
-            self._connection.execute(f"REPLACE INTO points VALUES ({_marks(point)})", point)
+            self._connection.execute(f"REPLACE INTO points VALUES ({_placeholders(row)})", row)
             if rows:
-                self._connection.executemany(f"INSERT INTO layers VALUES ({_marks(rows[0])})", rows)
+                self._connection.executemany(f"INSERT INTO layers VALUES ({_placeholders(rows[0])})", rows)
 
     def points(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Of each of `keys`, in this order: workload, batch, error and FIGURES."""
+        """Yield for each of `keys`, in this order, workload, batch, error and FIGURES."""
         columns = ", ".join(("workload", "batch", "error", *FIGURES))
-        return self._asked(keys, f"SELECT {columns} FROM asked JOIN points USING (key) ORDER BY place")
+        return self._query(keys, f"SELECT {columns} FROM asked JOIN points USING (key) ORDER BY place")
 
     def layers(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Of every layer of each of `keys`, in this order: place of the key, position, name, op and FIGURES."""
+        """Yield for every layer of each of `keys`, in this order, place of the key, position, name, op and FIGURES."""
         columns = ", ".join(("place", "position", "name", "op", *FIGURES))
-        return self._asked(keys, f"SELECT {columns} FROM asked JOIN layers USING (key) ORDER BY place, position")
+        return self._query(keys, f"SELECT {columns} FROM asked JOIN layers USING (key) ORDER BY place, position")
 
     def files(self, digest: str) -> dict[str, str]:
-        """Names and stamps of the files last written, if that was from inputs of this digest."""
+        """Return names and stamps of the files last written, if that was from inputs of this digest."""
         with self._failures_told("read"):
             query = "SELECT name, stamp FROM files WHERE digest = ?"
             return dict(self._connection.execute(query, (digest,)).fetchall())
 
     def remember_files(self, digest: str, stamps: Mapping[str, str]) -> None:
-        """These were written, and nothing else counts any more."""
+        """Keep what was written; nothing else counts any more."""
         with self._failures_told("written"), self._connection:
             self._connection.execute("DELETE FROM files")
             rows = [(name, digest, stamp) for name, stamp in stamps.items()]
             self._connection.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
 
-    def _asked(self, keys: Iterable[str], query: str) -> Iterator[Mapping[str, Any]]:
+    def _query(self, keys: Iterable[str], query: str) -> Iterator[Mapping[str, Any]]:
         with self._failures_told("read"):
-            self._ask(keys)
+            self._put_keys(keys)
             with closing(self._connection.execute(query)) as cursor:
                 names = [column[0] for column in cursor.description]
                 for row in cursor:
                     yield dict(zip(names, row, strict=True))
 
-    def _ask(self, keys: Iterable[str]) -> None:
+    def _put_keys(self, keys: Iterable[str]) -> None:
         """Put keys where queries find them: a list of a hundred thousand fits no query."""
         with self._connection:
             self._connection.execute("DELETE FROM asked")
@@ -183,7 +184,7 @@ class Store:
 
 
 def _when_free(do: Callable[[], None]) -> None:
-    """Again and again while another process has the file to itself: SQLite does not wait while one makes the log."""
+    """Try again and again while another process has the file to itself: SQLite does not wait while a log is made."""
     until = time.monotonic() + _WAIT_SECONDS
     while True:
         try:
@@ -206,5 +207,5 @@ def _figures(of: LayerResult | Total) -> tuple[Any, ...]:
     return (*(value_of(of, key) for key in FIGURES), json.dumps(detail))
 
 
-def _marks(row: tuple[Any, ...]) -> str:
+def _placeholders(row: tuple[Any, ...]) -> str:
     return ", ".join("?" * len(row))

@@ -17,7 +17,7 @@ FEWEST_CHANNELS = 8
 """Convolutions of fewer input channels are judged apart: the compiler has other ways for first layers."""
 
 TRUSTED_BATCH, TRUSTED_NODES = 256, 512
-"""Of the training profiles only rows at least this large: smaller ones wait for their input."""
+"""Rows of the training profiles count only when they are at least this large: smaller ones wait for their input."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ ODD = "conv_64x56x56x64x64x3x1x1"
 
 @cache
 def number_sets() -> dict[str, NumberSet]:
-    """Every set by its name."""
+    """Return every set by its name."""
     v2, v3, f32 = "tpu_v2_core", "tpu_v3_core", ("vector_memory.element_bytes=4",)
     xla = "estimates of XLA:TPU for v2"
     sets = [

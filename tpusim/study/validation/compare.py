@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.registry import known_lowering, lowered
 from tpusim.network.ops import Op
 from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import Case, NumberSet
@@ -30,12 +30,12 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Of tpusim, relative to the reference."""
+        """The error of tpusim, relative to the reference."""
         return self.ours / self.theirs - 1
 
     @property
     def roofline_error(self) -> float:
-        """Of the roofline, relative to the reference."""
+        """The error of the roofline, relative to the reference."""
         return self.roofline / self.theirs - 1
 
 
@@ -51,7 +51,7 @@ class Spread:
 
     @classmethod
     def of(cls, errors: Sequence[tuple[float, str]]) -> Spread:
-        """From (error, name) pairs; the worst keeps its sign."""
+        """Return the spread of (error, name) pairs; the worst keeps its sign."""
         sizes = sorted(abs(error) for error, _ in errors)
         worst, where = max(errors, key=lambda pair: abs(pair[0]))
         return cls(fmean(sizes), median(sizes), sizes[ceil(0.9 * len(sizes)) - 1], worst, where)
@@ -76,25 +76,32 @@ class Comparison:
 
     @property
     def total_error(self) -> float:
-        """Of the sum over all rows."""
+        """The error of the sum over all rows."""
         return sum(row.ours for row in self.rows) / sum(row.theirs for row in self.rows) - 1
 
     def half(self, fitted: bool) -> float | None:
-        """Mean absolute error over the half used for fitting, or over the other; None where nothing was fitted."""
+        """Return the mean absolute error over the half used for fitting or the other; None where nothing was fitted."""
         errors = [abs(row.error) for row in self.rows if row.fitted is fitted and self.numbers.fitted]
         return fmean(errors) if errors else None
 
 
-def compare(sets: Iterable[NumberSet], changes: Sequence[str], progress: Progress) -> list[Comparison]:
-    """Run all cases, on all processors; `changes` are further overrides of every machine."""
+def compare(
+    sets: Iterable[NumberSet], changes: Sequence[str], progress: Progress, lowering: str = "channel_first"
+) -> list[Comparison]:
+    """Run all cases, on all processors; `changes` are further overrides of every machine.
+
+    Raises:
+        InputError: an unknown lowering, a change that makes no machine, or a case that cannot fit it.
+    """
+    known_lowering(lowering)
     sets = list(sets)
     jobs = [
-        (case, load_hardware(each.hardware, [*each.changes, *changes]), each.unit)
+        _Job(case, each.unit, load_hardware(each.hardware, [*each.changes, *changes]), lowering)
         for each in sets
         for case in each.cases
     ]
     rows: dict[int, Compared] = {}
-    with Processes(_compared, cpu_count() or 1) as processes:
+    with Processes(_compare_case, cpu_count() or 1) as processes:
         for place, row in processes.results(jobs):
             rows[place] = row
             progress(len(rows), row.name)
@@ -102,29 +109,39 @@ def compare(sets: Iterable[NumberSet], changes: Sequence[str], progress: Progres
     return [Comparison(each, tuple(next(found) for _ in each.cases)) for each in sets]
 
 
-def _compared(job: tuple[Case, Hardware, str]) -> Compared:
-    case, hardware, unit = job
-    cycles = float(sum(_cycles(layer, case.batch, hardware) for layer in case.layers))
+@dataclass(frozen=True)
+class _Job:
+    """A case, and what to run it on; complete in itself, so that any process can do it."""
+
+    case: Case
+    unit: str
+    hardware: Hardware
+    lowering: str
+
+
+def _compare_case(job: _Job) -> Compared:
+    case, hardware = job.case, job.hardware
+    cycles = float(sum(_cycles(layer, case.batch, hardware, job.lowering) for layer in case.layers))
     bound = sum(_roofline(layer, case.batch, hardware) for layer in case.layers)
-    if unit != "cycles":
+    if job.unit != "cycles":
         ideal = sum(layer.macs(case.batch) for layer in case.layers) / hardware.pes
         cycles, bound = 100 * ideal / cycles, 100 * ideal / bound
     return Compared(case.name, cycles, case.theirs, bound, case.fitted)
 
 
-_CYCLES: dict[tuple[Hashable, int, Hardware], int] = {}
-"""Cycles by shape, batch and machine; the shapes of a set come again and again."""
+_CYCLES: dict[tuple[Hashable, int, Hardware, str], int] = {}
+"""Cycles by shape, batch, machine and lowering; the shapes of a set come again and again."""
 
 
-def _cycles(layer: Op, batch: int, hardware: Hardware) -> int:
-    key = layer.shape_key, batch, hardware
+def _cycles(layer: Op, batch: int, hardware: Hardware, lowering: str) -> int:
+    key = layer.shape_key, batch, hardware, lowering
     if key not in _CYCLES:
-        _CYCLES[key] = event.run(channel_first.lower(layer, batch, hardware)[0], hardware).cycles
+        _CYCLES[key] = event.run(lowered(layer, batch, hardware, lowering)[0], hardware).cycles
     return _CYCLES[key]
 
 
 def _roofline(layer: Op, batch: int, hardware: Hardware) -> float:
-    """The longer of all multiplications on all PEs and every tensor once through HBM."""
+    """Return the longer of all multiplications on all PEs and every tensor once through HBM."""
     elements = layer.operands(batch) + layer.outputs(batch)
     moved = elements * hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
     return max(layer.macs(batch) / hardware.pes, moved)
