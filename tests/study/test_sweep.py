@@ -19,9 +19,9 @@ from typer.testing import CliRunner, Result
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.flow.simulation import LOWERINGS
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.study.sweep.constraint import Constraint
 from tpusim.study.sweep.reader import MOST_POINTS
 from tpusim.study.sweep.spec import FOLDER, load_sweep
