@@ -442,7 +442,10 @@ def test_what_needs_no_simulator_imports_none(arguments: list[str]) -> None:
     assert shown.returncode == 0
     imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
     assert "typer" in imported
-    assert not {"numpy", "matplotlib", "yaml", "rich", "tpusim.machines.tpu.description", "tpusim.network.workload"} & imported
+    assert (
+        not {"numpy", "matplotlib", "yaml", "rich", "tpusim.machines.tpu.description", "tpusim.network.workload"}
+        & imported
+    )
 
 
 def test_help_names_what_there_is() -> None:
