@@ -14,7 +14,6 @@ from tests.strategies import convs, machine, machines
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.definition.frame import Port
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.sequencer import Sequencer
 from tpusim.machines.tpu.lowering.channel_first import lower
@@ -86,7 +85,7 @@ def test_the_log_names_every_step_once() -> None:
     hardware = machine(4, 4, word_elements=4)
     layer = Conv2d("conv", 40, 9, 9, 12, (3, 3))
     program = lower(layer, 4, hardware)[0]
-    log = event.logged(program, hardware, Port())
+    log = event.logged(program, hardware, event.ports_of(hardware))
     steps = [step for each in (*log.loads, *log.passes) for step in each.steps] + [move.step for move in log.moves]
     assert sorted(steps) == list(range(len(program.steps)))
     assert len(log.passes) < len(program.streams)

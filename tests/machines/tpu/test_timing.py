@@ -16,8 +16,9 @@ from tpusim.base.errors import DeadlockError
 from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
-from tpusim.machines.tpu.definition.frame import CLIENTS, Cycles, Frame, Port
+from tpusim.machines.tpu.definition.frame import CLIENTS, Frame
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.calendar import Calendar, Cycles
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing, split
 from tpusim.machines.tpu.program.program import Program
@@ -44,7 +45,7 @@ def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 7: each cycle of the table."""
     taken: dict[str, list[int]] = {client: [] for client in CLIENTS}
 
-    class Watched(Port):
+    class Watched(Calendar):
         def _paint(self, client: int, cycles: range) -> None:
             taken[CLIENTS[client]] += cycles
             super()._paint(client, cycles)
@@ -57,7 +58,7 @@ def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
             taken[CLIENTS[client]] += cycles.tolist()
             super().take(client, cycles)
 
-    monkeypatch.setattr(event, "Port", Watched)
+    monkeypatch.setattr(event, "Calendar", Watched)
     _, timing = timed(gemm(4, 4, 4), machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5))
     assert taken["weight"] == [8, 10]
     assert taken["ifmap"] == [14, 16]

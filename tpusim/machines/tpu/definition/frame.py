@@ -1,16 +1,11 @@
-"""The single port of a lane's vector memory: its frame of slots, and its calendar.
+"""The ports of a lane's vector memory: who shares them, and the frame of slots.
 
 All times are those of lane 0; lane `i` runs the same schedule `i` cycles later (skewed addresses).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
 
 FREE, IFMAP, PSUM, RESULT, WEIGHT, DMA = range(6)
 """Who owns a cycle of the port."""
@@ -19,8 +14,6 @@ CLIENTS = ("idle", "ifmap", "psum", "result", "weight", "dma")
 
 PORTS = {"shared": ((IFMAP, PSUM, RESULT, WEIGHT, DMA),), "separate": ((IFMAP,), (PSUM,), (RESULT,), (WEIGHT,), (DMA,))}
 """The ports of a lane's vector memory, each with the clients that share it; of the last two the first goes first."""
-
-Cycles = NDArray[np.int64]
 
 NEVER = 1 << 62
 
@@ -132,158 +125,6 @@ class SeparateFrame(Frame):
 
 FRAMES = {"shared": Frame, "separate": SeparateFrame}
 """The frame of each kind of ports."""
-
-
-class Port:
-    """The calendar of lane 0's port: which cycles from `settled` on are owned.
-
-    Streams and preloads reserve ahead of time; the DMA takes, in order, what is left in the past. What lies
-    before the last word it took concerns nobody any more and is forgotten.
-    """
-
-    def __init__(self) -> None:
-        self.settled = 0
-        self.changed_from = 0
-        self.owned: Counter[str] = Counter()
-        self._cells = bytearray()
-
-    def reserve(self, client: int, start: int, words: int, period: int) -> None:
-        """Own every `period`-th cycle from `start` on, `words` times."""
-        self._paint(client, range(start, start + words * period, period))
-        self.changed_from = min(self.changed_from, start)
-
-    def claim(self, client: int, start: int, words: int, spacing: int) -> int:
-        """Own the first free cycle from `start` on, `words` times at least `spacing` apart; return the last."""
-        at = start - spacing
-        for _ in range(words):
-            at = self._next_free(at + spacing)
-            self._mark(client, at)
-        self.changed_from = min(self.changed_from, start)
-        return at
-
-    def slots_for(self, wanted: Cycles, start: int) -> Cycles:
-        """The free cycles that words wanted at the non-decreasing cycles `wanted` would get, in order.
-
-        Each word takes the first free cycle at or after it is wanted, after its predecessor, and not before
-        `start`. Assumes that no further reservations are made; resets `changed_from`.
-        """
-        self.changed_from = NEVER
-        first, end = max(start, int(wanted[0])), self.settled + len(self._cells)
-        stop = max(first, min(end, int(wanted[-1]) + 4 * len(wanted)))
-        slots = self._slots(wanted, first, stop)
-        return slots if stop >= end or slots[-1] < stop else self._slots(wanted, first, end)
-
-    def _slots(self, wanted: Cycles, first: int, stop: int) -> Cycles:
-        """With F(t) free cycles before t, word k gets free cycle number max over j <= k of F(wanted_j) + k - j.
-
-        From `stop` on every cycle counts as free.
-        """
-        # A copy: an array over the cells themselves would keep them from growing for as long as anybody holds it.
-        cells = np.frombuffer(self._cells[first - self.settled : stop - self.settled], np.uint8)
-        free = np.flatnonzero(cells == FREE) + first
-        order = np.arange(len(wanted))
-        before = np.where(wanted < stop, np.searchsorted(free, wanted), len(free) + np.maximum(wanted - stop, 0))
-        rank = np.maximum.accumulate(before - order) + order
-        slots = stop + rank - len(free)
-        inside = rank < len(free)
-        slots[inside] = free[rank[inside]]
-        return slots
-
-    def ahead(self, start: int) -> bytes:
-        """Who owns each cycle from `start` on, one byte a cycle."""
-        return bytes(self._cells[max(start - self.settled, 0) :])
-
-    def repeat(self, start: int, end: int, times: int) -> None:
-        """What is owned in [start, end) once more, `times` times; what is owned from `end` on moves back as far."""
-        self._reach(end)
-        period = bytes(self._cells[start - self.settled : end - self.settled])
-        for client in range(IFMAP, DMA):
-            self.owned[CLIENTS[client]] += times * period.count(client)
-        self._cells[end - self.settled : end - self.settled] = times * period
-
-    def take(self, client: int, cycles: Cycles) -> None:
-        """Own exactly these cycles of the past; all up to the last of them is settled."""
-        self.owned[CLIENTS[client]] += len(cycles)
-        self.settle(int(cycles[-1]) + 1)
-
-    def settle(self, until: int) -> None:
-        """Forget the cycles before `until`."""
-        del self._cells[: until - self.settled]
-        self.settled = until
-
-    def _paint(self, client: int, cycles: range) -> None:
-        self.owned[CLIENTS[client]] += len(cycles)
-        self._reach(cycles.stop)
-        at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
-        self._cells[at] = bytes([client]) * len(cycles)
-
-    def _mark(self, client: int, cycle: int) -> None:
-        self.owned[CLIENTS[client]] += 1
-        self._reach(cycle + 1)
-        self._cells[cycle - self.settled] = client
-
-    def _reach(self, end: int) -> None:
-        missing = end - self.settled - len(self._cells)
-        if missing > 0:
-            self._cells += bytes(missing)
-
-    def _next_free(self, start: int) -> int:
-        at = self._cells.find(FREE, start - self.settled)
-        return self.settled + (at if at >= 0 else max(start - self.settled, len(self._cells)))
-
-
-class SeparatePorts:
-    """The ports of a lane in which each client has its own: a calendar for each, so that nobody is in another's way."""
-
-    def __init__(self) -> None:
-        self._ports = {client: Port() for client in range(IFMAP, DMA + 1)}
-
-    @property
-    def owned(self) -> Counter[str]:
-        """Cycles owned, by client."""
-        return sum((port.owned for port in self._ports.values()), Counter())
-
-    @property
-    def settled(self) -> int:
-        """As of Port."""
-        return self._ports[DMA].settled
-
-    @property
-    def changed_from(self) -> int:
-        """As of Port; only the DMA itself could change its calendar."""
-        return self._ports[DMA].changed_from
-
-    def reserve(self, client: int, start: int, words: int, period: int) -> None:
-        """As of Port."""
-        self._ports[client].reserve(client, start, words, period)
-
-    def claim(self, client: int, start: int, words: int, spacing: int) -> int:
-        """As of Port."""
-        return self._ports[client].claim(client, start, words, spacing)
-
-    def slots_for(self, wanted: Cycles, start: int) -> Cycles:
-        """As of Port, for the DMA."""
-        return self._ports[DMA].slots_for(wanted, start)
-
-    def ahead(self, start: int) -> bytes:
-        """As of Port, one calendar after the other."""
-        calendars = [port.ahead(start).rstrip(bytes([FREE])) for port in self._ports.values()]
-        return b"".join(len(calendar).to_bytes(8) + calendar for calendar in calendars)
-
-    def repeat(self, start: int, end: int, times: int) -> None:
-        """As of Port."""
-        for port in self._ports.values():
-            port.repeat(start, end, times)
-
-    def take(self, client: int, cycles: Cycles) -> None:
-        """As of Port."""
-        self._ports[client].take(client, cycles)
-        for port in self._ports.values():
-            port.settle(self.settled)
-
-
-Ports: TypeAlias = Port | SeparatePorts
-"""What a lane has: one port that all clients share, or one for each."""
 
 
 def _next_slot(earliest: int, slot: int, period: int) -> int:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import simpy
 
-from tpusim.machines.tpu.definition.frame import Port, Ports, SeparatePorts
+from tpusim.machines.tpu.definition.frame import PORTS
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Log, timing_of
 from tpusim.machines.tpu.event.board import Board
-from tpusim.machines.tpu.event.calendar import calendars
+from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
 from tpusim.machines.tpu.event.sequencer import Sequencer
 from tpusim.machines.tpu.event.tracks import Recording
@@ -36,16 +36,17 @@ def run(program: Program, hardware: Hardware) -> Timing:
     return timing_of(logged(program, hardware, port), port, program, hardware)
 
 
-def ports_of(hardware: Hardware) -> Ports:
+def ports_of(hardware: Hardware, calendar: type[Calendar] | None = None) -> Ports:
     """The calendar of a lane's ports, all free."""
-    return SeparatePorts() if hardware.vector_memory.ports == "separate" else Port()
+    shared = PORTS[hardware.vector_memory.ports]
+    return Ports(shared, [(calendar or Calendar)() for _ in shared])
 
 
 def record(program: Program, hardware: Hardware) -> Recording:
     """The same run, with all that tells what every unit does when. Raises DeadlockError."""
-    ports = calendars(hardware.vector_memory.ports == "separate")
+    ports = ports_of(hardware, KeptCalendar)
     log = logged(program, hardware, ports)
-    return Recording(log, ports.accounts(), program, hardware)
+    return Recording(log, ports.owners(), program, hardware)
 
 
 def logged(program: Program, hardware: Hardware, port: Ports) -> Log:

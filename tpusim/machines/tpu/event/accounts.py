@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tpusim.machines.tpu.definition.frame import Frame, Ports
+from tpusim.machines.tpu.definition.frame import Frame
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Loads, Move, Passes
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.program import Program

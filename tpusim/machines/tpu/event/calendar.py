@@ -1,17 +1,119 @@
-"""Ports that do not forget."""
+"""Lane 0's ports: who owns which cycle."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, Cycles, Port, SeparatePorts
+from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, FREE, IFMAP, NEVER
 
+Cycles = NDArray[np.int64]
 Owners = NDArray[np.uint8]
 """Who owns each cycle of a port; after the last that is owned there may be none."""
 
 
-class Calendar(Port):
+class Calendar:
+    """One port of lane 0: which cycles from `settled` on are owned.
+
+    Streams and preloads reserve ahead of time; the DMA takes, in order, what is left in the past. What lies
+    before the last word it took concerns nobody any more and is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self.settled = 0
+        self.changed_from = 0
+        self.owned: Counter[str] = Counter()
+        self._cells = bytearray()
+
+    def reserve(self, client: int, start: int, words: int, period: int) -> None:
+        """Own every `period`-th cycle from `start` on, `words` times."""
+        self._paint(client, range(start, start + words * period, period))
+        self.changed_from = min(self.changed_from, start)
+
+    def claim(self, client: int, start: int, words: int, spacing: int) -> int:
+        """Own the first free cycle from `start` on, `words` times at least `spacing` apart; return the last."""
+        at = start - spacing
+        for _ in range(words):
+            at = self._next_free(at + spacing)
+            self._mark(client, at)
+        self.changed_from = min(self.changed_from, start)
+        return at
+
+    def slots_for(self, wanted: Cycles, start: int) -> Cycles:
+        """The free cycles that words wanted at the non-decreasing cycles `wanted` would get, in order.
+
+        Each word takes the first free cycle at or after it is wanted, after its predecessor, and not before
+        `start`. Assumes that no further reservations are made; resets `changed_from`.
+        """
+        self.changed_from = NEVER
+        first, end = max(start, int(wanted[0])), self.settled + len(self._cells)
+        stop = max(first, min(end, int(wanted[-1]) + 4 * len(wanted)))
+        slots = self._slots(wanted, first, stop)
+        return slots if stop >= end or slots[-1] < stop else self._slots(wanted, first, end)
+
+    def _slots(self, wanted: Cycles, first: int, stop: int) -> Cycles:
+        """With F(t) free cycles before t, word k gets free cycle number max over j <= k of F(wanted_j) + k - j.
+
+        From `stop` on every cycle counts as free.
+        """
+        # A copy: an array over the cells themselves would keep them from growing for as long as anybody holds it.
+        cells = np.frombuffer(self._cells[first - self.settled : stop - self.settled], np.uint8)
+        free = np.flatnonzero(cells == FREE) + first
+        order = np.arange(len(wanted))
+        before = np.where(wanted < stop, np.searchsorted(free, wanted), len(free) + np.maximum(wanted - stop, 0))
+        rank = np.maximum.accumulate(before - order) + order
+        slots = stop + rank - len(free)
+        inside = rank < len(free)
+        slots[inside] = free[rank[inside]]
+        return slots
+
+    def ahead(self, start: int) -> bytes:
+        """Who owns each cycle from `start` on, one byte a cycle."""
+        return bytes(self._cells[max(start - self.settled, 0) :].rstrip(bytes([FREE])))
+
+    def repeat(self, start: int, end: int, times: int) -> None:
+        """What is owned in [start, end) once more, `times` times; what is owned from `end` on moves back as far."""
+        self._reach(end)
+        period = bytes(self._cells[start - self.settled : end - self.settled])
+        for client in range(IFMAP, DMA):
+            self.owned[CLIENTS[client]] += times * period.count(client)
+        self._cells[end - self.settled : end - self.settled] = times * period
+
+    def take(self, client: int, cycles: Cycles) -> None:
+        """Own exactly these cycles of the past; all up to the last of them is settled."""
+        self.owned[CLIENTS[client]] += len(cycles)
+        self.settle(int(cycles[-1]) + 1)
+
+    def settle(self, until: int) -> None:
+        """Forget the cycles before `until`."""
+        del self._cells[: until - self.settled]
+        self.settled = until
+
+    def _paint(self, client: int, cycles: range) -> None:
+        self.owned[CLIENTS[client]] += len(cycles)
+        self._reach(cycles.stop)
+        at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
+        self._cells[at] = bytes([client]) * len(cycles)
+
+    def _mark(self, client: int, cycle: int) -> None:
+        self.owned[CLIENTS[client]] += 1
+        self._reach(cycle + 1)
+        self._cells[cycle - self.settled] = client
+
+    def _reach(self, end: int) -> None:
+        missing = end - self.settled - len(self._cells)
+        if missing > 0:
+            self._cells += bytes(missing)
+
+    def _next_free(self, start: int) -> int:
+        at = self._cells.find(FREE, start - self.settled)
+        return self.settled + (at if at >= 0 else max(start - self.settled, len(self._cells)))
+
+
+class KeptCalendar(Calendar):
     """A port's calendar, kept from its first cycle to its last."""
 
     def __init__(self) -> None:
@@ -19,7 +121,7 @@ class Calendar(Port):
         self._past = bytearray()
 
     def take(self, client: int, cycles: Cycles) -> None:
-        """As of Port, and written down."""
+        """Own these cycles, and write it down."""
         self._reach(int(cycles[-1]) + 1)
         for at in (cycles - self.settled).tolist():
             self._cells[at] = client
@@ -32,27 +134,62 @@ class Calendar(Port):
         super().settle(until)
 
     def owners(self) -> Owners:
-        """From the first cycle on."""
+        """Who owns each cycle, from the first on."""
         return np.append(np.frombuffer(self._past, np.uint8), np.frombuffer(self._cells, np.uint8))
 
-    def accounts(self) -> dict[str, Owners]:
-        """By the name of the port's account."""
-        return {"port": self.owners()}
 
+class Ports:
+    """The ports of lane 0, each with the clients that share it, as `PORTS` tells."""
 
-class SeparateCalendars(SeparatePorts):
-    """The calendars of a lane in which each client has a port of its own."""
+    def __init__(self, shared: Sequence[Sequence[int]], calendars: Iterable[Calendar]) -> None:
+        self.calendars = [*calendars]
+        self._names = ["port"] if len(shared) == 1 else [f"port_{CLIENTS[client]}" for (client,) in shared]
+        pairs = zip(shared, self.calendars, strict=True)
+        self._of = {client: calendar for clients, calendar in pairs for client in clients}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._calendars = {client: Calendar() for client in range(IFMAP, DMA + 1)}
-        self._ports = {**self._calendars}
+    @property
+    def owned(self) -> Counter[str]:
+        """Cycles owned, by client."""
+        return sum((calendar.owned for calendar in self.calendars), Counter())
 
-    def accounts(self) -> dict[str, Owners]:
-        """By the name of each port's account."""
-        return {f"port_{CLIENTS[client]}": calendar.owners() for client, calendar in self._calendars.items()}
+    @property
+    def settled(self) -> int:
+        """What lies before this cycle concerns nobody any more."""
+        return self._of[DMA].settled
 
+    @property
+    def changed_from(self) -> int:
+        """The first cycle that was reserved on the DMA's port since it last asked for slots."""
+        return self._of[DMA].changed_from
 
-def calendars(separate: bool) -> Calendar | SeparateCalendars:
-    """Of a lane's ports, all free."""
-    return SeparateCalendars() if separate else Calendar()
+    def owners(self) -> dict[str, Owners]:
+        """Who owns each cycle, by the name of each port's account."""
+        kept = (calendar for calendar in self.calendars if isinstance(calendar, KeptCalendar))
+        return {name: calendar.owners() for name, calendar in zip(self._names, kept, strict=True)}
+
+    def reserve(self, client: int, start: int, words: int, period: int) -> None:
+        """Own every `period`-th cycle from `start` on, `words` times, on the client's port."""
+        self._of[client].reserve(client, start, words, period)
+
+    def claim(self, client: int, start: int, words: int, spacing: int) -> int:
+        """Own the first free cycles of the client's port, see Calendar; return the last."""
+        return self._of[client].claim(client, start, words, spacing)
+
+    def slots_for(self, wanted: Cycles, start: int) -> Cycles:
+        """The free cycles that the DMA's words would get, see Calendar."""
+        return self._of[DMA].slots_for(wanted, start)
+
+    def ahead(self, start: int) -> tuple[bytes, ...]:
+        """Who owns each cycle from `start` on, one byte a cycle, port by port."""
+        return tuple(calendar.ahead(start) for calendar in self.calendars)
+
+    def repeat(self, start: int, end: int, times: int) -> None:
+        """What is owned in [start, end) once more, `times` times."""
+        for calendar in self.calendars:
+            calendar.repeat(start, end, times)
+
+    def take(self, client: int, cycles: Cycles) -> None:
+        """Own exactly these cycles of the past; all up to the last of them is settled on every port."""
+        self._of[client].take(client, cycles)
+        for calendar in self.calendars:
+            calendar.settle(self.settled)

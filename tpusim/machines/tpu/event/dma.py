@@ -6,9 +6,10 @@ from collections.abc import Generator
 
 import simpy
 
-from tpusim.machines.tpu.definition.frame import DMA, Ports
+from tpusim.machines.tpu.definition.frame import DMA
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
+from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Move
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill, Transfer

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.frame import FRAMES, IFMAP, PSUM, RESULT, WEIGHT, Ports
+from tpusim.machines.tpu.definition.frame import FRAMES, IFMAP, PSUM, RESULT, WEIGHT
 from tpusim.machines.tpu.definition.serializer import last_weight, preload_words
 from tpusim.machines.tpu.definition.systolic_array import SystolicArray
 from tpusim.machines.tpu.definition.vector_unit import add_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
+from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Loads, Passes
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
@@ -26,7 +27,7 @@ class _State(NamedTuple):
     free: int
     written: int
     cause: str
-    ahead: bytes
+    ahead: tuple[bytes, ...]
 
 
 class Sequencer:
