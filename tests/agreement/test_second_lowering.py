@@ -105,7 +105,7 @@ class Reversed:
         return Along(3, range(0, self.groups * self.share, self.share)), Along(3, range(self.share))
 
     def bytes(self, part: Part) -> int:
-        return part.lane_words * part.per_word * self.hardware.vector_memory.element_bytes
+        return part.words * part.lanes * part.per_word * self.hardware.vector_memory.element_bytes
 
     def one_pass(
         self, rows: list[tuple[int, tuple[int, int]]], columns: range, group: int, result: int, more: bool,

@@ -12,7 +12,7 @@ from tests.strategies import conv, machine
 from tpusim.flow.verify import expected as expected_of
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import register
-from tpusim.machines.tpu.definition.frame import DMA, WEIGHT
+from tpusim.machines.tpu.definition.frame import DMA, RESULT, WEIGHT
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.program.program import Program
@@ -34,19 +34,16 @@ def overhear(engine: register.Machine) -> list[Access]:
     while not engine.finished:
         now = engine.now
         engine.clock()
-        accesses += [
-            access_of(engine, now, int(lane)) for lane in np.flatnonzero(engine.lanes.ports["address"][0] >= 0)
-        ]
+        accesses += [access_of(engine, now, int(lane)) for lane in np.flatnonzero(engine.lanes.addresses[0] >= 0)]
     return accesses
 
 
 def access_of(engine: register.Machine, now: int, lane: int) -> Access:
     """What the port of a lane did in the last cycle: the word still stands where it was read or written."""
-    registers, order = engine.lanes.ports[0, lane], engine.orders[0, lane]
-    address = int(registers["address"])
+    address, order = int(engine.lanes.addresses[0, lane]), engine.orders[0, lane]
     whole = order["client"] in (WEIGHT, DMA)
     word = engine.lanes.memory[lane, address, : None if whole else engine.program.word_fill]
-    kind = "write" if registers["writes"] else "read"
+    kind = "write" if order["client"] == RESULT or (order["client"] == DMA and not order["spill"]) else "read"
     return now, lane, kind, address, tuple(int(element) for element in word)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tpusim.machines.tpu.lowering.geometry import padded
-from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Block, K, Plan, Stage
+from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Block, Plan, Stage
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.program.addresses import Feed
@@ -115,7 +115,7 @@ class Emitter:
         self, index: int, load: Load[tuple[int, int]], block: Block, folds: range, grid_rows: range
     ) -> Callable[[], None]:
         def emit() -> None:
-            parts = tuple(self._ifmap_part(load, block, fold, grid_rows) for fold in folds)
+            parts = tuple(self._ifmap_part(load, fold, base, items) for fold in folds)
             if parts[0].words:
                 step = self._add(Fill(self._freed(load, self.last_stream), self.plan.ifmap, parts, moved))
                 self.fold_ready.update({(index, fold): step for fold in folds})
@@ -124,26 +124,25 @@ class Emitter:
         first, last = plan.row_folds[folds.start].start, plan.row_folds[folds.stop - 1].stop
         channels = _shifted(range(first, last), load.key[0] * shape.channels)
         rows, cols = shape.row.coordinates(grid_rows), shape.col.coordinates(block.grid_cols)
-        box = Box(channels, rows, cols, plan.images(block.groups))
-        moved = self._bytes(box, plan.ifmap, shape.row.extent * shape.row.stride)
+        strip_rows = shape.row.extent * shape.row.stride
+        moved = self._bytes(Box(channels, rows, cols, plan.images(block.groups)), plan.ifmap, strip_rows)
+        items = plan.map_items(rows, cols, block.groups, strip_rows)
+        base = (grid_rows.start - block.grid_rows.start) * len(block.grid_cols) * len(block.groups)
         return emit
 
-    def _ifmap_part(self, load: Load[tuple[int, int]], block: Block, fold: int, grid_rows: range) -> Part:
+    def _ifmap_part(self, load: Load[tuple[int, int]], fold: int, offset: int, items: tuple[Along, ...]) -> Part:
         """One row fold, in as many lane groups as there are taps stacked."""
-        plan, shape = self.plan, self.plan.shape
-        row_words = len(block.grid_cols) * len(block.groups)
-        offset = fold * block.grid_words + (grid_rows.start - block.grid_rows.start) * row_words
-        lanes = len(plan.row_folds[0])
-        rows, cols = shape.row.coordinates(grid_rows), shape.col.coordinates(block.grid_cols)
+        plan, (group, block) = self.plan, load.key
         return Part(
-            base=plan.ifmap_base(load.buffer) + offset,
-            first_lanes=tuple(copy * lanes for copy in range(plan.multi_tile)),
-            lane=Along(CHANNEL, _shifted(plan.row_folds[fold], load.key[0] * shape.channels)),
-            items=plan.map_items(rows, cols, block.groups, shape.row.extent * shape.row.stride),
+            base=plan.ifmap_base(load.buffer) + fold * plan.blocks[block].grid_words + offset,
+            first_lanes=plan.first_lanes,
+            lane=Along(CHANNEL, _shifted(plan.row_folds[fold], group * plan.shape.channels)),
+            items=items,
             per_word=plan.word_fill,
         )
 
     def _filter_fill(self, index: int, load: Load[tuple[int, int, int]], cut: range) -> Callable[[], None]:
+        """The weights of some passes; lane c takes those of array column c, W to a word."""
         plan = self.plan
         group, fold, chunk = load.key
         numbers = plan.chunks[chunk]
@@ -152,7 +151,9 @@ class Emitter:
         cut_numbers = numbers[cut.start : cut.stop]
 
         def emit() -> None:
-            parts = tuple(self._filter_part(number, first, columns) for number in cut_numbers)
+            lane, word = Along(OUT_CHANNEL, columns), plan.hardware.vector_memory.word_elements
+            places = ((first + plan.weight_offsets[number], (plan.filter_rows[number],)) for number in cut_numbers)
+            parts = tuple(Part(base, (0,), lane, rows, word) for base, rows in places)
             elements = sum(plan.passes[number].rows for number in cut_numbers) * len(columns)
             hardware = plan.hardware
             moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
@@ -160,12 +161,6 @@ class Emitter:
             self.weights_ready.update({(index, number): step for number in cut_numbers})
 
         return emit
-
-    def _filter_part(self, number: int, first: int, columns: range) -> Part:
-        """The weights of one pass; lane c takes those of array column c, W to a word."""
-        plan, word = self.plan, self.plan.hardware.vector_memory.word_elements
-        rows = Along(K, plan.filter_rows[number])
-        return Part(first + plan.weight_offsets[number], (0,), Along(OUT_CHANNEL, columns), (rows,), word)
 
     def _freed(self, load: Load[Key], last: list[int]) -> tuple[int, ...]:
         """What last used the buffer that is loaded again."""

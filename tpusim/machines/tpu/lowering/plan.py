@@ -87,11 +87,11 @@ class Plan:
         return weight_words(self.passes, self.hardware)
 
     @cached_property
-    def filter_rows(self) -> list[Coordinates]:
+    def filter_rows(self) -> list[Along]:
         """The k of the filter whose weight stands in each array row of a pass: taps outside, channels inside."""
         width, channels = self.shape.col.kernel, self.shape.channels
         rows = ([(i * width + j) * channels + c for i, j in each.taps for c in each.channels] for each in self.passes)
-        return [_as_range(ks) for ks in rows]
+        return [Along(K, _as_range(ks)) for ks in rows]
 
     @cached_property
     def weight_offsets(self) -> list[int]:
@@ -112,6 +112,11 @@ class Plan:
     def multi_tile(self) -> int:
         """Taps stacked in a pass."""
         return multi_tile(self.shape, self.hardware)
+
+    @cached_property
+    def first_lanes(self) -> tuple[int, ...]:
+        """Where each copy of the ifmap begins: one for every tap stacked."""
+        return tuple(copy * len(self.row_folds[0]) for copy in range(self.multi_tile))
 
     @cached_property
     def chunks(self) -> list[range]:

@@ -9,8 +9,7 @@ unit takes its own steps in list order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tpusim.machines.tpu.description import VectorUnit
@@ -72,7 +71,7 @@ class Step:
         return 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Transfer(Step):
     """Parts of a tensor on their way between HBM and the lanes, one after another; `hbm_bytes` cross the bus."""
 
@@ -81,18 +80,20 @@ class Transfer(Step):
     tensor: Tensor
     parts: tuple[Part, ...]
     hbm_bytes: int
+    words: int = field(init=False)
+    """Words that lane 0, or any other that takes part throughout, moves."""
+    lane_words: int = field(init=False)
+    """Words that all lanes move together."""
 
-    @cached_property
-    def words(self) -> int:
-        """Words that lane 0, or any other that takes part throughout, moves."""
-        return sum(part.words for part in self.parts)
+    def __post_init__(self) -> None:
+        words = lane_words = 0
+        for part in self.parts:
+            words += (each := part.words)
+            lane_words += each * part.lanes * len(part.first_lanes)
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "lane_words", lane_words)
 
-    @cached_property
-    def lane_words(self) -> int:
-        """Words that all lanes move together."""
-        return sum(part.lane_words for part in self.parts)
-
-    @cached_property
+    @property
     def lanes(self) -> int:
         """From lane 0 on, as many as may take part."""
         return max(max(part.first_lanes) + part.lanes for part in self.parts)
@@ -106,7 +107,7 @@ class Transfer(Step):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fill(Transfer):
     """HBM -> lanes."""
 
@@ -128,7 +129,7 @@ class Fill(Transfer):
         return self.words * unit.unpack_cycles if self.tensor.converted else 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Spill(Transfer):
     """Lanes -> HBM."""
 

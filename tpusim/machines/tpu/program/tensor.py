@@ -62,15 +62,12 @@ class Part:
     @property
     def words(self) -> int:
         """Words of each lane."""
-        items = prod(len(each.coordinates) for each in self.items)
+        items = 1
+        for each in self.items:
+            items *= len(each.coordinates)
         return -(-items // self.per_word)
 
     @property
     def lanes(self) -> int:
         """Lanes of one copy."""
         return len(self.lane.coordinates)
-
-    @property
-    def lane_words(self) -> int:
-        """Words over all lanes and copies."""
-        return self.words * self.lanes * len(self.first_lanes)

@@ -24,9 +24,6 @@ Tags = NDArray[np.int8]
 Flags = NDArray[np.bool_]
 Records = NDArray[Any]
 
-PORT = np.dtype([("address", np.int64), ("writes", np.int64)])
-"""A port of one lane in this cycle: the word touched, -1 for none, and whether it is written."""
-
 LANE = np.dtype(
     [
         # The weight serializer: weights left to issue, the row of the next, and the buffer they go to.
@@ -51,7 +48,8 @@ class Lanes:
         _, cols, _, elements = wires.results.shape
         self.wires, self.settings, self.hbm = wires, settings, hbm
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
-        self.ports = np.zeros((ports, lanes), PORT)
+        # Ports in this cycle: the address touched, -1 for none, and the word.
+        self.addresses = np.zeros((ports, lanes), np.int64)
         self.words = np.zeros((ports, lanes, word_elements), np.float32)
         self.registers = np.zeros(lanes, LANE)
         self.memory = np.zeros((lanes, depth, word_elements), np.float32)
@@ -75,7 +73,7 @@ class Lanes:
             PortConflict: when a result is written that is not there yet, or no longer.
         """
         failed = _access(
-            self.orders.cells, self.orders.head, self.ports, self.words, self.registers, self.settings.patterns,
+            self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.settings.patterns,
             self.settings.bases, self.settings.counters, self.settings.tables, self.memory, self.wires.results,
             self.psums, self.wires.complete, self.hbm.stored, self.hbm.elements, self.hbm.used,
         )  # fmt: skip
@@ -89,9 +87,8 @@ class Lanes:
             PortConflict: when a serializer gets a word before the last one has left it.
         """
         failed = _commit(
-            self.orders.cells, self.orders.head, self.ports, self.words, self.registers, self.memory, self.serial,
-            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.stored,
-            self.hbm.elements,
+            self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.memory, self.serial,
+            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.stored, self.hbm.elements,
         )  # fmt: skip
         if failed >= 0:
             raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
@@ -101,7 +98,7 @@ class Lanes:
         )  # fmt: skip
 
     def _refuse(self, port: int, lane: int) -> None:
-        address, depth = self.ports["address"][port, lane], self.memory.shape[1]
+        address, depth = self.addresses[port, lane], self.memory.shape[1]
         if not -1 <= address < depth:
             raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
         order = self.orders.registers[port, lane]
@@ -111,35 +108,36 @@ class Lanes:
 
 @kernel
 def _access(
-    orders: Records, head: int, ports: Records, words: Floats, lanes: Records, patterns: Counts, bases: Counts,
+    orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, patterns: Counts, bases: Counts,
     counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats, complete: Counts, hbm: Floats,
     hbm_elements: Ints, hbm_used: Flags,
 ) -> int:  # fmt: skip
     """Fill the port registers; the number of one (counted port by port) that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
-    for each in range(ports.size):
-        port, number = divmod(each, len(lanes))
-        order, at, word, lane = orders[port, head + number], ports[port, number], words[port, number], lanes[number]
-        at["address"] = _address(order, number, patterns, bases, counters, tables, hbm_used)
-        at["writes"] = order["client"] == RESULT or (order["client"] == DMA and not order["spill"])
-        if at["address"] < -1 or at["address"] >= memory.shape[1]:
-            return each
-        if at["address"] < 0:
-            word[:] = 0
-        elif not at["writes"]:
-            lane["read"] += 1
-            word[:] = memory[number, at["address"]]
-        elif order["client"] == DMA:
-            lane["written"] += 1
-            _fetch(hbm, hbm_elements[_place(order, number)], word)
-        elif not 0 < complete[order["array"], number] - order["number"] <= places:
-            return each
-        else:
-            lane["written"] += 1
-            array, place = order["array"], order["number"] % places
-            word[:elements] = results[array, number, place]
-            if order["accumulate"]:
-                word[:elements] += psums[array, number, place]
+    for port in range(len(orders)):
+        told, touched, word = orders[port], addresses[port], words[port]
+        for number in range(len(lanes)):
+            order, lane = told[head + number], lanes[number]
+            client = order["client"]
+            address = touched[number] = _address(order, number, patterns, bases, counters, tables, hbm_used)
+            if address < -1 or address >= memory.shape[1]:
+                return port * len(lanes) + number
+            if address < 0:
+                word[number] = 0
+            elif client != RESULT and (client != DMA or order["spill"]):
+                lane["read"] += 1
+                word[number] = memory[number, address]
+            elif client == DMA:
+                lane["written"] += 1
+                _fetch(hbm, hbm_elements[_place(order, number)], word[number])
+            elif not 0 < complete[order["array"], number] - order["number"] <= places:
+                return port * len(lanes) + number
+            else:
+                lane["written"] += 1
+                array, place = order["array"], order["number"] % places
+                word[number, :elements] = results[array, number, place]
+                if order["accumulate"]:
+                    word[number, :elements] += psums[array, number, place]
     return -1
 
 
@@ -195,7 +193,7 @@ def _store(word: Floats, elements: Ints, hbm: Floats) -> None:
 
 @kernel
 def _commit(
-    orders: Records, head: int, ports: Records, words: Floats, lanes: Records, memory: Floats, serial: Floats,
+    orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, memory: Floats, serial: Floats,
     left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, hbm_elements: Ints,
 ) -> int:  # fmt: skip
     """Every word goes from its port to its place: a serializer, the vector unit, the memory or HBM.
@@ -204,31 +202,30 @@ def _commit(
     """
     _, rows, elements = serial.shape
     cols, word_elements = weight_serial.shape
-    for each in range(ports.size):
-        port, number = divmod(each, len(lanes))
-        order, address, word, lane = (
-            orders[port, head + number], ports[port, number]["address"], words[port, number], lanes[number],
-        )  # fmt: skip
-        array = order["array"]
-        if order["client"] == IFMAP and number < rows:
-            if left[array, number]:
-                return number
-            serial[array, number] = word[:elements]
-            left[array, number], buffer[array, number] = elements, order["buffer"]
-        elif order["client"] == WEIGHT and number < cols:
-            if lane["weights_left"]:
-                return number
-            weight_serial[number] = word
-            lane["weights_left"] = min(word_elements, rows - order["first"])
-            lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
-        elif order["client"] == PSUM and number < cols:
-            psums[array, number, order["number"] % psums.shape[2]] = word[:elements]
-        elif address >= 0 and order["client"] == RESULT:
-            memory[number, address, :elements] = word[:elements]
-        elif address >= 0 and order["spill"]:
-            _store(word, hbm_elements[_place(order, number)], hbm)
-        elif address >= 0:
-            memory[number, address] = word
+    for port in range(len(orders)):
+        told, touched, word = orders[port], addresses[port], words[port]
+        for number in range(len(lanes)):
+            order, lane, address = told[head + number], lanes[number], touched[number]
+            array, client = order["array"], order["client"]
+            if client == IFMAP and number < rows:
+                if left[array, number]:
+                    return number
+                serial[array, number] = word[number, :elements]
+                left[array, number], buffer[array, number] = elements, order["buffer"]
+            elif client == WEIGHT and number < cols:
+                if lane["weights_left"]:
+                    return number
+                weight_serial[number] = word[number]
+                lane["weights_left"] = min(word_elements, rows - order["first"])
+                lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
+            elif client == PSUM and number < cols:
+                psums[array, number, order["number"] % psums.shape[2]] = word[number, :elements]
+            elif address >= 0 and client == RESULT:
+                memory[number, address, :elements] = word[number, :elements]
+            elif address >= 0 and order["spill"]:
+                _store(word[number], hbm_elements[_place(order, number)], hbm)
+            elif address >= 0:
+                memory[number, address] = word[number]
     return -1
 
 
@@ -249,12 +246,11 @@ def _issue(
     for array in range(arrays - 1, 0, -1):
         weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
     _, chains, cols = weight.shape
+    weight_tag[0] = -1
     for col in range(cols):
         lane = lanes[col]
-        for chain in range(chains):
-            weight_tag[0, chain, col] = -1
-            if lane["weights_left"]:
-                weight[0, chain, col] = weight_serial[col, lane["weight_row"] % word_elements]
-                weight_tag[0, chain, col] = lane["weight_row"] * buffers + lane["weight_buffer"]
-                lane["weight_row"] += 1
-                lane["weights_left"] -= 1
+        for chain in range(min(chains, lane["weights_left"])):
+            weight[0, chain, col] = weight_serial[col, lane["weight_row"] % word_elements]
+            weight_tag[0, chain, col] = lane["weight_row"] * buffers + lane["weight_buffer"]
+            lane["weight_row"] += 1
+            lane["weights_left"] -= 1

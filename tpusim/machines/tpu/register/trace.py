@@ -34,6 +34,6 @@ def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterato
 
 
 def _ports(machine: Machine) -> str:
-    (orders,), (addresses,) = machine.orders, machine.lanes.ports["address"]
+    (orders,), (addresses,) = machine.orders, machine.lanes.addresses
     letters = _LETTERS[orders["client"] + orders["spill"]]
     return "".join(np.where((orders["client"] > 0) & (addresses < 0), UNUSED, letters))
