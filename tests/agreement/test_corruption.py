@@ -43,7 +43,7 @@ def change(program: Program, kind: type[Step], edit: Callable[[Any], Any], which
 def edit_read(stream: Stream, **changes: Any) -> Stream:
     """The address pattern of the first lane group, with changes."""
     group, *others = stream.reads.groups
-    return replace(stream, reads=Feed((replace(group, pattern=replace(group.pattern, **changes)), *others)))
+    return replace(stream, reads=Feed((group._replace(pattern=group.pattern._replace(**changes)), *others)))
 
 
 def edit_part(transfer: Transfer, edit: Callable[[Part], Part]) -> Transfer:
@@ -53,13 +53,13 @@ def edit_part(transfer: Transfer, edit: Callable[[Part], Part]) -> Transfer:
 
 def shift_lanes(part: Part, by: int = 1) -> Part:
     """Other elements for the same lanes."""
-    return replace(part, lane=Along(part.lane.axis, shift(part.lane.coordinates, by)))
+    return part._replace(lane=Along(part.lane.axis, shift(part.lane.coordinates, by)))
 
 
 def shift_items(part: Part, by: int) -> Part:
     """The first counter of the items moved."""
     axis, coordinates = part.items[0]
-    return replace(part, items=(Along(axis, shift(coordinates, by)), *part.items[1:]))
+    return part._replace(items=(Along(axis, shift(coordinates, by)), *part.items[1:]))
 
 
 def first_pattern(stream: Stream) -> Counters:
@@ -70,7 +70,7 @@ def first_pattern(stream: Stream) -> Counters:
 
 def on_lane(stream: Stream, lane: int) -> Feed:
     """Its first lane group alone, from `lane` on."""
-    return Feed((replace(stream.reads.groups[0], first_lane=lane),))
+    return Feed((stream.reads.groups[0]._replace(first_lane=lane),))
 
 
 def first_spilled(program: Program) -> Part:
@@ -112,7 +112,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
     "a lost accumulation": lambda p: change(p, Stream, lambda s: replace(s, accumulate=False), 3),
     "a result address": lambda p: change(p, Stream, lambda s: replace(s, result_base=s.result_base + 1), 2),
     "a lost block": lambda p: change(
-        p, Spill, lambda s: edit_part(s, lambda part: replace(first_spilled(p), base=part.base)), 1
+        p, Spill, lambda s: edit_part(s, lambda part: first_spilled(p)._replace(base=part.base)), 1
     ),
     "a spill of the wrong rows": lambda p: change(
         p, Spill, lambda s: edit_part(s, lambda part: shift_items(part, -1)), 1

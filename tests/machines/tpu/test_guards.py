@@ -113,19 +113,19 @@ WRONG = {
     "Stream's columns": (Stream, lambda step: replace(step, cols=5), r"\(stream\) names columns \[0, 5\)"),
     "Stream's rows": (
         Stream,
-        lambda step: replace(step, reads=Feed((replace(step.reads.groups[0], first_lane=4),))),
+        lambda step: replace(step, reads=Feed((step.reads.groups[0]._replace(first_lane=4),))),
         r"\(stream\) names rows \[4, ",
     ),
     "Preload's columns": (Preload, lambda step: replace(step, cols=5), r"\(preload\) names columns \[0, 5\)"),
     "Preload's rows": (Preload, lambda step: replace(step, rows=5), r"\(preload\) names rows \[0, 5\)"),
     "Fill's lanes": (
         Fill,
-        lambda step: edit_part(step, lambda part: replace(part, first_lanes=(0, 3))),
+        lambda step: edit_part(step, lambda part: part._replace(first_lanes=(0, 3))),
         r"\(filter fill\) names lanes \[3, ",
     ),
     "Spill's lanes": (
         Spill,
-        lambda step: edit_part(step, lambda part: replace(part, lane=Along(0, range(5)))),
+        lambda step: edit_part(step, lambda part: part._replace(lane=Along(0, range(5)))),
         r"\(ofmap spill\) names lanes \[0, 5\)",
     ),
 }

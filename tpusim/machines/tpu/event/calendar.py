@@ -61,10 +61,12 @@ class Calendar:
         """
         # A copy: an array over the cells themselves would keep them from growing for as long as anybody holds it.
         cells = np.frombuffer(self._cells[first - self.settled : stop - self.settled], np.uint8)
-        free = np.flatnonzero(cells == FREE) + first
+        free = (cells == FREE).nonzero()[0] + first
         order = np.arange(len(wanted))
-        before = np.where(wanted < stop, np.searchsorted(free, wanted), len(free) + np.maximum(wanted - stop, 0))
+        before = np.where(wanted < stop, free.searchsorted(wanted), len(free) + np.maximum(wanted - stop, 0))
         rank = np.maximum.accumulate(before - order) + order
+        if rank[-1] < len(free):
+            return free[rank]
         slots = stop + rank - len(free)
         inside = rank < len(free)
         slots[inside] = free[rank[inside]]

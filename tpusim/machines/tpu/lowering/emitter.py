@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 
 from tpusim.machines.tpu.lowering.geometry import padded
 from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Block, Plan, Stage
@@ -202,10 +201,11 @@ class Emitter:
         if ifmap_load not in self.streamed:
             load, plan = self.ifmaps[ifmap_load], self.plan
             base, block = plan.ifmap_base(load.buffer), plan.blocks[load.key[1]]
+            walks = {tap: plan.walk(tap, block) for tap in plan.taps}
             fills = [self.fold_ready.get((ifmap_load, fold)) for fold in range(len(plan.row_folds))]
             waits = [() if fill is None else (fill,) for fill in fills]
             self.streamed[ifmap_load] = [
-                (each.rows, waits[each.fold], plan.reads(each, block, base)) for each in plan.passes
+                (each.rows, waits[each.fold], plan.reads(each, block, base, walks)) for each in plan.passes
             ]
         return self.streamed[ifmap_load]
 
@@ -238,7 +238,7 @@ class Emitter:
         moved = range(box.channels.start, stored if box.channels.stop == channels else box.channels.stop)
         shape, element = (stored, height, cols, images), hardware.vector_memory.element_bytes
         return sum(
-            burst_bytes(replace(box, channels=moved, rows=part), shape, element, hardware.hbm.burst_bytes)
+            burst_bytes(Box(moved, part, box.cols, box.images), shape, element, hardware.hbm.burst_bytes)
             for part in rows
         )
 

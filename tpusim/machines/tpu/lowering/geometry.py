@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd
 
 from tpusim.network.ops import Op
@@ -11,7 +12,7 @@ LEAST_FRAME = 3
 """Cycles a word takes at least: one port slot each for ifmap, partial sum and result."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Axis:
     """One spatial axis. The *grid* is the set of padded coordinates any tap ever touches, renumbered 0, 1, ...
 
@@ -31,27 +32,27 @@ class Axis:
     dilation: int
     strips: int = 1
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Distance of neighbouring grid points in ifmap elements."""
         return gcd(self.stride, self.dilation) if self.kernel > 1 else self.stride
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Grid points from one output to the next."""
         return self.stride // self.pitch
 
-    @property
+    @cached_property
     def tap_step(self) -> int:
         """Grid points from one tap to the next."""
         return self.dilation // self.pitch
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         """Number of output positions."""
         return (self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
-    @property
+    @cached_property
     def extent(self) -> int:
         """Output positions of a strip."""
         return -(-self.outputs // self.strips)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import Axis, ConvShape
-from tpusim.machines.tpu.lowering.reduction import ReductionPass, col_folds, multi_tile, reduction, row_folds
+from tpusim.machines.tpu.lowering.reduction import ReductionPass, Tap, col_folds, multi_tile, reduction, row_folds
 from tpusim.machines.tpu.lowering.tiling import Tiling, weight_words, word_groups
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Tensor
@@ -80,6 +81,11 @@ class Plan:
     def passes(self) -> tuple[ReductionPass, ...]:
         """The passes that add up to one output block."""
         return reduction(self.shape, self.hardware)
+
+    @cached_property
+    def taps(self) -> frozenset[Tap]:
+        """Every tap of the filter."""
+        return frozenset(tap for each in self.passes for tap in each.taps)
 
     @cached_property
     def pass_words(self) -> list[int]:
@@ -170,19 +176,21 @@ class Plan:
         """First word of a partial-sum buffer."""
         return self.filter_base(self.tiling.filter_buffers) + buffer * self.tiling.psum_words
 
-    def reads(self, each: ReductionPass, block: Block, base: int) -> Feed:
-        """One lane group a tap, each with its own shifted address pattern (paper Fig. 11)."""
-        lanes, at = len(each.channels), base + each.fold * block.grid_words
-        return Feed(
-            tuple(LaneGroup(index * lanes, lanes, self._pattern(tap, block, at)) for index, tap in enumerate(each.taps))
-        )
-
-    def _pattern(self, tap: tuple[int, int], block: Block, base: int) -> Counters:
-        """Rows, then columns, then the word groups of a grid point."""
+    def walk(self, tap: Tap, block: Block) -> tuple[Counter, ...]:
+        """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
         groups, cols = len(block.groups), len(block.grid_cols)
         row = _counter(self.shape.row, tap[0], block.rows, block.grid_rows, cols * groups)
-        col = _counter(self.shape.col, tap[1], block.cols, block.grid_cols, groups)
-        return Counters(base, (row, col, Counter(groups, 0, 1, groups, 1)))
+        return (
+            row,
+            _counter(self.shape.col, tap[1], block.cols, block.grid_cols, groups),
+            Counter(groups, 0, 1, groups, 1),
+        )
+
+    def reads(self, each: ReductionPass, block: Block, base: int, walks: Mapping[Tap, tuple[Counter, ...]]) -> Feed:
+        """One lane group a tap, each with its own walk over the row fold's part of the block at `base`."""
+        lanes, at = len(each.channels), base + each.fold * block.grid_words
+        taps = enumerate(each.taps)
+        return Feed(tuple([LaneGroup(index * lanes, lanes, Counters(at, walks[tap])) for index, tap in taps]))
 
     def map_items(self, rows: range, cols: range, groups: range, strip_rows: int) -> tuple[Along, ...]:
         """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.

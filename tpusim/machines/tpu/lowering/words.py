@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.lowering.plan import Plan
@@ -29,7 +27,7 @@ def explanation_of(plan: Plan, layer: Op) -> Explanation:
         "words": _words(plan, layer),
         "memory": _buffers(plan),
     }
-    return Explanation(plan.multi_tile, blocking, asdict(plan.tiling), aspects)
+    return Explanation(plan.multi_tile, blocking, dict(vars(plan.tiling)), aspects)
 
 
 def _blocking(plan: Plan) -> Blocking:

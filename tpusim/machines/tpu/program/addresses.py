@@ -32,8 +32,7 @@ class Counter(NamedTuple):
         return (self.start + count * self.step) * self.stride
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """Word `base` plus the offsets of nested counters, the last of them moving fastest."""
 
     base: int
@@ -50,8 +49,7 @@ class Counters:
         return prod(len(each.inside) for each in self.counters)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """An address for every word, or PADDING: for gathers that no counter walks."""
 
     addresses: tuple[int, ...]
@@ -70,8 +68,7 @@ class Table:
 AddressPattern: TypeAlias = Counters | Table
 
 
-@dataclass(frozen=True, slots=True)
-class LaneGroup:
+class LaneGroup(NamedTuple):
     """Neighbouring lanes [first_lane, first_lane + lanes) that read with one pattern, each feeding its array row."""
 
     first_lane: int

@@ -71,4 +71,8 @@ class Program:
 
     def port_words(self) -> tuple[int, int]:
         """Words (read, written) through the ports of all lanes; padding and lanes without work take no access."""
-        return sum(step.port_reads for step in self.steps), sum(step.port_writes for step in self.steps)
+        reads = writes = 0
+        for step in self.steps:
+            reads += step.port_reads
+            writes += step.port_writes
+        return reads, writes

@@ -37,8 +37,7 @@ class Along(NamedTuple):
     coordinates: Coordinates
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Elements of a tensor, and where they stand in the vector memories.
 
     Each lane holds one count of `lane`, all counts of `items`, the last of them moving fastest. An element's coordinate
