@@ -66,7 +66,8 @@ class Calendar:
         before = np.where(wanted < stop, free.searchsorted(wanted), len(free) + np.maximum(wanted - stop, 0))
         rank = np.maximum.accumulate(before - order) + order
         if rank[-1] < len(free):
-            return free[rank]
+            early: Cycles = free[rank]
+            return early
         slots = stop + rank - len(free)
         inside = rank < len(free)
         slots[inside] = free[rank[inside]]
