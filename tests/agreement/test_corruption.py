@@ -12,7 +12,7 @@ import pytest
 from tests.strategies import conv, machine, spills
 from tpusim import reference
 from tpusim.base.errors import CheckFailed
-from tpusim.flow.engines import ENGINES, unwatched
+from tpusim.flow.engines import ENGINES, Run, unwatched
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
@@ -121,7 +121,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 
 def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MACHINE) -> Verdict:
-    return next(ENGINES[engine](Workload("net", BATCH, (LAYER,)), hardware, [program], True, 0, unwatched))[1]
+    return next(ENGINES[engine](Run(Workload("net", BATCH, (LAYER,)), hardware, (program,), True, 0, unwatched)))[1]
 
 
 @pytest.mark.parametrize("hardware", [MACHINE, MANY_PORTS], ids=["one port", "many ports"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from os import cpu_count
@@ -25,7 +26,6 @@ from tpusim.numerics.equality import Verdict
 Outcome = tuple[Timing, Verdict]
 Watch = Callable[[str, int], None]
 """Told now and then which layer is under way, and how many of its cycles have passed."""
-Engine = Callable[[Workload, Hardware, list[Program], bool, int, Watch], Iterator[Outcome]]
 
 UNCHECKED = Verdict(0, 0, None)
 MOST_THREADS = 4
@@ -36,42 +36,52 @@ def unwatched(layer: str, cycles: int) -> None:
     """Nobody looks."""
 
 
-def _event(
-    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
-) -> Iterator[Outcome]:
+@dataclass(frozen=True)
+class Run:
+    """What an engine is asked: the layers of a workload with their Programs; `watch` is told how far a layer is."""
+
+    workload: Workload
+    hardware: Hardware
+    programs: tuple[Program, ...]
+    check: bool
+    seed: int
+    watch: Watch
+
+    @property
+    def pairs(self) -> Iterable[tuple[Op, Program]]:
+        """Each layer with its Program."""
+        return zip(self.workload.layers, self.programs, strict=True)
+
+
+def _event(run: Run) -> Iterator[Outcome]:
     """Time from the event engine, once a Program; values from the data path, for every layer."""
     timings: dict[int, Timing] = {}
-    for layer, program in zip(workload.layers, programs, strict=True):
+    for layer, program in run.pairs:
         if id(program) not in timings:
             with failures_named(layer):
-                timings[id(program)] = event.run(program, hardware)
-    verdicts = _verdicts(workload, hardware, programs, seed) if check else repeat(UNCHECKED)
-    for program, verdict in zip(programs, verdicts, strict=False):
+                timings[id(program)] = event.run(program, run.hardware)
+    verdicts = _verdicts(run) if run.check else repeat(UNCHECKED)
+    for program, verdict in zip(run.programs, verdicts, strict=False):
         yield timings[id(program)], verdict
 
 
-def _register(
-    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
-) -> Iterator[Outcome]:
+def _register(run: Run) -> Iterator[Outcome]:
     """Time and values both from the register engine."""
     need_numba()
     from tpusim.machines.tpu import register
 
-    for layer, program in zip(workload.layers, programs, strict=True):
-        operands = operands_of(layer, workload.batch, seed)
+    for layer, program in run.pairs:
+        operands = operands_of(layer, run.workload.batch, run.seed)
         with failures_named(layer), memory_needed(layer):
-            timing, written = register.run(program, hardware, operands, partial(watch, layer.name))
-        yield timing, verdict_of(layer, operands, written) if check else UNCHECKED
+            timing, written = register.run(program, run.hardware, operands, partial(run.watch, layer.name))
+        yield timing, verdict_of(layer, operands, written) if run.check else UNCHECKED
 
 
-def _both(
-    workload: Workload, hardware: Hardware, programs: list[Program], check: bool, seed: int, watch: Watch
-) -> Iterator[Outcome]:
+def _both(run: Run) -> Iterator[Outcome]:
     """The register engine, and the event engine must agree with it on every figure."""
-    outcomes = _register(workload, hardware, programs, check, seed, watch)
-    for layer, program, (timing, verdict) in zip(workload.layers, programs, outcomes, strict=True):
+    for (layer, program), (timing, verdict) in zip(run.pairs, _register(run), strict=True):
         with failures_named(layer):
-            told = event.run(program, hardware)
+            told = event.run(program, run.hardware)
         if timing != told:
             raise CheckFailed(f"layer {layer.name}: the engines disagree: {_difference(told, timing)}")
         yield timing, verdict
@@ -108,14 +118,14 @@ def memory_needed(layer: Op) -> Iterator[None]:
         raise InputError(Problem(problem, f"layer {layer.name}")) from None
 
 
-def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], seed: int) -> Iterator[Verdict]:
+def _verdicts(run: Run) -> Iterator[Verdict]:
     """The check of each layer, in order. NumPy releases the interpreter lock, BLAS stays on one thread."""
     threads = min(MOST_THREADS, cpu_count() or 1)
     pool = ThreadPoolExecutor(threads)
     with threadpool_limits(1, user_api="blas"):
         futures = [
-            pool.submit(check_layer, layer, workload.batch, program, hardware, seed)
-            for layer, program in zip(workload.layers, programs, strict=True)
+            pool.submit(check_layer, layer, run.workload.batch, program, run.hardware, run.seed)
+            for layer, program in run.pairs
         ]
         try:
             for future in futures:
@@ -125,4 +135,4 @@ def _verdicts(workload: Workload, hardware: Hardware, programs: list[Program], s
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-ENGINES: dict[str, Engine] = {"event": _event, "register": _register, "both": _both}
+ENGINES: dict[str, Callable[[Run], Iterator[Outcome]]] = {"event": _event, "register": _register, "both": _both}

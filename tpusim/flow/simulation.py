@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
 from tpusim.flow.account import layer_result
-from tpusim.flow.engines import ENGINES, Watch, unwatched
+from tpusim.flow.engines import ENGINES, Run, Watch, unwatched
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.explanation import Lowered
@@ -18,6 +18,10 @@ from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result, total_of
 
 Progress = Callable[[LayerResult], None]
+
+
+def unseen(layer: LayerResult) -> None:
+    """Nobody waits for a layer's result."""
 
 
 def simulate(
@@ -28,7 +32,7 @@ def simulate(
     engine: str = "event",
     check: bool = True,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
     watch: Watch = unwatched,
 ) -> Result:
     """Run every layer of `workload` on `hardware`, one after another.
@@ -46,17 +50,17 @@ def simulate(
             register engine, Numba is not installed or this computer has too little memory.
         CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
             Wrong values do not raise: see `Result.correct`.
-        DeadlockError: the steps of a Program wait for one another for ever; names the layer.
-        PortConflict: a port or a register of the register engine was asked for two things at once.
+        DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
     began = time.perf_counter()
     layers = []
-    for result in _layers(workload, hardware, lowering, engine, check, seed, watch):
-        layers.append(result)
-        if progress is not None:
-            progress(result)
+    prepared = [each for _, each in lower_all(workload, hardware, lowering)]
+    run = Run(workload, hardware, tuple(program for program, _ in prepared), check, seed, watch)
+    for layer, each, (timing, verdict) in zip(workload.layers, prepared, ENGINES[engine](run), strict=True):
+        layers.append(layer_result(layer, workload.batch, hardware, each, timing, verdict))
+        progress(layers[-1])
     return Result(
         tpusim=__version__,
         hardware=hardware.to_dict(),
@@ -68,15 +72,6 @@ def simulate(
         total=total_of(tuple(layers), time.perf_counter() - began),
         layers=tuple(layers),
     )
-
-
-def _layers(
-    workload: Workload, hardware: Hardware, lowering: str, engine: str, check: bool, seed: int, watch: Watch
-) -> Iterator[LayerResult]:
-    prepared = [each for _, each in lower_all(workload, hardware, lowering)]
-    outcomes = ENGINES[engine](workload, hardware, [program for program, _ in prepared], check, seed, watch)
-    for layer, each, (timing, verdict) in zip(workload.layers, prepared, outcomes, strict=True):
-        yield layer_result(layer, workload.batch, hardware, each, timing, verdict)
 
 
 def lower_all(workload: Workload, hardware: Hardware, lowering: str) -> Iterator[tuple[Hashable, Lowered]]:

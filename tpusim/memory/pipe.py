@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Hbm:
+class Pipe:
     """Latency in cycles; bytes a cycle as an exact fraction, so that no rounding ever accumulates."""
 
     latency: int

@@ -15,7 +15,7 @@ from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.sequencer import Sequencer
+from tpusim.machines.tpu.event.issue import IssueUnit
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
@@ -23,20 +23,20 @@ from tpusim.network.ops import Conv2d
 
 
 def one_by_one(program: Program, hardware: Hardware) -> Timing:
-    with patch.object(Sequencer, "_repeat", return_value=0):
+    with patch.object(IssueUnit, "_repeat", return_value=0):
         return event.run(program, hardware)
 
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """How many places each look back skipped."""
-    skipped, sound = [], Sequencer._repeat
+    skipped, sound = [], IssueUnit._repeat
 
-    def repeat(self: Sequencer, *arguments: object) -> int:
+    def repeat(self: IssueUnit, *arguments: object) -> int:
         skipped.append(sound(self, *arguments))  # type: ignore[arg-type]
         return skipped[-1]
 
-    with patch.object(Sequencer, "_repeat", repeat):
+    with patch.object(IssueUnit, "_repeat", repeat):
         yield skipped
 
 

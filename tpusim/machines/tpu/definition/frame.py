@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tpusim.machines.tpu.definition.latencies import add_cycles
+from tpusim.machines.tpu.description import Hardware
+
 FREE, IFMAP, PSUM, RESULT, WEIGHT, DMA = range(6)
 """Who owns a cycle of the port."""
 
@@ -115,16 +118,22 @@ class SeparateFrame(Frame):
         return range(self.arrays)
 
     def psum_delay(self, latency: int) -> int:
-        """As soon as the sums are there."""
+        """The sums are read as soon as they are there."""
         return latency - 1
 
     def result_delay(self, latency: int) -> int:
-        """As soon as the sums are there, or added."""
+        """Results are written as soon as the sums are there, or added."""
         return self.psum_delay(latency) + self.add_cycles if self.accumulates else latency
 
 
 FRAMES = {"shared": Frame, "separate": SeparateFrame}
 """The frame of each kind of ports."""
+
+
+def frame_of(hardware: Hardware, elements: int, accumulates: bool) -> Frame:
+    """The frame of a layer whose words have `elements` elements in use."""
+    adds = add_cycles(elements, hardware)
+    return FRAMES[hardware.vector_memory.ports].of(elements, adds, accumulates, hardware.array.count)
 
 
 def _next_slot(earliest: int, slot: int, period: int) -> int:

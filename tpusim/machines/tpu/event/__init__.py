@@ -1,10 +1,10 @@
 """The event engine: how long a Program takes, in SimPy, one event a transfer instead of one a cycle.
 
-Two processes run: the *sequencer* issues preloads and streams in order, the *DMA* carries transfers in order;
+Two processes run: the *issue unit* issues preloads and streams in order, the *DMA* carries transfers in order;
 they meet in `after`. All times are lane 0's; the lanes' skew is added once, at the end. Rules and a
 hand-worked pass: docs/timing.md.
 
-The sequencer may look ahead: once everything a stream waits for has a known time, so has the stream, and
+The issue unit may look ahead: once everything a stream waits for has a known time, so has the stream, and
 its port slots are reserved in the future. The DMA has the lowest priority and is settled only in the past,
 so what it takes is what nobody else wanted. Both write down what each step takes; the accounts are drawn
 from that log, and so are timelines.
@@ -20,7 +20,7 @@ from tpusim.machines.tpu.event.accounts import Log, timing_of
 from tpusim.machines.tpu.event.board import Board
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
-from tpusim.machines.tpu.event.sequencer import Sequencer
+from tpusim.machines.tpu.event.issue import IssueUnit
 from tpusim.machines.tpu.event.tracks import Recording
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
@@ -53,15 +53,15 @@ def logged(program: Program, hardware: Hardware, port: Ports) -> Log:
     """What every step of a Program takes; `port` is left with what was owned. Raises DeadlockError."""
     env = simpy.Environment()
     board = Board(program, env)
-    sequencer, dma = Sequencer(program, hardware, board, port), Dma(program, hardware, board, port)
-    env.process(sequencer.process())
+    issue, dma = IssueUnit(program, hardware, board, port), Dma(program, hardware, board, port)
+    env.process(issue.process())
     env.process(dma.process())
     env.run()
     board.check_finished()
     return Log(
         cycles=board.end + hardware.lanes - 1,
-        frame=sequencer.frame,
-        loads=tuple(sequencer.loads),
-        passes=tuple(sequencer.passes),
+        frame=issue.frame,
+        loads=tuple(issue.loads),
+        passes=tuple(issue.passes),
         moves=tuple(dma.moves),
     )

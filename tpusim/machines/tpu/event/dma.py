@@ -13,7 +13,7 @@ from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Move
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill, Transfer
-from tpusim.memory.pipe import Hbm
+from tpusim.memory.pipe import Pipe
 
 
 class Dma:
@@ -22,7 +22,7 @@ class Dma:
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
         self.moves: list[Move] = []
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
-        self._hbm = Hbm(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)
+        self._hbm = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)
 
     def process(self) -> Process:
         """Two transfers at most hold data between HBM and the lanes."""

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition.frame import FREE, WEIGHT, Frame
-from tpusim.machines.tpu.definition.serializer import preload_words
-from tpusim.machines.tpu.definition.systolic_array import SystolicArray
+from tpusim.machines.tpu.definition.latencies import preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Log
 from tpusim.machines.tpu.event.calendar import Owners
@@ -32,7 +31,7 @@ class Recording:
 
     @property
     def cycles(self) -> int:
-        """Of the layer."""
+        """The cycles of the layer."""
         return self.log.cycles
 
     def timeline(self, first: int = 0, stop: int | None = None) -> Timeline:
@@ -42,8 +41,7 @@ class Recording:
         """
         span = range(first, self.cycles if stop is None else stop)
         log, program, hardware = self.log, self.program, self.hardware
-        array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
-        latency = array.word_latency(program.word_fill)
+        latency = word_latency(program.word_fill, hardware)
         streams = _Streams.of(log.passes, program, log.frame)
         tracks = {
             "hbm": _bus(log.moves),
@@ -61,7 +59,7 @@ class Recording:
 
 
 def _port(owners: Owners, first: int) -> Track:
-    """Of `owners` from cycle `first` on."""
+    """What `owners`, from cycle `first` on, do with the port."""
     bounds = np.flatnonzero(np.diff(owners, prepend=FREE, append=FREE))
     starts, ends = bounds[:-1], bounds[1:]
     owned = owners[starts] != FREE
@@ -86,7 +84,7 @@ def _transfers(moves: Sequence[Move], program: Program) -> Iterator[Pieces]:
 
 def _preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Hardware) -> Iterator[Pieces]:
     """A word keeps the weight path busy from its read on, as long as its weights take to enter the array."""
-    words = preload_words(hardware.array.rows, hardware.vector_memory.word_elements)
+    words = preload_words(hardware)
     step, free, ready, filled, start, last = _unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
     filled = np.maximum(ready, filled)
     yield Pieces("blocked", free, ready - free, step)

@@ -10,7 +10,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.tiling import choose
+from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Lowered
 from tpusim.network.ops import Op

@@ -13,7 +13,7 @@ LEAST_FRAME = 3
 
 
 @dataclass(frozen=True)
-class Axis:
+class MapAxis:
     """One spatial axis. The *grid* is the set of padded coordinates any tap ever touches, renumbered 0, 1, ...
 
     Tap `t` of output `o` stands on padded coordinate `o * stride + t * dilation`; all of these are multiples
@@ -79,8 +79,8 @@ class ConvShape:
     channels: int
     out_channels: int
     images: int
-    row: Axis
-    col: Axis
+    row: MapAxis
+    col: MapAxis
 
     @property
     def word_images(self) -> int:
@@ -110,7 +110,7 @@ def shape_of(layer: Op, batch: int, word_elements: int) -> ConvShape:
     """
     conv, images = layer.convolution(batch)
     row, col = (
-        Axis(size, conv.kernel[i], conv.stride[i], conv.padding[i], conv.dilation[i])
+        MapAxis(size, conv.kernel[i], conv.stride[i], conv.padding[i], conv.dilation[i])
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
     row = replace(row, strips=best_strips(row.outputs, images, word_elements))

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import Axis, ConvShape
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.reduction import ReductionPass, Tap, col_folds, multi_tile, reduction, row_folds
 from tpusim.machines.tpu.lowering.tiling import Tiling, weight_words, word_groups
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
@@ -214,7 +214,7 @@ def portions(extent: int, size: int) -> list[range]:
     return [range(at, min(at + size, extent)) for at in range(0, extent, size)]
 
 
-def _counter(axis: Axis, tap: int, outputs: range, grid: range, stride: int) -> Counter:
+def _counter(axis: MapAxis, tap: int, outputs: range, grid: range, stride: int) -> Counter:
     start = outputs.start * axis.step + tap * axis.tap_step - grid.start
     return Counter(len(outputs), start, axis.step, len(grid), stride)
 

@@ -13,7 +13,7 @@ Floats = NDArray[np.float32]
 Tags = NDArray[np.int8]
 
 
-class Array:
+class PeArray:
     """Registers of every PE, [array, row, col]; a PE multiplies with the weight buffer that its activation names."""
 
     def __init__(self, wires: Wires) -> None:

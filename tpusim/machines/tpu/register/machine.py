@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import FRAMES, PORTS
-from tpusim.machines.tpu.definition.systolic_array import SystolicArray
-from tpusim.machines.tpu.definition.vector_unit import add_cycles
+from tpusim.machines.tpu.definition.frame import PORTS, frame_of
+from tpusim.machines.tpu.definition.latencies import word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.register.array import Array
+from tpusim.machines.tpu.register.array import PeArray
 from tpusim.machines.tpu.register.bounds import check_lanes
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.control import Control
@@ -40,7 +39,7 @@ from tpusim.machines.tpu.register.wires import Wires
 Values = NDArray[np.float32]
 
 
-class Unit(Protocol):
+class Clocked(Protocol):
     """Registers with a clock."""
 
     def sample(self) -> None:
@@ -64,11 +63,11 @@ class Machine:
         self.hbm = HbmWords.of(program, operands, word)
         settings = Settings.of(program, hardware.lanes)
         wires = Wires(hardware, program.word_fill)
-        self.array, self.weights, deserializers = Array(wires), Weights(wires), Deserializers(wires)
+        self.array, self.weights, deserializers = PeArray(wires), Weights(wires), Deserializers(wires)
         self.control = _control(program, hardware, settings, self.hbm, deserializers)
         ports = len(self.control.ports)
         self.lanes = Lanes(wires, settings, self.hbm, ports, hardware.lanes, program.words, word)
-        self.units: Sequence[Unit] = (self.lanes, self.array, self.weights, deserializers)
+        self.units: Sequence[Clocked] = (self.lanes, self.array, self.weights, deserializers)
         self.now = 0
 
     @property
@@ -125,9 +124,10 @@ class Machine:
 def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, sums: Sums) -> Control:
     """The control unit. The frame and the distance of its slots are the machine's definition, docs/timing.md."""
     array, lanes, kind = hardware.array, hardware.lanes, hardware.vector_memory.ports
-    adds = add_cycles(program.word_fill * array.count, lanes, hardware.vector_unit.alus)
-    frame = FRAMES[kind].of(program.word_fill, adds, program.accumulates, array.count)
-    latency = SystolicArray(array.rows, array.cols, array.weight_buffers).word_latency(program.word_fill)
+    frame, latency = (
+        frame_of(hardware, program.word_fill, program.accumulates),
+        word_latency(program.word_fill, hardware),
+    )
     scoreboard = Scoreboard(len(program.steps))
     passes = Pass.all_of(program, settings, array.weight_buffers)
     return Control(

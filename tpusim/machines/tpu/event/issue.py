@@ -1,14 +1,12 @@
-"""The sequencer of the event engine: preloads and streams, in the order of the Program."""
+"""The issue unit of the event engine: preloads and streams, in the order of the Program."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.frame import FRAMES, IFMAP, PSUM, RESULT, WEIGHT
-from tpusim.machines.tpu.definition.serializer import last_weight, preload_words
-from tpusim.machines.tpu.definition.systolic_array import SystolicArray
-from tpusim.machines.tpu.definition.vector_unit import add_cycles
+from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, WEIGHT, frame_of
+from tpusim.machines.tpu.definition.latencies import last_weight, preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Ports
@@ -30,19 +28,16 @@ class _State(NamedTuple):
     ahead: tuple[bytes, ...]
 
 
-class Sequencer:
+class IssueUnit:
     """Owns the array, the weight path and the frame of the port."""
 
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
         self.loads: list[Loads] = []
         self.passes: list[Passes] = []
-        self._hardware = hardware
-        self._board, self._port, self._word = board, port, hardware.vector_memory.word_elements
-        self._array = SystolicArray(hardware.array.rows, hardware.array.cols, hardware.array.weight_buffers)
-        adds = add_cycles(program.word_fill * hardware.array.count, hardware.lanes, hardware.vector_unit.alus)
-        frames = FRAMES[hardware.vector_memory.ports]
-        self.frame = frames.of(program.word_fill, adds, program.accumulates, hardware.array.count)
-        latency = self._array.word_latency(program.word_fill)
+        self._hardware, self._board, self._port = hardware, board, port
+        self._preload_words, self._buffers = preload_words(hardware), hardware.array.weight_buffers
+        self.frame = frame_of(hardware, program.word_fill, program.accumulates)
+        latency = word_latency(program.word_fill, hardware)
         self._psum_delay = self.frame.psum_delay(latency)
         self._result_delay = self.frame.result_delay(latency)
         self._steps = program.steps
@@ -72,8 +67,8 @@ class Sequencer:
 
     def _preload(self, index: int, step: Preload) -> None:
         """Read the weight words in whatever slots are free, at most one every W cycles."""
-        words = preload_words(self._array.rows, self._word)
-        ready = max(self._issued if self._array.weight_buffers > 1 else self._ended, self._free)
+        words = self._preload_words
+        ready = max(self._issued if self._buffers > 1 else self._ended, self._free)
         filled, drained = self._board.known(step.after)
         self._filled[index] = filled
         start = max(ready, filled, drained)
