@@ -18,12 +18,11 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.definition.frame import CLIENTS, Frame
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.calendar import Calendar, Cycles
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing, split
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Spill, Step, Stream
-from tpusim.machines.tpu.register.machine import Unit
+from tpusim.machines.tpu.register.machine import Clocked
 from tpusim.machines.tpu.register.wires import Wires
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import Workload
@@ -41,25 +40,12 @@ def timed(layer: Gemm | Conv2d, hardware: Hardware, batch: int = 1) -> tuple[Pro
     return program, event.run(program, hardware)
 
 
-def test_the_pass_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pass_worked_by_hand() -> None:
     """Section 7: each cycle of the table."""
-    taken: dict[str, list[int]] = {client: [] for client in CLIENTS}
-
-    class Watched(Calendar):
-        def _paint(self, client: int, cycles: range) -> None:
-            taken[CLIENTS[client]] += cycles
-            super()._paint(client, cycles)
-
-        def _mark(self, client: int, cycle: int) -> None:
-            taken[CLIENTS[client]].append(cycle)
-            super()._mark(client, cycle)
-
-        def take(self, client: int, cycles: Cycles) -> None:
-            taken[CLIENTS[client]] += cycles.tolist()
-            super().take(client, cycles)
-
-    monkeypatch.setattr(event, "Calendar", Watched)
-    _, timing = timed(gemm(4, 4, 4), machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5))
+    hardware = machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5)
+    program, timing = timed(gemm(4, 4, 4), hardware)
+    owners = event.record(program, hardware).ports["port"]
+    taken = {name: np.flatnonzero(owners == client).tolist() for client, name in enumerate(CLIENTS)}
     assert taken["weight"] == [8, 10]
     assert taken["ifmap"] == [14, 16]
     assert taken["result"] == [21, 23]
@@ -162,7 +148,7 @@ def test_streams_are_the_passes() -> None:
 class Quiet:
     """A unit that must not drive a wire while it samples."""
 
-    unit: Unit
+    unit: Clocked
     wires: Wires
 
     def sample(self) -> None:

@@ -51,7 +51,9 @@ def counters(
     hbm, array = timeline.tracks["hbm"], timeline.tracks["systolic_array"]
     ports = [track for name, track in timeline.tracks.items() if name.startswith("port")]
     owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
-    bytes_per_cycle = _per_busy_cycle(hbm, [step.hbm_read_bytes + step.hbm_write_bytes for step in program.steps])
+    bytes_per_cycle = _per_busy_cycle(
+        hbm, [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.steps]
+    )
     shares = np.array([_share(step, hardware) for step in program.steps])[array.steps] * _called(array, "busy")
     return {
         "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, bytes_per_cycle, edges)),
@@ -84,8 +86,8 @@ def _called(track: Track, name: str) -> NDArray[np.bool_]:
 
 def _share(step: Step, hardware: Hardware) -> float:
     """The part of all PEs that multiply while the pass is busy; the last frame may leave arrays without a word."""
-    frames = -(-step.words_streamed // hardware.array.count)
-    return step.pe_words / (frames * hardware.pes) if frames else 0.0
+    frames = -(-step.use.words_streamed // hardware.array.count)
+    return step.use.pe_words / (frames * hardware.pes) if frames else 0.0
 
 
 def _within(cycles: Cycles, values: Cycles, first: int, stop: int) -> tuple[Cycles, Values]:

@@ -36,7 +36,7 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
     accounts |= port_accounts(port.owned, log.cycles, hardware)
-    return Timing(log.cycles, accounts, *program.port_words())
+    return Timing(log.cycles, accounts, program.use.port_reads, program.use.port_writes)
 
 
 def _array_use(log: Log, program: Program) -> Counter[str]:

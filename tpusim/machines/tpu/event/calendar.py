@@ -35,12 +35,16 @@ class Calendar:
 
     def claim(self, client: int, start: int, words: int, spacing: int) -> int:
         """Own the first free cycle from `start` on, `words` times at least `spacing` apart; return the last."""
-        at = start - spacing
+        cells, found = self._cells, start - self.settled - spacing
         for _ in range(words):
-            at = self._next_free(at + spacing)
-            self._mark(client, at)
+            at = found + spacing
+            if (found := cells.find(FREE, at)) < 0:
+                found = max(at, len(cells))
+                self._reach(self.settled + found + 1)
+            cells[found] = client
+        self.owned[CLIENTS[client]] += words
         self.changed_from = min(self.changed_from, start)
-        return at
+        return self.settled + found
 
     def slots_for(self, wanted: Cycles, start: int) -> Cycles:
         """The free cycles that words wanted at the non-decreasing cycles `wanted` would get, in order.
@@ -101,19 +105,10 @@ class Calendar:
         at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
         self._cells[at] = bytes([client]) * len(cycles)
 
-    def _mark(self, client: int, cycle: int) -> None:
-        self.owned[CLIENTS[client]] += 1
-        self._reach(cycle + 1)
-        self._cells[cycle - self.settled] = client
-
     def _reach(self, end: int) -> None:
         missing = end - self.settled - len(self._cells)
         if missing > 0:
             self._cells += bytes(missing)
-
-    def _next_free(self, start: int) -> int:
-        at = self._cells.find(FREE, start - self.settled)
-        return self.settled + (at if at >= 0 else max(start - self.settled, len(self._cells)))
 
 
 class KeptCalendar(Calendar):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpusim.machines.tpu.program.steps import Step, Stream
+from tpusim.machines.tpu.program.steps import Step, Stream, Use
 from tpusim.machines.tpu.program.tensor import Tensor
 
 
@@ -69,10 +69,7 @@ class Program:
         """Words of all lanes set aside, for one tensor or for all."""
         return sum(each.words * each.lanes for each in self.buffers if tensor in ("", each.tensor))
 
-    def port_words(self) -> tuple[int, int]:
-        """Words (read, written) through the ports of all lanes; padding and lanes without work take no access."""
-        reads = writes = 0
-        for step in self.steps:
-            reads += step.port_reads
-            writes += step.port_writes
-        return reads, writes
+    @cached_property
+    def use(self) -> Use:
+        """What all steps together take of the machine; padding and lanes without work make no access."""
+        return Use(*map(sum, zip(*(step.use for step in self.steps), strict=True)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from tpusim.machines.tpu.description import VectorUnit
 from tpusim.machines.tpu.program.addresses import Feed
@@ -18,6 +18,19 @@ from tpusim.machines.tpu.program.tensor import Part, Tensor
 
 DMA, WEIGHT_PATH, ARRAY = "dma", "weight path", "array"
 """The units that take steps."""
+
+
+class Use(NamedTuple):
+    """What a step takes of the machine: bytes from and to HBM, words through the ports of all lanes, words that each
+    lane streams, and PEs in use times words that pass them.
+    """
+
+    hbm_read_bytes: int = 0
+    hbm_write_bytes: int = 0
+    port_reads: int = 0
+    port_writes: int = 0
+    words_streamed: int = 0
+    pe_words: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +54,9 @@ class Step:
         return {}
 
     @property
-    def hbm_read_bytes(self) -> int:
-        """Bytes that come from HBM."""
-        return 0
-
-    @property
-    def hbm_write_bytes(self) -> int:
-        """Bytes that go to HBM."""
-        return 0
-
-    @property
-    def port_reads(self) -> int:
-        """Words read through the ports of all lanes."""
-        return 0
-
-    @property
-    def port_writes(self) -> int:
-        """Words written through the ports of all lanes."""
-        return 0
-
-    @property
-    def words_streamed(self) -> int:
-        """Words that each lane feeds the array."""
-        return 0
-
-    @property
-    def pe_words(self) -> int:
-        """PEs in use, times words that pass them."""
-        return 0
+    def use(self) -> Use:
+        """What it takes of the machine."""
+        return Use()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +106,8 @@ class Fill(Transfer):
         return f"{self.tensor.name} fill"
 
     @property
-    def hbm_read_bytes(self) -> int:
-        return self.hbm_bytes
-
-    @property
-    def port_writes(self) -> int:
-        return self.lane_words
+    def use(self) -> Use:
+        return Use(hbm_read_bytes=self.hbm_bytes, port_writes=self.lane_words)
 
     def conversion_cycles(self, unit: VectorUnit) -> int:
         return self.words * unit.unpack_cycles if self.tensor.converted else 0
@@ -140,12 +124,8 @@ class Spill(Transfer):
         return f"{self.tensor.name} spill"
 
     @property
-    def hbm_write_bytes(self) -> int:
-        return self.hbm_bytes
-
-    @property
-    def port_reads(self) -> int:
-        return self.lane_words
+    def use(self) -> Use:
+        return Use(hbm_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
 
     def conversion_cycles(self, unit: VectorUnit) -> int:
         return self.words * unit.pack_cycles if self.tensor.converted else 0
@@ -168,8 +148,8 @@ class Preload(Step):
         return {"rows": self.rows, "cols": self.cols}
 
     @property
-    def port_reads(self) -> int:
-        return self.words * self.cols
+    def use(self) -> Use:
+        return Use(port_reads=self.words * self.cols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +180,6 @@ class Stream(Step):
         return {"rows": self.rows, "cols": self.cols, "words": self.words, "accumulate": accumulate}
 
     @property
-    def port_reads(self) -> int:
-        return self.reads.accesses + self.words * self.cols * self.accumulate
-
-    @property
-    def port_writes(self) -> int:
-        return self.words * self.cols
-
-    @property
-    def words_streamed(self) -> int:
-        return self.words
-
-    @property
-    def pe_words(self) -> int:
-        return self.rows * self.cols * self.words
+    def use(self) -> Use:
+        results = self.words * self.cols
+        return Use(0, 0, self.reads.accesses + results * self.accumulate, results, self.words, self.rows * results)
