@@ -7,17 +7,27 @@ from typing import Any
 
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.machines.tpu.description import Hardware
-from tpusim.report.page.states import states_of
 from tpusim.report.text import percent, quantity
-from tpusim.result.records import Result
+from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.fields import by_path, field_of
 from tpusim.result.vocabulary.figures import MEMORY
 from tpusim.result.vocabulary.states import CLIENTS, PARTS, STATES
+
+Part = tuple[str, str, float]
+"""A share of the cycles: its key, its name, how much."""
 
 
 def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every field as (path, value with its unit)."""
     return [(path, field_of(path).shown(value)) for path, value in by_path(hardware)]
+
+
+def states_of(record: LayerResult | Total, pes: int) -> list[float]:
+    """Cycles of the array in each of PARTS; they add up to the record's cycles."""
+    split = record.units["systolic_array"]
+    busy = split.get("busy", 0)
+    useful = min(record.macs / pes, busy)
+    return [useful, busy - useful, *(float(split.get(state.key, 0)) for state in PARTS[2:])]
 
 
 def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
@@ -35,24 +45,25 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
     lanes, word = hardware.lanes, f"{memory.word_elements} x {memory.element_bytes} B"
     units, cycles = result.total.units, result.total.cycles
     total_memory = quantity(lanes * memory.capacity_bytes, MEMORY)
+    port_lines, port_parts = _ports(units, word, cycles)
+    array_count = f"{array.count} x " if array.count > 1 else ""
+    states = zip(PARTS, states_of(result.total, hardware.pes), strict=True)
 
-    def busy(unit: str) -> list[tuple[str, str, float]]:
+    def busy(unit: str) -> list[Part]:
         return [("busy", STATES["busy"].label, units[unit]["busy"] / cycles)]
 
     blocks = {
         "hbm": ("HBM", [BANDWIDTH.format(hbm.bandwidth_bytes_per_s), f"latency {TIME.format(hbm.latency_ps)}",
                         f"bursts of {SIZE.format(hbm.burst_bytes)}"], busy("hbm")),
-        "dma": ("DMA", ["one queue, in order", f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"],
-                []),
+        "dma": ("DMA", ["one queue, in order", f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"], []),
         "memory": ("Vector memories", [f"{lanes} x {SIZE.format(memory.capacity_bytes)}", f"= {total_memory}",
-                                       *_port_lines(units, word, cycles)],
-                   _port_parts(units, cycles)),
+                                       *port_lines], port_parts),
         "preload": ("Weight path", [f"{hardware.preload_cycles} cycles a preload",
                                     f"{array.weight_buffers} weights a PE"], busy("preload")),
         "serializer": ("Serializers", [f"{lanes} x one word", f"of {word}"], []),
-        "array": ("Systolic array", [_array_text(hardware), f"at {FREQUENCY.format(hardware.clock_hz)}"],
-                  [(state.key, state.label, part / cycles)
-                   for state, part in zip(PARTS, states_of(result.total, hardware.pes), strict=True)]),
+        "array": ("Systolic array", [f"{array_count}{array.rows} x {array.cols} PEs",
+                                     f"at {FREQUENCY.format(hardware.clock_hz)}"],
+                  [(state.key, state.label, part / cycles) for state, part in states]),
         "deserializer": ("De-serializers", [f"{lanes} x one word", f"of {word}"], []),
         "vector_unit": ("Vector unit", [f"{hardware.vector_unit.alus} ALUs", "adds partial sums"], busy("vector_unit")),
     }  # fmt: skip
@@ -64,20 +75,10 @@ def _owned(units: Mapping[str, Mapping[str, int]], client: str) -> int:
     return sum(split.get(client, 0) for split in ports_of(units).values())
 
 
-def _port_parts(units: Mapping[str, Mapping[str, int]], cycles: int) -> list[tuple[str, str, float]]:
-    if "port" not in units:
-        return []
-    return [(key, client.label, units["port"].get(key, 0) / cycles) for key, client in CLIENTS.items()]
-
-
-def _port_lines(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> list[str]:
+def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tuple[list[str], list[Part]]:
     """The one port, whose shares are drawn; of several, each with its own share, as they add up to nothing."""
+    parts = [(key, client.label, _owned(units, key) / cycles) for key, client in CLIENTS.items()]
     if "port" in units:
-        return [f"one port, words of {word}"]
-    clients = [(client.label, _owned(units, key)) for key, client in CLIENTS.items() if key != "idle"]
-    return [f"a port a client, words of {word}", *(f"{label} {percent(n / cycles)} %" for label, n in clients)]
-
-
-def _array_text(hardware: Hardware) -> str:
-    sides = f"{hardware.array.rows} x {hardware.array.cols} PEs"
-    return sides if hardware.array.count == 1 else f"{hardware.array.count} x {sides}"
+        return [f"one port, words of {word}"], parts
+    shares = [f"{label} {percent(share)} %" for key, label, share in parts if key != "idle"]
+    return [f"a port a client, words of {word}", *shares], []

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from tpusim.base.errors import InputError
+from tpusim.base.words import counted
 from tpusim.report.page import machine, run_words
 from tpusim.report.page.columns import Column, column, text_column
-from tpusim.report.page.states import states_of
 from tpusim.report.plots.roofline import hardware_of, intensity, peaks_of
 from tpusim.report.style import hatches
 from tpusim.report.tables import run as tables
@@ -37,7 +37,11 @@ def run_data(result: Result) -> dict[str, Any]:
         "sentences": run_words.sentences(result, hardware, peaks),
         "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in PARTS],
         "hatches": hatches(),
-        "total": _total(result.total, hardware.pes),
+        "total": {
+            **{key: value_of(result.total, key) for key in ("cycles", "time_us", "pe_utilization")},
+            "time": column(LAYER["time_us"], [result.total.time_us]),
+            "states": machine.states_of(result.total, hardware.pes),
+        },
         "peaks": asdict(peaks),
         "columns": _columns(result),
         "layers": [_layer(layer, hardware.pes, result.total.cycles) for layer in result.layers],
@@ -48,15 +52,10 @@ def run_data(result: Result) -> dict[str, Any]:
 
 
 def _check_units(record: LayerResult | Total, name: str) -> None:
-    ports = machine.ports_of(record.units)
-    missing = [*(unit for unit in UNITS if unit not in record.units), *([] if ports else ["port"])]
+    missing = [unit for unit in UNITS if unit not in record.units]
+    missing += [] if machine.ports_of(record.units) else ["port"]
     if missing:
         raise InputError(f"{name}: units has no {', '.join(missing)}; write the result again with this version")
-
-
-def _total(total: Total, pes: int) -> dict[str, Any]:
-    return {"cycles": total.cycles, "time_us": total.time_us, "time": column(LAYER["time_us"], [total.time_us]),
-            "pe_utilization": total.pe_utilization, "states": states_of(total, pes)}  # fmt: skip
 
 
 def _layer(layer: LayerResult, pes: int, run_cycles: int) -> dict[str, Any]:
@@ -68,7 +67,7 @@ def _layer(layer: LayerResult, pes: int, run_cycles: int) -> dict[str, Any]:
         "multi_tile": layer.multi_tile,
         **{state.key: layer.units["systolic_array"].get(state.key, 0) / layer.cycles for state in PARTS[2:]},
         "share": layer.cycles / run_cycles,
-        "states": states_of(layer, pes),
+        "states": machine.states_of(layer, pes),
         "flop_per_byte": intensity(layer),
         "ifmap_bytes": layer.vector_memory.ifmap_bytes,
         "check": tables.outcome(layer),
@@ -83,16 +82,12 @@ def _mapping(layer: LayerResult) -> str:
     """How the lowering cut the layer up, in a sentence."""
     cut = layer.blocking
     return (
-        f"{_times(cut.blocks, 'block')} of {cut.rows} x {cut.cols} outputs and {_times(cut.images, 'image')} in "
-        f"{_times(layer.passes, 'pass', 'passes')}; {_times(cut.row_folds, 'row fold')}, "
-        f"{_times(cut.col_folds, 'column fold')}; {_times(layer.multi_tile, 'tap')} stacked in a pass; "
-        f"loop order {cut.loop_order}; {_times(cut.word_fill, 'element')} of a word in use, from "
-        f"{_times(cut.strips, 'strip')}"
+        f"{counted(cut.blocks, 'block')} of {cut.rows} x {cut.cols} outputs and {counted(cut.images, 'image')} in "
+        f"{layer.passes:,} {'pass' if layer.passes == 1 else 'passes'}; {counted(cut.row_folds, 'row fold')}, "
+        f"{counted(cut.col_folds, 'column fold')}; {counted(layer.multi_tile, 'tap')} stacked in a pass; "
+        f"loop order {cut.loop_order}; {counted(cut.word_fill, 'element')} of a word in use, from "
+        f"{counted(cut.strips, 'strip')}"
     )
-
-
-def _times(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _unit_shares(units: Mapping[str, Mapping[str, int]]) -> list[tuple[str, float]]:

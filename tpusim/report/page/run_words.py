@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate, chain
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.report.page.states import states_of
+from tpusim.report.page.machine import states_of
 from tpusim.report.plots.roofline import Peaks, memory_roof
 from tpusim.report.tables.run import first_wrong, word_notice
 from tpusim.report.tables.run import verdict as verdict_text
@@ -56,14 +58,13 @@ def tiles(result: Result, peaks: Peaks) -> list[dict[str, str]]:
 
 def sentences(result: Result, hardware: Hardware, peaks: Peaks) -> list[Sentence]:
     """What a reader should know first, each sentence from the figures alone."""
-    notice = word_notice(result)
     found: list[Sentence] = [
         _costliest(result.layers),
         _largest_loss(result, hardware.pes),
         _bound_by_memory(result, peaks),
-        [notice] if notice else [],
+        [word_notice(result)],
     ]
-    return [sentence for sentence in found if sentence]
+    return [sentence for sentence in found if any(sentence)]
 
 
 def plain(sentence: Sequence[Part], result: Result) -> str:
@@ -88,10 +89,8 @@ def _costliest(layers: Sequence[LayerResult]) -> Sentence:
     if len(layers) == 1:
         return []
     cycles = [layer.cycles for layer in layers]
-    order = _descending(cycles)
-    run, half = sum(cycles), 0
-    while 2 * sum(cycles[i] for i in order[:half]) < run:
-        half += 1
+    order, run = _descending(cycles), sum(cycles)
+    half = 1 + bisect_left([*accumulate(cycles[i] for i in order)], run / 2)
     of_layers = f"{half} of {len(layers)} layers take" if half > 1 else f"1 of {len(layers)} layers takes"
     return [f"{of_layers} half of the time; the costliest: ", *_with_shares(order[:3], cycles, run), "."]
 
@@ -138,8 +137,5 @@ def _descending(values: Sequence[float]) -> list[int]:
 
 def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Part]:
     """Layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
-    parts: list[Part] = []
-    for place, index in enumerate(order):
-        parts += [", "] if place else []
-        parts += [{"layer": index}, f" ({percent(values[index] / of)} %)"]
-    return parts
+    parts: list[list[Part]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
+    return [*chain.from_iterable(parts)][1:]

@@ -14,7 +14,8 @@ POINTS_FILE = "points.csv"
 MOST_POINTS = 20_000
 """More make a page that browsers take long to draw."""
 
-Cell = float | int | str | None
+Cell = float | None
+"""None where a point failed."""
 _FIRST_COLUMN = "workload"
 _TEXTS = (_FIRST_COLUMN, "error")
 _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
@@ -22,20 +23,17 @@ _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
 
 @dataclass(frozen=True)
 class SweepPoints:
-    """A sweep's points, column by column.
-
-    `axes` are columns too, as they were written; `figures` are those of `columns` that hold numbers.
-    """
+    """A sweep's points, column by column: all as they were written, axes first, and the figures as numbers as well."""
 
     name: str
     axes: tuple[str, ...]
-    columns: Mapping[str, tuple[Cell, ...]]
-    figures: tuple[str, ...]
+    texts: Mapping[str, tuple[str, ...]]
+    figures: Mapping[str, tuple[Cell, ...]]
 
     @property
     def size(self) -> int:
         """Points, failed ones included."""
-        return len(self.columns[_FIRST_COLUMN])
+        return len(self.texts["error"])
 
 
 def read_points(file: Path) -> SweepPoints:
@@ -72,10 +70,10 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
         raise InputError("no points; run `tpusim sweep` to its end")
     axes = tuple(header[: header.index(_FIRST_COLUMN)])
     texts = dict(zip(header, zip(*rows, strict=True), strict=True))
-    figures = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
-    numbers = {key: values for key, values in figures.items() if values is not None}
-    _check_finished(texts["error"], numbers)
-    return SweepPoints(name, axes, {**texts, **numbers}, tuple(numbers))
+    read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
+    points = SweepPoints(name, axes, texts, {key: values for key, values in read.items() if values})
+    _check_finished(points)
+    return points
 
 
 def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
@@ -87,17 +85,16 @@ def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
         yield row
 
 
-def _figures(values: Sequence[str]) -> tuple[Cell, ...] | None:
-    """Numbers, None where a point failed; None when a word is among them, or nothing at all."""
-    numbers = [None if value == "" else number(value) for value in values]
-    given = any(value != "" for value in values)
-    words = any(found is None and value for found, value in zip(numbers, values, strict=True))
-    return None if words or not given else tuple(numbers)
+def _figures(values: Sequence[str]) -> tuple[Cell, ...]:
+    """Numbers; nothing where a word is among them, or no number at all."""
+    numbers = tuple(map(number, values))
+    given = [found for value, found in zip(values, numbers, strict=True) if value]
+    return numbers if given and None not in given else ()
 
 
-def _check_finished(errors: Sequence[str], numbers: Mapping[str, Sequence[Cell]]) -> None:
-    for line, error in enumerate(errors, 2):
-        for key in () if error else ("cycles", "time_us"):
-            value = numbers[key][line - 2] if key in numbers else None
-            if not isinstance(value, float | int) or value <= 0:
+def _check_finished(points: SweepPoints) -> None:
+    for key in ("cycles", "time_us"):
+        values = points.figures.get(key, [None] * points.size)
+        for line, (error, value) in enumerate(zip(points.texts["error"], values, strict=True), 2):
+            if not error and (value is None or value <= 0):
                 raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
