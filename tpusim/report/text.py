@@ -1,11 +1,15 @@
-"""How numbers and names are written."""
+"""How numbers, names, sentences and JSON are written."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from textwrap import fill
+from typing import Any
 
 from rich.cells import cell_len
 
+from tpusim.base.version import __version__
 from tpusim.result.vocabulary.figures import Figure, Units
 
 
@@ -48,3 +52,15 @@ def shortened(name: str, width: int | None) -> str:
     while cell_len(name) >= width:
         name = name[1:]
     return f"…{name}"
+
+
+def folded(lines: Iterable[str], width: int, indent: str = "") -> str:
+    """Each of `lines` on as many as it takes, those after its first indented; names and options stay whole."""
+    return "\n".join(
+        fill(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) for line in lines
+    )
+
+
+def document(**data: Any) -> str:
+    """A document for other tools, which says who wrote it."""
+    return json.dumps({"tpusim": __version__, **data}, indent=2)

@@ -16,7 +16,7 @@ from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots.formats import KNOWN
 from tpusim.report.tables import explain_text as text
-from tpusim.report.tables.explain_json import to_json
+from tpusim.report.tables.explain_text import to_json
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import Case, relaxations
 

@@ -45,16 +45,14 @@ class Row:
     @property
     def mac_ratio(self) -> float | None:
         """The same by the MAC: what counts when the two do not do the same work."""
-        if self.before is None or self.after is None or not self.before.macs or not self.after.macs:
+        if not (self.before and self.after and self.before.macs and self.after.macs):
             return None
         return self.after.cycles * self.before.macs / (self.before.cycles * self.after.macs)
 
     @property
     def time_ratio(self) -> float | None:
         """Time after over time before."""
-        if self.before is None or self.after is None or not self.before.time_us:
-            return None
-        return self.after.time_us / self.before.time_us
+        return self.after.time_us / self.before.time_us if self.before and self.after else None
 
     @property
     def unchanged(self) -> bool:
@@ -73,26 +71,24 @@ class Compared:
     def changes(self) -> tuple[Change, ...]:
         """The inputs that differ, fields of the hardware by their paths."""
         before, after = (_inputs(result) for result in (self.before, self.after))
-        names = [*before, *(name for name in after if name not in before)]
-        pairs = ((name, before.get(name), after.get(name)) for name in names)
-        return tuple(Change(name, old, new) for name, old, new in pairs if old != new)
+        changes = (Change(name, before.get(name), after.get(name)) for name in {**before, **after})
+        return tuple(change for change in changes if change.before != change.after)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """Every layer of either, in the order of the network; those that are only after come last."""
         before, after = (dict(_by_name(result.layers)) for result in (self.before, self.after))
-        names = [*before, *(name for name in after if name not in before)]
-        return tuple(Row(name[0], before.get(name), after.get(name)) for name in names)
+        return tuple(Row(name[0], before.get(name), after.get(name)) for name in {**before, **after})
 
     @property
-    def common(self) -> tuple[Row, ...]:
+    def common(self) -> tuple[tuple[LayerResult, LayerResult], ...]:
         """The layers in both."""
-        return tuple(row for row in self.rows if row.before and row.after)
+        return tuple((row.before, row.after) for row in self.rows if row.before and row.after)
 
     @property
     def same_work(self) -> bool:
         """Whether the layers in both do as many MACs."""
-        return all(row.before.macs == row.after.macs for row in self.common if row.before and row.after)
+        return all(before.macs == after.macs for before, after in self.common)
 
     @property
     def same_clock(self) -> bool:
@@ -102,7 +98,7 @@ class Compared:
     @property
     def geometric_mean(self) -> float | None:
         """The mean of the cycle ratios (by the MAC) of the layers in both; None when there are none."""
-        logs = [log(ratio) for row in self.common if (ratio := row.mac_ratio or 0) > 0]
+        logs = [log(ratio) for row in self.rows if (ratio := row.mac_ratio or 0) > 0]
         return exp(sum(logs) / len(logs)) if logs else None
 
 

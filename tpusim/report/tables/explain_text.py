@@ -1,18 +1,18 @@
-"""Why a layer takes as long as it does, in words."""
+"""Why a layer takes as long as it does, in words and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from statistics import fmean
 from textwrap import fill
 
 from rich.table import Table
 
-from tpusim.report.tables.layout import table
-from tpusim.report.text import percent, quantity, scale, three_digits
+from tpusim.base.words import counted
+from tpusim.report.tables.layout import Column, table
+from tpusim.report.text import document, folded, percent, quantity
 from tpusim.result.vocabulary.figures import BYTES, TIMES
-from tpusim.result.vocabulary.states import PHASES, STATES
+from tpusim.result.vocabulary.states import PHASES, STATES, UNITS
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
 
 NO_GAIN = 0.005
@@ -20,9 +20,25 @@ NO_GAIN = 0.005
 
 NARROW = 72
 
-
 WIDTH = 79
 """Characters of a line of words."""
+
+LIMITS = {
+    "array": ("the array", "it is busy in {busy} % of the cycles, with {mapped} % of its PEs in use."),
+    "mapping": ("the mapping", "{mapped} % of the PEs are in use; a pass fills {filled}."),
+    "ports": ("the ports of the vector memories", "words of {elements} come and go too often for one port a lane; "
+              "the array loses {port_stall} % of its cycles to it."),
+    "hbm": ("HBM bandwidth", "moving {moved} keeps the bus busy in {hbm} % of the cycles."),
+    "latency": ("HBM latency", "data comes {latency} cycles after it is asked for, and too little is under way."),
+    "weights": ("loading weights", "{loads}. Too little input shares them."),
+    "memory": ("the size of the vector memories",
+               "cut into blocks that fit, the layer reads {reads:.2f} times its operands from HBM."),
+    "vector_unit": ("the vector unit", "{conversions}it adds partial sums in {vector_unit} % of the cycles."),
+    "sequencer": ("the sequencer", "a layer takes {launch} cycles to launch{drains}."),
+    "input": ("too little input", "{loads}; the layer's start and end take {ends} % of its cycles. More input would "
+              "share them."),
+}  # fmt: skip
+"""What can bound a layer, in words, and what is found then, of `_facts`."""
 
 _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
 
@@ -30,14 +46,10 @@ _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows"
 def heading(found: Bottleneck, workload: str) -> str:
     """Which layer, on what, and how long it takes."""
     layer, case = found.layer, found.case
-    unit, size = scale([layer.time_us], TIMES)
-    s = "" if layer.ideal_cycles == 1 else "s"
-    return "\n".join(
-        (
-            f"{workload} {layer.name}, batch {case.batch}, on {case.hardware.name}: {case.layer.text}",
-            f"{layer.cycles:,} cycles = {three_digits(layer.time_us / size)} {unit}; PE utilisation "
-            f"{percent(layer.pe_utilization)} % (100 % is {layer.ideal_cycles:,} cycle{s})",
-        )
+    return (
+        f"{workload} {layer.name}, batch {case.batch}, on {case.hardware.name}: {case.layer.text}\n"
+        f"{layer.cycles:,} cycles = {quantity(layer.time_us, TIMES)}; PE utilisation "
+        f"{percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
     )
 
 
@@ -45,10 +57,39 @@ def verdict(found: Bottleneck, width: int = WIDTH) -> str:
     """What bounds the layer, what relieving it gains, and whether the cycles of the array say the same."""
     if found.most is None:
         least = f"{100 * (LEAST_GAIN - 1):.0f} %"
-        return fill(f"No single thing bounds this layer: nothing that was tried makes it {least} faster.", width)
+        return folded([f"No single thing bounds this layer: nothing that was tried makes it {least} faster."], width)
     limit, finding = LIMITS[found.most.relaxation.limit]
-    bound = f"Bound by {limit}: {finding(found)}"
-    return "\n".join(fill(text, width) for text in (bound, _best(found.most, found), _cross_check(found)))
+    bound = f"Bound by {limit}: {finding.format(**_facts(found))}"
+    return folded((bound, _best(found.most, found), _cross_check(found)), width)
+
+
+def _facts(found: Bottleneck) -> dict[str, object]:
+    """What LIMITS tells of a layer: shares of its cycles, and what they come from."""
+    layer, hardware, phases, units = found.layer, found.case.hardware, found.phases, found.layer.units
+    unit, sequencer, streams = hardware.vector_unit, hardware.sequencer, found.program.streams
+    rows, cols = fmean(each.rows for each in streams), fmean(each.cols for each in streams)
+    computes = units["systolic_array"]["busy"] / layer.passes
+    operands = found.case.layer.operands(found.case.batch) * hardware.vector_memory.element_bytes
+    ends = phases.first_fill + phases.drain + phases.spill + phases.skew
+    converts = f"a word takes {unit.unpack_cycles} cycles to unpack, or {unit.pack_cycles} to pack; "
+    drains = ", and no block begins before the one ahead has drained"
+    return {
+        "busy": percent(units["systolic_array"]["busy"] / layer.cycles),
+        "mapped": percent(layer.mapping_efficiency),
+        "filled": f"{rows:.4g} of {hardware.array.rows} rows and {cols:.4g} of {hardware.array.cols} columns",
+        "elements": "one element" if layer.blocking.word_fill == 1 else f"{layer.blocking.word_fill} elements",
+        "port_stall": percent(units["systolic_array"]["port_stall"] / layer.cycles),
+        "moved": quantity(layer.hbm_read_bytes + layer.hbm_write_bytes, BYTES),
+        "hbm": percent(units["hbm"]["busy"] / layer.cycles),
+        "latency": hardware.latency_cycles,
+        "loads": f"weights take {hardware.preload_cycles} cycles to load for a pass that computes for {computes:,.0f}",
+        "reads": layer.hbm_read_bytes / operands,
+        "conversions": converts if unit.unpack_cycles or unit.pack_cycles else "",
+        "vector_unit": percent(units["vector_unit"]["busy"] / layer.cycles),
+        "launch": sequencer.launch_cycles,
+        "drains": drains if sequencer.between_blocks == "drain" else "",
+        "ends": percent(ends / layer.cycles),
+    }
 
 
 def _best(most: Gain, found: Bottleneck) -> str:
@@ -77,22 +118,21 @@ def gains_table(found: Bottleneck, width: int | None = None) -> Table:
 
     Below NARROW characters it does without what was set.
     """
-    rows = [
-        [f"{_gain(gain)} x", _cycles(found, gain), gain_name(gain), gain.how]
-        for gain in found.gains
-        if abs(gain.gain - 1) >= NO_GAIN
+    columns: list[Column[Gain]] = [
+        Column("gain", lambda gain: f"{_gain(gain)} x"),
+        Column("cycles", lambda gain: _cycles(found, gain)),
+        Column("with", gain_name, justify="left"),
+        Column("that is", lambda gain: gain.how, justify="fold"),
     ]
-    columns = [("gain", "right"), ("cycles", "right"), ("with", "left"), ("that is", "fold")]
     shown = 3 if width is not None and width < NARROW else 4
-    return table(columns[:shown], [row[:shown] for row in rows])
+    return table(columns[:shown], [gain for gain in found.gains if abs(gain.gain - 1) >= NO_GAIN])
 
 
 def no_gain(found: Bottleneck, width: int = WIDTH) -> str:
     """The relaxations that change nothing, and those that could not be tried."""
     names = [gain.relaxation.name for gain in found.gains if abs(gain.gain - 1) < NO_GAIN]
-    lines = [f"No difference: {', '.join(names)}."] if names else []
-    lines += [f"Not tried: {each.relaxation.name} ({each.reason})." for each in found.untried]
-    return "\n".join(fill(line, width) for line in lines)
+    untried = (f"Not tried: {each.relaxation.name} ({each.reason})." for each in found.untried)
+    return folded([*([f"No difference: {', '.join(names)}."] if names else []), *untried], width)
 
 
 def cycles_bars(found: Bottleneck, width: int = WIDTH) -> str:
@@ -112,15 +152,11 @@ def cycles_bars(found: Bottleneck, width: int = WIDTH) -> str:
 def units_line(found: Bottleneck, width: int = WIDTH) -> str:
     """How busy everything else is."""
     units, cycles = found.layer.units, found.layer.cycles
-    shares = {
-        "HBM bus": units["hbm"]["busy"],
-        "weight path": units["preload"]["busy"],
-        "vector unit": units["vector_unit"]["busy"],
-    }
+    busy = {name: units[unit]["busy"] for unit, name in UNITS.items() if unit != "systolic_array"}
     if "port" in units:
-        shares["each port"] = cycles - units["port"]["idle"]
-    listed = ", ".join(f"{name} {percent(busy / cycles)} %" for name, busy in shares.items())
-    return fill(f"Busy beside it: {listed}", width)
+        busy["each port"] = cycles - units["port"]["idle"]
+    shares = (f"{name} {percent(count / cycles)} %" for name, count in busy.items())
+    return folded([f"Busy beside it: {', '.join(shares)}"], width)
 
 
 def gain_name(gain: Gain) -> str:
@@ -147,91 +183,31 @@ def lowering_text(found: Bottleneck, width: int = WIDTH) -> str:
     )
 
 
-def _filled_pes(found: Bottleneck) -> str:
-    """Rows and columns of the array in use, the mean over passes."""
-    array, streams = found.case.hardware.array, found.program.streams
-    rows, cols = (fmean(values) for values in zip(*((each.rows, each.cols) for each in streams), strict=True))
-    return f"{rows:.4g} of {array.rows} rows and {cols:.4g} of {array.cols} columns"
-
-
-# ---- what is found, by what bounds the layer
-
-
-def _array(found: Bottleneck) -> str:
-    busy = percent(found.layer.units["systolic_array"]["busy"] / found.layer.cycles)
-    return f"it is busy in {busy} % of the cycles, with {percent(found.layer.mapping_efficiency)} % of its PEs in use."
-
-
-def _mapping(found: Bottleneck) -> str:
-    used = percent(found.layer.mapping_efficiency)
-    return f"{used} % of the PEs are in use; a pass fills {_filled_pes(found)}."
-
-
-def _ports(found: Bottleneck) -> str:
-    layer, elements = found.layer, found.layer.blocking.word_fill
-    lost = percent(layer.units["systolic_array"]["port_stall"] / layer.cycles)
-    words = "one element" if elements == 1 else f"{elements} elements"
-    return f"words of {words} come and go too often for one port a lane; the array loses {lost} % of its cycles to it."
-
-
-def _hbm(found: Bottleneck) -> str:
-    layer = found.layer
-    moved = quantity(layer.hbm_read_bytes + layer.hbm_write_bytes, BYTES)
-    return f"moving {moved} keeps the bus busy in {percent(layer.units['hbm']['busy'] / layer.cycles)} % of the cycles."
-
-
-def _latency(found: Bottleneck) -> str:
-    return f"data comes {found.case.hardware.latency_cycles} cycles after it is asked for, and too little is under way."
-
-
-def _weights(found: Bottleneck) -> str:
-    return f"{_loads(found)}. Too little input shares them."
-
-
-def _loads(found: Bottleneck) -> str:
-    works = found.layer.units["systolic_array"]["busy"] / found.layer.passes
-    return f"weights take {found.case.hardware.preload_cycles} cycles to load for a pass that computes for {works:,.0f}"
-
-
-def _memory(found: Bottleneck) -> str:
-    case, layer = found.case, found.layer
-    once = case.layer.operands(case.batch) * case.hardware.vector_memory.element_bytes
-    return f"cut into blocks that fit, the layer reads {layer.hbm_read_bytes / once:.2f} times its operands from HBM."
-
-
-def _vector_unit(found: Bottleneck) -> str:
-    unit, layer = found.case.hardware.vector_unit, found.layer
-    adds = f"it adds partial sums in {percent(layer.units['vector_unit']['busy'] / layer.cycles)} % of the cycles"
-    if not unit.unpack_cycles and not unit.pack_cycles:
-        return f"{adds}."
-    return f"a word takes {unit.unpack_cycles} cycles to unpack, or {unit.pack_cycles} to pack; {adds}."
-
-
-def _sequencer(found: Bottleneck) -> str:
-    sequencer = found.case.hardware.sequencer
-    drains = ", and no block begins before the one ahead has drained" if sequencer.between_blocks == "drain" else ""
-    return f"a layer takes {sequencer.launch_cycles} cycles to launch{drains}."
-
-
-def _input(found: Bottleneck) -> str:
-    phases, layer = found.phases, found.layer
-    ends = phases.first_fill + phases.drain + phases.spill + phases.skew
-    return (
-        f"{_loads(found)}; the layer's start and end take {percent(ends / layer.cycles)} % of its cycles. More input "
-        "would share them."
+def to_json(found: Bottleneck, workload: str) -> str:
+    """The layer as in the result JSON, and every relaxation with its cycles."""
+    case = found.case
+    return document(
+        hardware=case.hardware.to_dict(),
+        workload=workload,
+        batch=case.batch,
+        lowering=case.lowering,
+        layer=asdict(found.layer),
+        phases=asdict(found.phases),
+        tiling=dict(found.explanation.choices),
+        bound_by=found.limit,
+        main_state=found.main_state,
+        agrees=found.agrees,
+        gains=[
+            {
+                "with": gain.relaxation.name,
+                "that_is": gain.how,
+                "relieves": gain.relaxation.limit,
+                "per": gain.relaxation.per,
+                "cycles": gain.cycles,
+                "macs": gain.macs,
+                "gain": gain.gain,
+            }
+            for gain in found.gains
+        ],
+        untried=[{"with": each.relaxation.name, "reason": each.reason} for each in found.untried],
     )
-
-
-LIMITS: dict[str, tuple[str, Callable[[Bottleneck], str]]] = {
-    "array": ("the array", _array),
-    "mapping": ("the mapping", _mapping),
-    "ports": ("the ports of the vector memories", _ports),
-    "hbm": ("HBM bandwidth", _hbm),
-    "latency": ("HBM latency", _latency),
-    "weights": ("loading weights", _weights),
-    "memory": ("the size of the vector memories", _memory),
-    "vector_unit": ("the vector unit", _vector_unit),
-    "sequencer": ("the sequencer", _sequencer),
-    "input": ("too little input", _input),
-}
-"""What can bound a layer, in words, and what is found then."""

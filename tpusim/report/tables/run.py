@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 from rich.table import Table
@@ -10,13 +10,16 @@ from rich.table import Table
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.workload import Workload
-from tpusim.report.tables.layout import Column, fitted, table
-from tpusim.report.text import percent, quantity, scale, shortened, shown
+from tpusim.report.tables.layout import Column, figure_column, table
+from tpusim.report.text import percent, quantity, scale, shortened
 from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, TIMES, Figure, value_of
 from tpusim.result.vocabulary.states import STATES
 
-_STALLS = [STATES[cause] for cause in STALL_CAUSES]
+_RANKS = {
+    "passes": 5, "multi_tile": 6, "cycles": 0, "time_us": 3, "pe_utilization": 0, "mapping_efficiency": 4, "tflops": 10,
+}  # fmt: skip
+"""Which of these columns goes first where there is no room; 0 stays."""
 _TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
 
 
@@ -29,7 +32,7 @@ def layer_table(layers: Sequence[LayerResult], shapes: Mapping[str, str], width:
     `shapes` maps the name of a layer to its shape in short.
     """
     columns = layer_columns(layers, shapes, max(12, width // 5) if width else None)
-    return fitted(columns, layers, width, ["red" if layer.outputs_mismatched else "" for layer in layers])
+    return table(columns, layers, width, ["red" if layer.outputs_mismatched else "" for layer in layers])
 
 
 def layer_columns(
@@ -38,9 +41,8 @@ def layer_columns(
     """Every column of the layer table. One unit per column, so that the eye can compare."""
 
     def column(figure: Figure, rank: int = 0, alike: Sequence[str] = ()) -> Column[LayerResult]:
-        unit, size = scale((value_of(layer, key) for layer in layers for key in alike or (figure.key,)), figure.units)
-        head = f"{figure.head}\n{unit}" if unit else figure.head
-        return Column(head, lambda layer: shown(figure, value_of(layer, figure.key), size), rank)
+        unit = scale((value_of(layer, key) for layer in layers for key in alike or (figure.key,)), figure.units)
+        return figure_column(figure, lambda layer: value_of(layer, figure.key), unit, rank)
 
     def stall(cause: str) -> Column[LayerResult]:
         return Column(f"{STATES[cause].head}\n%", lambda layer: percent(layer.stall_cycles[cause] / layer.cycles), 2)
@@ -48,13 +50,7 @@ def layer_columns(
     return [
         Column("layer", lambda layer: shortened(layer.name, name_width), justify="left"),
         Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, justify="left"),
-        column(LAYER["passes"], 5),
-        column(LAYER["multi_tile"], 6),
-        column(LAYER["cycles"]),
-        column(LAYER["time_us"], 3),
-        column(LAYER["pe_utilization"]),
-        column(LAYER["mapping_efficiency"], 4),
-        column(LAYER["tflops"], 10),
+        *(column(LAYER[key], rank) for key, rank in _RANKS.items()),
         *map(stall, STALL_CAUSES),
         *(column(LAYER[key], 8, _TRAFFIC) for key in _TRAFFIC),
         column(LAYER["port_idle_ratio"], 9),
@@ -74,19 +70,17 @@ def heading(result: Result) -> str:
 def totals(total: Total) -> str:
     """The totals in sentences, every number with its unit."""
     cycles, memory = total.cycles, total.vector_memory
-    stalls = ", ".join(f"{state.short} {percent(total.stall_cycles[state.key] / cycles)} %" for state in _STALLS)
-    return "\n".join(
-        (
-            f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at "
-            f"{cycles / total.time_us:g} MHz; {quantity(total.macs, COUNTS)}MAC in {total.passes:,} passes; "
-            f"{quantity(total.tflops * 1e12, COUNTS)}FLOPS",
-            f"  PE utilisation {percent(total.pe_utilization)} %, mapping efficiency "
-            f"{percent(total.mapping_efficiency)} %; stalled: {stalls}",
-            f"  HBM read {quantity(total.hbm_read_bytes, BYTES)}, written "
-            f"{quantity(total.hbm_write_bytes, BYTES)}; vector memory: peak "
-            f"{quantity(memory.peak_bytes, MEMORY)}, ports idle {percent(memory.port_idle_ratio)} %",
-            f"  simulated in {total.wall_seconds:.2f} s",
-        )
+    stalls = ", ".join(
+        f"{STATES[cause].short} {percent(total.stall_cycles[cause] / cycles)} %" for cause in STALL_CAUSES
+    )
+    return (
+        f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {cycles / total.time_us:g} MHz; "
+        f"{quantity(total.macs, COUNTS)}MAC in {total.passes:,} passes; {quantity(total.tflops * 1e12, COUNTS)}FLOPS\n"
+        f"  PE utilisation {percent(total.pe_utilization)} %, mapping efficiency "
+        f"{percent(total.mapping_efficiency)} %; stalled: {stalls}\n"
+        f"  HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}; vector "
+        f"memory: peak {quantity(memory.peak_bytes, MEMORY)}, ports idle {percent(memory.port_idle_ratio)} %\n"
+        f"  simulated in {total.wall_seconds:.2f} s"
     )
 
 
@@ -126,30 +120,28 @@ def word_notice(result: Result) -> str:
     )
 
 
-def workload_table(workloads: Iterable[tuple[str, Workload, str]]) -> Table:
+def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table:
     """The shipped workloads, as (name, workload at batch 1, source)."""
-    rows = [
-        [name, f"{len(work.layers)}", quantity(sum(layer.macs(1) for layer in work.layers), COUNTS), source]
-        for name, work, source in workloads
+    columns: list[Column[tuple[str, Workload, str]]] = [
+        Column("workload", lambda row: row[0], justify="left"),
+        Column("layers", lambda row: f"{len(row[1].layers)}"),
+        Column("MACs/image", lambda row: quantity(sum(layer.macs(1) for layer in row[1].layers), COUNTS)),
+        Column("source", lambda row: row[2], justify="fold"),
     ]
-    return table([("workload", "left"), ("layers", "right"), ("MACs/image", "right"), ("source", "fold")], rows)
+    return table(columns, workloads)
 
 
-def hardware_table(machines: Iterable[Hardware]) -> Table:
+def hardware_table(machines: Sequence[Hardware]) -> Table:
     """The shipped hardware."""
-    rows = [
-        [
-            machine.name,
-            f"{machine.array.rows} x {machine.array.cols}",
-            FREQUENCY.format(machine.clock_hz),
-            f"{machine.lanes} x {SIZE.format(machine.vector_memory.capacity_bytes)}",
-            f"{machine.vector_memory.word_elements} x {machine.vector_memory.element_bytes} B",
-            BANDWIDTH.format(machine.hbm.bandwidth_bytes_per_s),
-        ]
-        for machine in machines
+    columns: list[Column[Hardware]] = [
+        Column("hardware", lambda each: each.name, justify="left"),
+        Column("array", lambda each: f"{each.array.rows} x {each.array.cols}"),
+        Column("clock", lambda each: FREQUENCY.format(each.clock_hz)),
+        Column("vector memory", lambda each: f"{each.lanes} x {SIZE.format(each.vector_memory.capacity_bytes)}"),
+        Column("word", lambda each: f"{each.vector_memory.word_elements} x {each.vector_memory.element_bytes} B"),
+        Column("HBM", lambda each: BANDWIDTH.format(each.hbm.bandwidth_bytes_per_s)),
     ]
-    names = ("array", "clock", "vector memory", "word", "HBM")
-    return table([("hardware", "left"), *((name, "right") for name in names)], rows)
+    return table(columns, machines)
 
 
 def outcome(layer: LayerResult) -> str:

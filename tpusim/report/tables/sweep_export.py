@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
 
     With `front`, also whether it is on the Pareto front.
     """
-    ends = {"error": str, **_kinds(COSTS), **({"pareto": bool} if front else {})}
-    return {**_axes(axes), "workload": str, "batch": int, **_kinds(FIGURES), **ends}
+    marks = {"pareto": bool} if front else {}
+    return {**_point(axes), **_kinds(FIGURES), "error": str, **_kinds(COSTS), **marks}
 
 
 def layer_columns(axes: Mapping[str, Sequence[object]]) -> Columns:
     """A layer's: the axes of its point, where it stands in the network, and the figures."""
-    return {**_axes(axes), "workload": str, "batch": int, "position": int, "name": str, "op": str, **_kinds(FIGURES)}
+    return {**_point(axes), "position": int, "name": str, "op": str, **_kinds(FIGURES)}
 
 
 def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
@@ -46,14 +46,15 @@ def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:
 
     types = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    remaining = iter(rows)
     with ParquetWriter(file, schema) as writer:
-        for part in _parts(rows):
+        while part := list(islice(remaining, _ROWS_AT_ONCE)):
             data = [[None if row[name] is None else kind(row[name]) for row in part] for name, kind in columns.items()]
             writer.write_table(pyarrow.table(data, schema=schema))
 
 
-def _axes(axes: Mapping[str, Sequence[object]]) -> Columns:
-    return {axis: _kind(values) for axis, values in axes.items()}
+def _point(axes: Mapping[str, Sequence[object]]) -> Columns:
+    return {**{axis: _kind(values) for axis, values in axes.items()}, "workload": str, "batch": int}
 
 
 def _kinds(figures: Mapping[str, Figure]) -> Columns:
@@ -64,9 +65,3 @@ def _kind(values: Sequence[object]) -> type:
     """The narrowest that holds them all: quantities such as "700 GB/s" are text, and so is [1, 2, auto]."""
     kinds = {type(value) for value in values}
     return kinds.pop() if len(kinds) == 1 else float if kinds <= {int, float} else str
-
-
-def _parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    each = iter(rows)
-    while part := list(islice(each, _ROWS_AT_ONCE)):
-        yield part

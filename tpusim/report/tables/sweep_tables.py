@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby, islice
 from typing import Any
 
 from rich.table import Table
 
-from tpusim.report.tables.layout import Column, fitted
-from tpusim.report.text import shown
+from tpusim.report.tables.layout import Column, figure_column, table
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS
 from tpusim.study.sweep.column import Goal
 
@@ -26,19 +25,15 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
     """
     finished = sorted((row for row in rows if not row["error"]), key=lambda row: _rank(row, goals))
     each = max(1, most // max(1, len({row["workload"] for row in finished})))
-    taken: Counter[str] = Counter()
-    chosen = []
-    for row in finished:
-        taken[row["workload"]] += 1
-        if taken[row["workload"]] <= each:
-            chosen.append(row)
+    by_workload = groupby(finished, key=lambda row: row["workload"])
+    chosen = [row for _, ranked in by_workload for row in islice(ranked, each)]
     columns: list[Column[Row]] = [
         Column("", lambda row: "*" if row.get("pareto") else "", justify="left"),
         Column("workload", lambda row: row["workload"], justify="left"),
         *map(_axis_column, axes),
         *(_figure_column(key) for key in (*(goal.column for goal in goals if goal.column in COSTS), *_SHOWN)),
     ]
-    return [fitted(columns, chosen), *_meaning(rows, goals)]
+    return [table(columns, chosen), *_meaning(rows, goals)]
 
 
 def _rank(row: Row, goals: Sequence[Goal]) -> tuple[Any, ...]:
@@ -63,6 +58,4 @@ def _axis_column(axis: str) -> Column[Row]:
 
 
 def _figure_column(key: str) -> Column[Row]:
-    figure = COLUMNS[key]
-    unit, size = figure.usual
-    return Column(f"{figure.head}\n{unit}" if unit else figure.head, lambda row: shown(figure, row[key], size))
+    return figure_column(COLUMNS[key], lambda row: row[key], COLUMNS[key].usual)

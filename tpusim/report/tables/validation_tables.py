@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
-from tpusim.base.version import __version__
-from tpusim.report.tables.layout import Column, fitted
+from tpusim.report.tables.layout import Column, table
+from tpusim.report.text import document
 from tpusim.study.validation.compare import Compared, Comparison
 
 LEGEND = """\
@@ -22,7 +21,7 @@ its own schedule, no chip ran; measured: somebody ran the chip."""
 
 def summary_table(comparisons: Sequence[Comparison], width: int | None = None) -> Table:
     """One row a set of numbers, in as many columns as `width` characters hold (None: all of them)."""
-    return fitted(_SUMMARY, comparisons, width)
+    return table(_SUMMARY, comparisons, width)
 
 
 def rows_table(comparison: Comparison) -> Table:
@@ -35,23 +34,27 @@ def rows_table(comparison: Comparison) -> Table:
         Column("error\n%", lambda row: _signed(row.error)),
         Column("roofline\nerror %", lambda row: _signed(row.roofline_error)),
     ]
-    return fitted(columns, comparison.rows)
+    return table(columns, comparison.rows)
 
 
 def to_json(comparisons: Sequence[Comparison]) -> str:
-    """Every set with its figures and rows; errors as ratios."""
-    return json.dumps({"tpusim": __version__, "sets": [_to_dict(each) for each in comparisons]}, indent=2)
+    """Every set with its figures and rows as JSON; errors as ratios."""
+    return document(sets=[_to_dict(each) for each in comparisons])
 
 
 def _to_dict(comparison: Comparison) -> dict[str, Any]:
     numbers = comparison.numbers
-    about = {key: getattr(numbers, key) for key in ("name", "status", "about", "hardware", "changes", "unit")}
-    left_out = () if numbers.fitted else ("fitted",)
     rows = [{**asdict(row), "error": row.error, "roofline_error": row.roofline_error} for row in comparison.rows]
-    figures = {"ours": asdict(comparison.ours), "roofline": asdict(comparison.roofline)}
-    halves = {"fit": comparison.half(True), "rest": comparison.half(False)}
-    rows = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
-    return {**about, **figures, "total_error": comparison.total_error, "halves": halves, "rows": rows}
+    for row in rows if not numbers.fitted else ():
+        del row["fitted"]
+    return {
+        **{key: getattr(numbers, key) for key in ("name", "status", "about", "hardware", "changes", "unit")},
+        "ours": asdict(comparison.ours),
+        "roofline": asdict(comparison.roofline),
+        "total_error": comparison.total_error,
+        "halves": {"fit": comparison.half(True), "rest": comparison.half(False)},
+        "rows": rows,
+    }
 
 
 def _figure(value: float) -> str:
