@@ -13,7 +13,7 @@ from tests import ROOT
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.machines.tpu.definition import frame
 from tpusim.machines.tpu.description import hardware_paths
-from tpusim.report.plots.trace_picture import COLORS
+from tpusim.machines.tpu.observation.lane_trace import ACCESSES
 from tpusim.report.style import HATCHES, hatches, tones
 from tpusim.result.records import STALL_CAUSES, LayerResult, Total, VectorMemoryUse
 from tpusim.result.vocabulary.fields import FIELDS, field_of
@@ -83,7 +83,7 @@ def test_every_look_can_be_drawn() -> None:
     for name, css in tones().items():
         assert all(f"--{state.key}: {getattr(state.look, name)};" in css for state in everything)
     assert {*hatches()} == {state.key for state in everything if state.look.hatch}
-    assert COLORS["R"] == CLIENTS["ifmap"].look.light
+    assert ACCESSES["R"].tone == CLIENTS["ifmap"].look.light
 
 
 def test_the_page_has_no_tones_and_hatches_of_its_own() -> None:

@@ -19,15 +19,16 @@ from tpusim.flow.simulation import select_layers
 from tpusim.flow.tracing import trace as simulated
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.definition import frame
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.machines.tpu.observation.lane_trace import MEANINGS, PORT_LETTERS, UNUSED, Cycle, unwatched
+from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import Machine, trace
 from tpusim.network.ops import Conv2d
 from tpusim.network.workload import load_workload
 from tpusim.report.plots.figure import DOTS_PER_INCH
-from tpusim.report.plots.trace_picture import COLORS, draw
+from tpusim.report.plots.trace_picture import draw
 from tpusim.report.trace.text import LEGEND, lines
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()
@@ -133,9 +134,16 @@ def test_pictures_of_one_cycle_and_of_many_lanes(two_passes: tuple[Timing, list[
     assert many.axes[0].get_window_extent().height / many.dpi * DOTS_PER_INCH > 2 * 500
 
 
-def test_every_letter_has_a_meaning_and_a_colour() -> None:
-    assert set(MEANINGS) == set(PORT_LETTERS[1:] + UNUSED)
-    assert set(COLORS) == {*MEANINGS, "."}
+def test_letters_are_in_the_order_of_the_clients_and_each_is_told_apart() -> None:
+    words = [access.word for access in ACCESSES.values()]
+    assert words == [*frame.CLIENTS[:5], "fill", "spill", "unused"]
+    for told in (
+        words,
+        [access.meaning for access in ACCESSES.values()],
+        [access.tone for access in ACCESSES.values()],
+    ):
+        assert len(set(told)) == len(ACCESSES)
+    assert [letter for letter, access in ACCESSES.items() if not access.meaning] == ["."]
 
 
 def test_fig_11_two_taps_fill_the_array(golden: Golden) -> None:

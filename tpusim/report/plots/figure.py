@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tpusim.report.plots.formats import FORMATS
 from tpusim.report.style import HATCHES
-from tpusim.result.records import Result
 from tpusim.result.vocabulary.states import ARRAY
 
 STYLE: Any = {
@@ -58,11 +56,6 @@ def stack(draw: Callable[..., Any], at: Any, splits: Sequence[Mapping[str, int]]
         below = [low + size for low, size in zip(below, sizes, strict=True)]
 
 
-def titled(axes: Axes, result: Result, more: str = "") -> None:
-    """Network, batch and machine above a picture."""
-    axes.set_title(plain(f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}{more}"))
-
-
 @dataclass(frozen=True)
 class Picture:
     """A picture with what stands under it in a paper; `draw` is called for each file."""
@@ -72,14 +65,13 @@ class Picture:
     draw: Callable[[], Figure]
 
     def files(self, kinds: Sequence[str] = FORMATS) -> Iterator[tuple[str, bytes]]:
-        """File name and contents in each format; the caption is in the file as well."""
+        """File name and contents in each format."""
+        return ((f"{self.name}.{kind}", self.contents(kind)) for kind in kinds)
+
+    def contents(self, kind: str) -> bytes:
+        """The file's contents, with the caption; the same picture gives the same bytes."""
+        buffer, (changing, told) = io.BytesIO(), _METADATA[kind]
         with rc_context(rc=STYLE):
-            for kind in kinds:
-                yield f"{self.name}.{kind}", rendered(self.draw(), kind, self.caption)
-
-
-def rendered(figure: Figure, kind: str, caption: str = "") -> bytes:
-    """The file's contents; the same figure gives the same bytes."""
-    buffer, (changing, told) = io.BytesIO(), _METADATA[kind]
-    figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata={changing: None, told: caption})
-    return buffer.getvalue()
+            metadata = {changing: None, told: self.caption}
+            self.draw().savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+        return buffer.getvalue()

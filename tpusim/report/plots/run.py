@@ -1,26 +1,32 @@
-"""Pictures of a result for a paper: PE utilisation per layer, and where the cycles of the array went.
+"""Pictures of a result for a paper: PE utilisation per layer, where the cycles of the array went, and a roofline.
 
 Everything is readable in grey: utilisation is one grey, the breakdown has ordered tones and hatches.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
+from heapq import nlargest
+from math import sqrt
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import Picture, figure_of, plain, stack, titled
-from tpusim.report.plots.roofline import hardware_of, peaks_of
-from tpusim.report.plots.roofline_plot import roofline_figure
+from tpusim.report.plots.figure import Picture, figure_of, plain, stack
+from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
 from tpusim.report.style import GREY, MAIN
 from tpusim.report.text import scale, shortened
 from tpusim.result.records import LayerResult, Result
 
 _COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
 _MOST_NAMES = 64
+_MOST_NAMED_MARKS = 5
 _NAME_WIDTH = 26
+_LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 
 
 def plots(result: Result) -> tuple[Picture, ...]:
@@ -40,57 +46,59 @@ def plots(result: Result) -> tuple[Picture, ...]:
         " matrix products."
     )
     return (
-        Picture("pe_utilization", utilization, partial(utilization_figure, result)),
-        Picture("cycle_breakdown", breakdown, partial(breakdown_figure, result)),
-        Picture("roofline", roofline, partial(roofline_figure, result, peaks_of(hardware_of(result)))),
+        Picture("pe_utilization", utilization, partial(_utilization, result)),
+        Picture("cycle_breakdown", breakdown, partial(_breakdown, result)),
+        Picture("roofline", roofline, partial(_roofline, result, peaks_of(hardware_of(result)))),
     )
 
 
-def utilization_figure(result: Result) -> Figure:
+# ---- a bar a layer
+
+
+def _utilization(result: Result) -> Figure:
     """Bars of PE utilisation per layer, each with its mapping efficiency, and the network's line."""
-    figure = _figure(result, 3.4)
+    figure = _figure_of_layers(result, 3.4)
     axes = figure.subplots()
-    layers, total = result.layers, 100 * result.total.pe_utilization
-    x, heights = range(len(layers)), [100 * layer.pe_utilization for layer in layers]
-    axes.bar(x, heights, 0.8, color=GREY, label="PE utilisation")
+    layers, total, x = result.layers, 100 * result.total.pe_utilization, np.arange(len(result.layers))
+    axes.bar(x, [100 * layer.pe_utilization for layer in layers], 0.8, color=GREY, label="PE utilisation")
     bounds = [100 * layer.mapping_efficiency for layer in layers]
-    left, right = [i - 0.4 for i in x], [i + 0.4 for i in x]
-    axes.hlines(bounds, left, right, color="black", linewidth=1.4, label="mapping efficiency")
+    axes.hlines(bounds, x - 0.4, x + 0.4, color="black", linewidth=1.4, label="mapping efficiency")
     axes.axhline(total, color=MAIN, linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
-    axes.set_ylim(0, 105)
-    axes.set_ylabel("PE utilisation (%)")
-    titled(axes, result)
+    axes.set(title=_title(result), ylim=(0, 105), ylabel="PE utilisation (%)")
     _name_layers(axes, layers)
     figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
-def breakdown_figure(result: Result) -> Figure:
+def _breakdown(result: Result) -> Figure:
     """Where the cycles of the systolic array went: stacked cycles, and below them their shares."""
-    figure = _figure(result, 5.2)
+    figure = _figure_of_layers(result, 5.2)
     cycles, shares = figure.subplots(2, 1, sharex=True)
     layers = result.layers
     arrays = [layer.units["systolic_array"] for layer in layers]
     word, size = scale((float(layer.cycles) for layer in layers), _COUNTS)
     stack(cycles.bar, range(len(layers)), arrays, [size] * len(layers), 0.84)
-    cycles.set_ylabel(f"cycles ({word})" if word else "cycles")
-    titled(cycles, result, f"; network: {result.total.cycles:,} cycles")
+    title = f"{_title(result)}; network: {result.total.cycles:,} cycles"
+    cycles.set(title=title, ylabel=f"cycles ({word})" if word else "cycles")
 
     everything = [*arrays, result.total.units["systolic_array"]]
     positions = [*range(len(layers)), len(layers) + 0.8]
     stack(shares.bar, positions, everything, [sum(each.values()) / 100 for each in everything], 0.84)
-    shares.set_ylim(0, 100)
-    shares.set_ylabel("share of cycles (%)")
+    shares.set(ylim=(0, 100), ylabel="share of cycles (%)")
     _name_layers(shares, layers, network_at=positions[-1])
-    handles, labels = cycles.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3 if figure.get_figwidth() > 6.5 else 2)
+    legend = cycles.get_legend_handles_labels()
+    figure.legend(*legend, loc="outside lower center", ncols=3 if figure.get_figwidth() > 6.5 else 2)
     return figure
 
 
-def _figure(result: Result, height: float) -> Figure:
+def _figure_of_layers(result: Result, height: float) -> Figure:
     width = min(max(5.2, 1.5 + 0.13 * len(result.layers)), 12.0)
     longest = max(len(shortened(layer.name, _NAME_WIDTH)) for layer in result.layers)
     return figure_of(width, height + 0.055 * longest)
+
+
+def _title(result: Result) -> str:
+    return plain(f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}")
 
 
 def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:
@@ -103,3 +111,52 @@ def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | 
     axes.set_xticks(ticks, names, rotation=90, fontsize=8 if len(ticks) < 30 else 6.5)
     axes.set_xlim(-0.8, (network_at or len(layers) - 1) + 0.8)
     axes.set_xlabel("layer" if step == 1 else f"layer (one name in {step})")
+
+
+# ---- a mark a layer
+
+
+def _roofline(result: Result, peaks: Peaks) -> Figure:
+    """A mark a layer, the larger the more cycles it takes, under the bounds of the machine.
+
+    Layers without MACs or traffic are left out.
+    """
+    figure = figure_of(5.2, 3.6)
+    axes = figure.subplots()
+    layers = [layer for layer in result.layers if all(_spot(layer))]
+    _draw_roofs(axes, peaks, [x for x, _ in map(_spot, layers)])
+    for layer in layers:
+        size = 6 + 24 * sqrt(layer.cycles / result.total.cycles)
+        style: Any = {"color": MAIN, "alpha": 0.55, "markeredgecolor": "black", "markeredgewidth": 0.4}
+        axes.plot(*_spot(layer), "s" if layer.op == "gemm" else "o", markersize=size, **style)
+    _name_costliest(axes, layers)
+    axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
+    least = min((layer.tflops for layer in layers), default=peaks.tflops / 100)
+    axes.set(title=_title(result), ylim=(least / 2, peaks.tflops * 2))
+    return figure
+
+
+def _spot(layer: LayerResult) -> tuple[float, float]:
+    """Where its mark stands."""
+    return intensity(layer) or 0.0, layer.tflops
+
+
+def _draw_roofs(axes: Axes, peaks: Peaks, reached: Sequence[float]) -> None:
+    ridge = peaks.tflops * 1e12 / peaks.hbm_bytes_per_s
+    ends = [min([*reached, ridge]) / 2, ridge, max([*reached, ridge]) * 2]
+    axes.plot(ends, [x * peaks.tflops / ridge for x in ends[:2]] + [peaks.tflops], color="black", linewidth=1.2)
+    axes.set_xlim(ends[0], ends[-1])
+    pes = f"{peaks.pes:,} PEs: {peaks.tflops:.1f} TFLOPS"
+    bandwidth = f"HBM: {peaks.hbm_bytes_per_s / 1e9:,.0f} GB/s, enough\nfrom {ridge:.0f} operations a byte"
+    axes.annotate(pes, (ends[-1], peaks.tflops), (-2, 9), **_LABEL, ha="right")
+    axes.annotate(bandwidth, (ridge, peaks.tflops), (-8, 0), **_LABEL, ha="right")
+
+
+def _name_costliest(axes: Axes, layers: Sequence[LayerResult]) -> None:
+    """The costliest layers by name; those on one spot together."""
+    names: dict[tuple[float, float], list[str]] = defaultdict(list)
+    for layer in nlargest(_MOST_NAMED_MARKS, layers, key=lambda layer: layer.cycles):
+        names[_spot(layer)].append(plain(shortened(layer.name, _NAME_WIDTH)))
+    for spot, (first, *others) in names.items():
+        more = f" and {len(others)} like it" if others else ""
+        axes.annotate(f"{first}{more}", spot, (0, -14), **_LABEL, ha="center", va="top")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from tpusim.base.units import magnitude
 from tpusim.report.plots.figure import plain
 from tpusim.result.vocabulary.fields import axis_title
 
-_QUANTITY = re.compile(r"([0-9.eE_]+)\s*([A-Za-z/]+)")
+_OF_NUMBERS = "0123456789.eE_+- "
 _LOG_RATIO = 8
 
 Value = int | float | str
@@ -34,51 +33,43 @@ class Scale:
 
     def ticks(self, most: int = 12) -> tuple[list[float], list[str]]:
         """Places and texts of some `most` that have room."""
-        shown: list[Value] = []
         order = sorted(self.places, key=self.places.__getitem__)
-        across = [math.log(place) if self.kind == "log" else place for place in map(self.places.__getitem__, order)]
-        least = (across[-1] - across[0]) / most if len(order) > 1 else 0.0
-        last = -math.inf
-        for value, place in zip(order, across, strict=True):
-            if place - last >= least * 0.999:
+        across = {value: math.log(place) if self.kind == "log" else place for value, place in self.places.items()}
+        least = (across[order[-1]] - across[order[0]]) / most * 0.999
+        shown = order[:1]
+        for value in order[1:]:
+            if across[value] - across[shown[-1]] >= least:
                 shown.append(value)
-                last = place
         return [self.places[value] for value in shown], [plain(self.texts[value]) for value in shown]
 
 
 def scale_of(axis: str, values: Iterable[Value]) -> Scale:
     """Numbers and quantities stand where they belong, over a wide range on a logarithmic scale; words in a row."""
-    distinct = list(dict.fromkeys(values))
-    texts = {value: str(value) for value in distinct}
-    numbers = [magnitude(str(value)) for value in distinct]
-    if len(distinct) < 2 or any(number is None for number in numbers):
-        return Scale({value: float(i) for i, value in enumerate(distinct)}, texts, axis_label(axis), "linear")
-    places = {value: number for value, number in zip(distinct, numbers, strict=True) if number is not None}
-    least, most = min(places.values()), max(places.values())
-    units = {_unit(value) for value in distinct}
-    label = axis_label(axis)
+    label, texts = axis_label(axis), {value: str(value) for value in values}
+    places = {value: place for value, text in texts.items() if (place := magnitude(text)) is not None}
+    if len(texts) < 2 or len(places) < len(texts):
+        return _in_a_row(texts, label)
+    units = {text.strip().lstrip(_OF_NUMBERS) for text in texts.values()}
     if len(units) == 1 and (unit := units.pop()):
-        texts = {value: str(value).removesuffix(unit).strip() for value in distinct}
+        texts = {value: text.removesuffix(unit).strip() for value, text in texts.items()}
         label = f"{label} ({unit})"
-    return Scale(places, texts, label, "log" if 0 < least * _LOG_RATIO <= most else "linear")
+    wide = 0 < min(places.values()) * _LOG_RATIO <= max(places.values())
+    return Scale(places, texts, label, "log" if wide else "linear")
 
 
 def rows_of(axis: str, values: Iterable[Value]) -> Scale:
     """Every value one step after the other, as in a heat map; numbers in rising order."""
     scale = scale_of(axis, values)
-    order = sorted(scale.places, key=scale.places.__getitem__)
-    return Scale({value: float(i) for i, value in enumerate(order)}, scale.texts, scale.label, "linear")
+    return _in_a_row(
+        {value: scale.texts[value] for value in sorted(scale.places, key=scale.places.__getitem__)}, scale.label
+    )
 
 
 def zipped(axes: Sequence[str], rows: Sequence[Mapping[str, Value]]) -> tuple[Scale, list[Value]]:
     """Axes that move together: one step a combination, its values below one another."""
     texts = ["\n".join(str(row[axis]) for axis in axes) for row in rows]
-    distinct = list(dict.fromkeys(texts))
-    label = "\n".join(axis_label(axis) for axis in axes)
-    places: dict[Value, float] = {text: float(i) for i, text in enumerate(distinct)}
-    return Scale(places, {text: text for text in distinct}, label, "linear"), [*texts]
+    return _in_a_row(dict(zip(texts, texts, strict=True)), "\n".join(map(axis_label, axes))), [*texts]
 
 
-def _unit(value: Value) -> str:
-    found = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
-    return found[2] if found else ""
+def _in_a_row(texts: Mapping[Value, str], label: str) -> Scale:
+    return Scale({value: float(place) for place, value in enumerate(texts)}, texts, label, "linear")

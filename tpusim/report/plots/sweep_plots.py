@@ -8,6 +8,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -144,38 +145,30 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
     """The number in every cell where there is room; a cross where a point failed, a frame around the best."""
     shown = COLUMNS[column]
     across, down = (rows_of(axis, [row[axis] for row in rows]) for axis in axes)
-    figure = figure_of(min(9.0, 2.4 + 0.5 * len(across.places)), min(7.0, 1.5 + 0.35 * len(down.places)))
+    grid = np.full((len(down.places), len(across.places)), np.nan)
+    figure = figure_of(min(9.0, 2.4 + 0.5 * grid.shape[1]), min(7.0, 1.5 + 0.35 * grid.shape[0]))
     plot = figure.subplots()
-    grid = [[float("nan")] * len(across.places) for _ in down.places]
     for row in rows:
         x, y = int(across.places[row[axes[0]]]), int(down.places[row[axes[1]]])
         if row["error"]:
             plot.plot(x, y, marker="x", color="black", markersize=5)
         else:
-            grid[y][x] = shown.scaled(row[column])
-    top = 100.0 if shown.units == PERCENT else max(shown.scaled(row[column]) for row in rows if not row["error"])
+            grid[y, x] = shown.scaled(row[column])
+    top = 100.0 if shown.units == PERCENT else float(np.nanmax(grid))
     image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
-    if max(len(across.places), len(down.places)) <= _MOST_NUMBERS:
-        _write_numbers(plot, grid, top)
-    _frame_best(plot, grid)
+    for (y, x), value in np.ndenumerate(grid) if max(grid.shape) <= _MOST_NUMBERS else ():
+        if value == value:
+            tone = "white" if value > 0.55 * top else "black"
+            plot.text(x, y, f"{value:.1f}" if top >= 10 else f"{value:.2f}", ha="center", va="center", color=tone)
+    best = np.unravel_index(np.nanargmax(grid), grid.shape)
+    plot.add_patch(
+        Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=2, clip_on=False)
+    )
     plot.set_xticks(*across.ticks())
     plot.set_yticks(*down.ticks())
     plot.set(xlabel=across.label, ylabel=down.label, title=title)
     figure.colorbar(image, label=shown.title)
     return figure
-
-
-def _write_numbers(plot: Axes, grid: Sequence[Sequence[float]], top: float) -> None:
-    for y, line in enumerate(grid):
-        for x, value in enumerate(line):
-            if value == value:
-                tone = "white" if value > 0.55 * top else "black"
-                plot.text(x, y, f"{value:.1f}" if top >= 10 else f"{value:.2f}", ha="center", va="center", color=tone)
-
-
-def _frame_best(plot: Axes, grid: Sequence[Sequence[float]]) -> None:
-    _, x, y = max((value, x, y) for y, line in enumerate(grid) for x, value in enumerate(line) if value == value)
-    plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=2, clip_on=False))
 
 
 def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:

@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from textwrap import fill
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from tpusim.machines.tpu.observation.lane_trace import MEANINGS, MOVING, UNUSED, WORKING, Cycle
-from tpusim.report.plots.figure import DOTS_PER_INCH, STYLE, figure_of, plain, rendered
+from tpusim.machines.tpu.observation.lane_trace import ACCESSES, MOVING, WORKING, Cycle
+from tpusim.report.plots.figure import DOTS_PER_INCH, Picture, figure_of, plain
 from tpusim.report.style import MAIN, MARK
 from tpusim.report.trace.size import DOTS_PER_LANE, MOST_INCHES
-from tpusim.result.vocabulary.states import CLIENTS
 
-COLORS = {
-    ".": "#ffffff",
-    UNUSED: "#e8e8e8",
-    "f": CLIENTS["dma"].look.light,
-    "s": "#c49a6c",
-    "k": CLIENTS["weight"].look.light,
-    "P": CLIENTS["psum"].look.light,
-    "W": CLIENTS["result"].look.light,
-    "R": CLIENTS["ifmap"].look.light,
-}
-"""By letter; ordered in grey, lightest first but for P, which stands out."""
 _PORTS_INCHES, _REST_INCHES = 1.3, 3.1
 
 
 def picture(cycles: Sequence[Cycle], title: str, kind: str) -> bytes:
     """The file's contents, `kind` is "png" or "svg"; `cycles` are consecutive, MOST_CYCLES at most."""
-    with rc_context(rc=STYLE):
-        return rendered(draw(cycles, title), kind)
+    return Picture("trace", "", partial(draw, cycles, title)).contents(kind)
 
 
 def draw(cycles: Sequence[Cycle], title: str) -> Figure:
@@ -49,9 +36,9 @@ def draw(cycles: Sequence[Cycle], title: str) -> Figure:
     _draw_array(array, cycles)
     seen = {letter for cycle in cycles for letter in cycle.ports}
     tones = [
-        Patch(facecolor=COLORS[letter], edgecolor="black", linewidth=0.3, label=fill(f"{letter} {meaning}", 40))
-        for letter, meaning in MEANINGS.items()
-        if letter in seen
+        Patch(facecolor=each.tone, edgecolor="black", linewidth=0.3, label=fill(f"{letter} {each.meaning}", 40))
+        for letter, each in ACCESSES.items()
+        if letter in seen and each.meaning
     ]
     figure.legend(handles=[*tones, *array.patches], loc="outside lower center", ncols=2 if wide < 9 else 4)
     return figure
@@ -59,17 +46,11 @@ def draw(cycles: Sequence[Cycle], title: str) -> Figure:
 
 def _draw_ports(axes: Axes, cycles: Sequence[Cycle]) -> None:
     """A tone for each kind of access, and its letter where there is room."""
-    codes = {letter: code for code, letter in enumerate(COLORS)}
     lanes, first = len(cycles[0].ports), cycles[0].number
-    axes.imshow(
-        [[codes[cycle.ports[lane]] for cycle in cycles] for lane in range(lanes)],
-        ListedColormap([*COLORS.values()]),
-        aspect="auto",
-        interpolation="nearest",
-        vmin=0,
-        vmax=len(COLORS) - 1,
-        extent=(first - 0.5, first + len(cycles) - 0.5, lanes - 0.5, -0.5),
-    )
+    tones = {letter: to_rgb(access.tone) for letter, access in ACCESSES.items()}
+    image = [[tones[cycle.ports[lane]] for cycle in cycles] for lane in range(lanes)]
+    extent = first - 0.5, first + len(cycles) - 0.5, lanes - 0.5, -0.5
+    axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent)
     if lanes <= 8 and len(cycles) <= 100:
         for cycle in cycles:
             for lane, letter in enumerate(cycle.ports.replace(".", " ")):
@@ -81,12 +62,8 @@ def _draw_ports(axes: Axes, cycles: Sequence[Cycle]) -> None:
 
 def _draw_array(axes: Axes, cycles: Sequence[Cycle]) -> None:
     edges = [cycle.number - 0.5 for cycle in cycles] + [cycles[-1].number + 0.5]
-    for values, label, tone, look in (
-        ([cycle.working for cycle in cycles], WORKING, MAIN, "-"),
-        ([cycle.moving for cycle in cycles], MOVING, MARK, "--"),
-    ):
+    for count, label, tone, look in (("working", WORKING, MAIN, "-"), ("moving", MOVING, MARK, "--")):
+        values = [getattr(cycle, count) for cycle in cycles]
         axes.stairs(values, edges, baseline=None, color=tone, lw=1.5, ls=look, label=fill(label, 40))
-    axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlabel("cycle")
-    axes.set_ylabel("PEs")
+    axes.set(ylim=(0, None), xlabel="cycle", ylabel="PEs")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -14,7 +15,7 @@ from tpusim.report.plots.figure import Picture, figure_of
 from tpusim.report.style import MAIN, SERIES
 from tpusim.study.validation.compare import Comparison
 
-_WIDEST = 0.3
+_WIDEST = 30
 
 
 def plots(comparisons: Sequence[Comparison]) -> Iterator[Picture]:
@@ -54,15 +55,11 @@ def _draw_parity(axes: Axes, comparisons: Sequence[Comparison]) -> None:
 
 def _draw_errors(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     """Errors beyond the widest bin are counted in the outermost ones."""
-    rows = list(chain.from_iterable(comparison.rows for comparison in comparisons))
-    bins = [_WIDEST * step / 15 for step in range(-15, 16)]
-    width = bins[1] - bins[0]
-    for label, errors, style in (
-        ("roofline", [row.roofline_error for row in rows], {"color": "#c9c9c9"}),
-        ("tpusim", [row.error for row in rows], {"facecolor": "none", "edgecolor": MAIN, "linewidth": 1.2}),
-    ):
-        held = [100 * max(bins[0] + width / 2, min(bins[-1] - width / 2, error)) for error in errors]
-        axes.hist(held, [100 * edge for edge in bins], label=label, **style)
+    rows = [row for comparison in comparisons for row in comparison.rows]
+    theirs: Any = {"label": "roofline", "color": "#c9c9c9"}
+    ours: Any = {"label": "tpusim", "facecolor": "none", "edgecolor": MAIN, "linewidth": 1.2}
+    for errors, style in (([row.roofline_error for row in rows], theirs), ([row.error for row in rows], ours)):
+        axes.hist(np.clip(100 * np.array(errors), -_WIDEST, _WIDEST), bins=30, range=(-_WIDEST, _WIDEST), **style)
     axes.set(xlabel="error (%), the outermost bins hold all beyond", ylabel="cases", title="errors")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()

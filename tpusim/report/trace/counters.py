@@ -16,21 +16,13 @@ from tpusim.machines.tpu.program.steps import Step
 Values = NDArray[np.float64]
 
 _DECIMALS = 6
-"""Of a mean; what comes after them is noise of the sums."""
+"""Kept of a mean; what comes after them is noise of the sums."""
 
+_MEAN = "mean over windows of {window:,} cycles."
 COUNTERS = {
-    "HBM bandwidth": (
-        "GB/s",
-        "Bytes across the bus, a transfer's spread evenly; mean over windows of {window:,} cycles.",
-    ),
-    "PE occupancy": (
-        "%",
-        "PEs in rows and columns that the pass uses, while busy; mean over windows of {window:,} cycles.",
-    ),
-    "port occupancy": (
-        "%",
-        "Owned cycles of lane 0's port or ports; mean over windows of {window:,} cycles.",
-    ),
+    "HBM bandwidth": ("GB/s", f"Bytes across the bus, a transfer's spread evenly; {_MEAN}"),
+    "PE occupancy": ("%", f"PEs in rows and columns that the pass uses, while busy; {_MEAN}"),
+    "port occupancy": ("%", f"Owned cycles of lane 0's port or ports; {_MEAN}"),
     "words in use": ("words", "Words of a lane's vector memory that hold what is still needed, or are kept for it."),
 }
 """Unit of each counter, and what it is."""

@@ -12,10 +12,10 @@ from tpusim.base.version import __version__
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.lane_trace import Watch, unwatched
 from tpusim.machines.tpu.observation.timeline import Slice, Timeline
-from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
 from tpusim.machines.tpu.program.program import Program
 from tpusim.report.trace.counters import COUNTERS, counters, windows
 from tpusim.report.trace.perfetto_packets import Arguments, Packets
+from tpusim.result.vocabulary.states import CLIENTS
 
 _TRANSFERS = "Transfers from their start to their last word on the chip or off it; two may be under way at once."
 TRACKS = {
@@ -28,7 +28,7 @@ TRACKS = {
     "drain": "Each pass from its first result write to its last.",
     "vector_unit": "Busy adding results to partial sums.",
     "port": "Who owns each cycle of the memory port of lane 0, slots that padding leaves unused included.",
-    **{f"port_{client}": f"The port of lane 0 that only {client} uses." for client in PORT_CLIENTS},
+    **{f"port_{key}": f"The port of lane 0 for {each.label} alone." for key, each in CLIENTS.items() if key != "idle"},
 }
 """What each track shows, in the order shown; a machine has either `port` or the others."""
 
@@ -84,8 +84,5 @@ def perfetto(
 
 def _arguments(program: Program) -> list[Arguments]:
     """What is told of each step, passes numbered from 0."""
-    numbers = program.passes
-    return [
-        {**({"pass": numbers[index]} if index in numbers else {}), **step.facts}
-        for index, step in enumerate(program.steps)
-    ]
+    numbers = {index: {"pass": number} for index, number in program.passes.items()}
+    return [{**numbers.get(index, {}), **step.facts} for index, step in enumerate(program.steps)]

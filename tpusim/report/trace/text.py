@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tpusim.machines.tpu.observation.lane_trace import MEANINGS, MOVING, WORKING, Cycle
+from tpusim.machines.tpu.observation.lane_trace import ACCESSES, MOVING, WORKING, Cycle
 
-_WORDS = [f"{letter} {meaning}" for letter, meaning in MEANINGS.items()]
+_WORDS = [f"{letter} {access.meaning}" for letter, access in ACCESSES.items() if access.meaning]
 LEGEND = (
     f"lanes: {', '.join(_WORDS[:-1])},",
     f"       {_WORDS[-1]}.",

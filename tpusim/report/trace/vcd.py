@@ -8,25 +8,13 @@ from collections.abc import Sequence
 from vcd import VCDWriter
 
 from tpusim.base.version import __version__
-from tpusim.machines.tpu.observation.lane_trace import MOVING, UNUSED, WORKING, Cycle
-
-CLIENTS = {
-    ".": "idle",
-    "R": "ifmap",
-    "P": "psum",
-    "W": "result",
-    "k": "weight",
-    "f": "fill",
-    "s": "spill",
-    UNUSED: "unused",
-}
-"""The value of a lane's port, by its letter in a Cycle."""
+from tpusim.machines.tpu.observation.lane_trace import ACCESSES, MOVING, WORKING, Cycle
 
 
 def vcd(cycles: Sequence[Cycle], title: str) -> bytes:
     """The file's contents; `cycles` are consecutive. A unit of time is a cycle.
 
-    Strings `port.lane_0`, ... hold one of CLIENTS, the integers `array.pes` and `array.weights` what Cycle tells.
+    Strings `port.lane_0`, ... hold words of ACCESSES, the integers `array.pes` and `array.weights` what Cycle tells.
     """
     text, first = io.StringIO(), cycles[0]
     comment = f"{title}: 1 ns here is 1 cycle. array.pes: {WORKING}. array.weights: {MOVING}."
@@ -40,14 +28,14 @@ def vcd(cycles: Sequence[Cycle], title: str) -> bytes:
     ) as writer:
         digits = len(str(len(first.ports) - 1))
         lanes = [
-            writer.register_var("port", f"lane_{lane:0{digits}}", "string", init=CLIENTS[letter])
+            writer.register_var("port", f"lane_{lane:0{digits}}", "string", init=ACCESSES[letter].word)
             for lane, letter in enumerate(first.ports)
         ]
         pes = writer.register_var("array", "pes", "integer", size=32, init=first.working)
         weights = writer.register_var("array", "weights", "integer", size=32, init=first.moving)
         for cycle in cycles[1:]:
             for lane, letter in zip(lanes, cycle.ports, strict=True):
-                writer.change(lane, cycle.number, CLIENTS[letter])
+                writer.change(lane, cycle.number, ACCESSES[letter].word)
             writer.change(pes, cycle.number, cycle.working)
             writer.change(weights, cycle.number, cycle.moving)
         writer.close(cycles[-1].number + 1)

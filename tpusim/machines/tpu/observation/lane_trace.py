@@ -5,22 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PORT_LETTERS = ".RPWkfs"
-"""What a lane's port does: by its client, FREE to DMA; the last is a DMA access that spills."""
+from tpusim.result.vocabulary.states import CLIENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a lane's port does in a cycle: in a word, in a sentence about the lane, and its tone in a picture."""
+
+    word: str
+    meaning: str
+    tone: str
+
 
 UNUSED = "-"
 """A slot that padding, or a lane that has no part in the step, leaves unused."""
 
-MEANINGS = {
-    "R": "reads ifmap",
-    "P": "reads a partial sum",
-    "W": "writes a result",
-    "k": "reads weights",
-    "f": "is filled",
-    "s": "is spilled",
-    UNUSED: "leaves its slot unused (padding, or no part in the step)",
+ACCESSES = {
+    ".": Access("idle", "", "#ffffff"),
+    "R": Access("ifmap", "reads ifmap", CLIENTS["ifmap"].look.light),
+    "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
+    "W": Access("result", "writes a result", CLIENTS["result"].look.light),
+    "k": Access("weight", "reads weights", CLIENTS["weight"].look.light),
+    "f": Access("fill", "is filled", CLIENTS["dma"].look.light),
+    "s": Access("spill", "is spilled", "#c49a6c"),
+    UNUSED: Access("unused", "leaves its slot unused (padding, or no part in the step)", "#e8e8e8"),
 }
-"""What a lane does, by its letter."""
+"""By letter: first those of the port's clients, FREE to DMA, then a DMA access that spills. Legends skip the first."""
 
 WORKING = "PEs that hold an activation (zeros of unused rows and columns included)"
 MOVING = "weights on their way"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY, PORT_LETTERS, UNUSED, Cycle, Watch, unwatched
+from tpusim.machines.tpu.observation.lane_trace import ACCESSES, LOOK_EVERY, UNUSED, Cycle, Watch, unwatched
 from tpusim.machines.tpu.register.machine import Machine
 
-_LETTERS = np.array([*PORT_LETTERS])
+_LETTERS = np.array([*ACCESSES])
 
 
 def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterator[Cycle]:
