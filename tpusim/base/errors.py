@@ -39,7 +39,8 @@ class InputError(TpusimError, ValueError):
     exit_code: ClassVar[int] = 2
 
     def __init__(self, problems: str | Problem | Iterable[Problem]) -> None:
-        self.problems: tuple[Problem, ...] = _as_problems(problems)
+        given = Problem(problems) if isinstance(problems, str) else problems
+        self.problems: tuple[Problem, ...] = (given,) if isinstance(given, Problem) else tuple(given)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
@@ -70,9 +71,3 @@ def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     same = [name for name in names if name.casefold() == folded or name.casefold().endswith(f".{folded}")]
     close = same or difflib.get_close_matches(given, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def _as_problems(problems: str | Problem | Iterable[Problem]) -> tuple[Problem, ...]:
-    if isinstance(problems, str):
-        return (Problem(problems),)
-    return (problems,) if isinstance(problems, Problem) else tuple(problems)

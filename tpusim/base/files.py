@@ -8,28 +8,24 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tpusim.base.errors import InputError
 
 
 def probe(file: Path, make_folder: bool = False) -> None:
     """Find out, before the work, whether `file` can be written. Leaves nothing behind."""
-    made: list[Path] = []
     with _failures_named(file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if _is_device(file):
             return
-        try:
-            for folder in _missing_folders(file.parent) if make_folder else []:
-                folder.mkdir()
-                made.append(folder)
-            temporary = _temporary(file)
-            temporary.touch(exist_ok=False)
-            temporary.unlink()
-        finally:
-            for folder in reversed(made):
-                folder.rmdir()
+        target = file.resolve()
+        there = next(each for each in target.parents if each.exists()) if make_folder else target.parent
+        with TemporaryDirectory(prefix=".tpusim-", dir=there) as trial:
+            copy = trial / target.relative_to(there)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.touch()
 
 
 def make_folder(folder: Path) -> None:
@@ -51,11 +47,13 @@ def replacing(file: Path) -> Iterator[Path]:
         if _is_device(file):
             yield file
             return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(file)
+        # Beside the file, links resolved: os.replace works within one file system only.
+        target = file.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".tpusim-{secrets.token_hex(8)}.tmp")
         try:
             yield temporary
-            os.replace(temporary, file.resolve())
+            os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -72,13 +70,3 @@ def _failures_named(file: Path) -> Iterator[None]:
 def _is_device(file: Path) -> bool:
     """Whether `file` is a pipe or a device, such as /dev/stdout: written to, never replaced."""
     return file.exists() and not file.is_file()
-
-
-def _missing_folders(folder: Path) -> list[Path]:
-    """`folder` and those above it that do not exist, outermost first."""
-    return [each for each in (folder, *folder.parents) if not each.exists()][::-1]
-
-
-def _temporary(file: Path) -> Path:
-    # Beside the file, links resolved: os.replace works within one file system only.
-    return file.resolve().with_name(f".tpusim-{secrets.token_hex(8)}.tmp")

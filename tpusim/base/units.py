@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
-from types import MappingProxyType
 
 from tpusim.base.errors import InputError, did_you_mean
 
@@ -40,9 +39,9 @@ class Unit:
         Raises InputError when the unit is missing or unknown, or the number is zero, negative, not finite,
         or not a whole number of base units.
         """
-        if not isinstance(text, str):
-            raise InputError(self._no_unit(text))
-        number, suffix = self._split(text.strip())
+        if isinstance(text, bool) or not isinstance(text, int | float | str):
+            raise InputError(f"a {self.kind} is text with a unit; write e.g. {self.example}")
+        number, suffix = self._split(str(text).strip())
         if number <= 0:
             raise InputError(f"{text!r} is not positive; write a {self.kind} above zero, e.g. {self.example}")
         amount = number * self.scales[suffix]
@@ -52,57 +51,36 @@ class Unit:
 
     def format(self, amount: int) -> str:
         """Text in the first spelling that holds `amount` in three decimals; `parse` gives `amount` back."""
-        suffix = next(name for name, scale in self.scales.items() if _thousandths(amount, scale))
-        whole, part = divmod(_thousandths(amount, self.scales[suffix]), 1000)
+        held = (each for each in self.scales.items() if amount >= each[1] and amount * 1000 % each[1] == 0)
+        suffix, scale = next(held)
+        whole, part = divmod(amount * 1000 // scale, 1000)
         return f"{whole}.{part:03d}".rstrip("0").rstrip(".") + f" {suffix}"
 
     def _split(self, text: str) -> tuple[Fraction, str]:
         match = _NUMBER.match(text)
         if match is None:
-            raise InputError(self._not_a_number(text))
+            wrong = "finite" if _NOT_FINITE.match(text) else f"a {self.kind}"
+            raise InputError(f"{text[:40]!r} is not {wrong}; write a number and a unit, e.g. {self.example}")
         # Otherwise "1e999999999 Hz" would be an hour of arithmetic instead of an error.
         if match.end() > _MOST_CHARACTERS or len(match["exponent"] or "") > _MOST_EXPONENT_DIGITS:
             raise InputError(f"{text[:40]!r} is out of range; write e.g. {self.example}")
         suffix = text[match.end() :].strip()
         if not suffix:
-            raise InputError(self._no_unit(text))
+            raise InputError(f"{text} has no unit; write e.g. {self.example}")
         if suffix not in self.scales:
             hint = did_you_mean(suffix, self.scales) or ";"
-            units = ", ".join(self.scales)
-            raise InputError(f"unknown unit {suffix[:40]!r} for a {self.kind}{hint} units: {units}")
+            raise InputError(f"unknown unit {suffix[:40]!r} for a {self.kind}{hint} units: {', '.join(self.scales)}")
         return Fraction(match.group().replace("_", "")), suffix
-
-    def _no_unit(self, given: object) -> str:
-        if isinstance(given, bool) or not isinstance(given, int | float | str):
-            return f"a {self.kind} is text with a unit; write e.g. {self.example}"
-        return f"{given} has no unit; write e.g. {self.example}"
-
-    def _not_a_number(self, text: str) -> str:
-        if _NOT_FINITE.match(text):
-            return f"{text!r} is not finite; write e.g. {self.example}"
-        return f"{text[:40]!r} is not a {self.kind}; write a number and a unit, e.g. {self.example}"
-
-
-def _thousandths(amount: int, scale: int) -> int:
-    """`amount / scale * 1000` if that is whole and at least 1000, else 0."""
-    return amount * 1000 // scale if amount >= scale and amount * 1000 % scale == 0 else 0
-
-
-def _scales(**scales: int) -> Mapping[str, int]:
-    return MappingProxyType(scales)
-
-
-def _per_second(scales: Mapping[str, int]) -> Mapping[str, int]:
-    return MappingProxyType({f"{name}/s": scale for name, scale in scales.items()})
 
 
 _BINARY = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 _DECIMAL = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "kB": 10**3, "KB": 10**3}
+_RATES = {f"{name}/s": scale for name, scale in {**_DECIMAL, **_BINARY, "B": 1}.items()}
 
-FREQUENCY = Unit("frequency", "Hz", "700 MHz", _scales(GHz=10**9, MHz=10**6, kHz=10**3, KHz=10**3, Hz=1))
-SIZE = Unit("size", "bytes", "256 KiB", _scales(**_BINARY, **_DECIMAL, B=1))
-BANDWIDTH = Unit("bandwidth", "bytes/s", "700 GB/s", _per_second({**_DECIMAL, **_BINARY, "B": 1}))
-TIME = Unit("time", "picoseconds", "100 ns", _scales(s=10**12, ms=10**9, us=10**6, ns=10**3, ps=1))
+FREQUENCY = Unit("frequency", "Hz", "700 MHz", {"GHz": 10**9, "MHz": 10**6, "kHz": 10**3, "KHz": 10**3, "Hz": 1})
+SIZE = Unit("size", "bytes", "256 KiB", {**_BINARY, **_DECIMAL, "B": 1})
+BANDWIDTH = Unit("bandwidth", "bytes/s", "700 GB/s", _RATES)
+TIME = Unit("time", "picoseconds", "100 ns", {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1})
 UNITS = (BANDWIDTH, FREQUENCY, SIZE, TIME)
 
 
