@@ -353,7 +353,7 @@ def test_all_problems_of_a_workload_come_together_in_line_order(tmp_path):
         (["clock={a: 1}"], "not a single value"),
         (
             ["array.size=64", "array.cols=32"],
-            "--set array.size=64: ... --set array.cols=32 disagrees; drop one",
+            "--set array.size=64: size 64 sets rows and cols, but cols is 32; remove one",
         ),
         (["mapping.multi_tile=Auto"], "--set mapping.multi_tile=Auto: ... did you mean auto?"),
         ({"array.rows": 0}, "--set array.rows=0: 0 is out of range"),

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import InputError
+from tpusim.input.source import shipped
 from tpusim.network.ops import Conv2d, Gemm
-from tpusim.network.workload import Workload, shipped_workloads
+from tpusim.network.workload import Workload
 
 SMALL = st.integers(1, 12)
 PAIRS = st.tuples(SMALL, SMALL)
@@ -100,7 +101,7 @@ def test_merge_keys_fill_in_what_a_layer_leaves_out(tmp_path):
     assert second == Conv2d(**{**asdict(first), "name": "b", "kernel": (5, 5)})
 
 
-@pytest.mark.parametrize("name", shipped_workloads())
+@pytest.mark.parametrize("name", shipped("workloads"))
 def test_shipped_workloads_load(name):
     workload = load_workload(name, batch=4)
     assert (workload.name, workload.batch) == (name, 4)

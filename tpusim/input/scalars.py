@@ -14,12 +14,12 @@ FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]{1,2})?")
 
 def whole_number(value: object, least: int, most: int) -> int:
     """`value` if it is an integer in [least, most]. Raises InputError that says how to write one."""
+    allowed = f"a whole number, {least} to {most}"
     if isinstance(value, bool) or not isinstance(value, int):
-        allowed, (why, instead) = f"a whole number, {least} to {most}", _why_not_whole(value)
-        write = f"{instead} ({allowed})" if instead else allowed
-        raise InputError(f"{show(value)} {why}; write {write}")
+        why, meant = _why_not_whole(value)
+        raise InputError(f"{show(value)} {why}; write {f'{meant} ({allowed})' if meant else allowed}")
     if not least <= value <= most:
-        raise InputError(f"{show(value)} is out of range; write a whole number, {least} to {most}")
+        raise InputError(f"{show(value)} is out of range; write {allowed}")
     return value
 
 
@@ -51,19 +51,24 @@ def unknown_key(key: str, allowed: Iterable[str], hint: str = "", inside: str = 
     return f"unknown key {show(key)}{hint or ';'} allowed{inside}: {', '.join(allowed)}"
 
 
+def path_of(places: Iterable[str | int]) -> str:
+    """The path to a value by the indexes, keys and paths that lead there, "" being none: "layers[0].kernel"."""
+    parts = (f"[{place}]" if isinstance(place, int) else f".{place}" if place else "" for place in places)
+    return "".join(parts).replace(".[", "[").removeprefix(".")
+
+
 def _why_not_whole(value: object) -> tuple[str, str]:
     """Why `value` is no whole number, and what its writer probably meant ("" if unclear)."""
     if isinstance(value, bool):
         return "is a truth value (YAML reads yes, no, on and off so)", ""
     if isinstance(value, float):
-        return "is not a whole number", _plain(str(value))
+        return "is not a whole number", _plain(value)
     if isinstance(value, str) and INTEGER.fullmatch(value):
         return "is text because it is in quotes", f"{value} without them"
     if isinstance(value, str) and FLOAT.fullmatch(value):
-        return "is not a plain number to YAML", _plain(value)
+        return "is not a plain number to YAML", _plain(float(value.replace("_", "")))
     return "is not a number", ""
 
 
-def _plain(text: str) -> str:
-    number = float(text.replace("_", ""))
+def _plain(number: float) -> str:
     return str(int(number)) if abs(number) < 1e15 and number.is_integer() else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -22,23 +23,16 @@ def shipped(folder: str) -> dict[str, Path]:
 
 def open_document(name_or_path: str | Path, folder: str) -> Document:
     """Read a shipped name, a path, or "-" for standard input. Raises InputError."""
-    known = shipped(folder)
-    name = str(name_or_path)
+    name, known = str(name_or_path), shipped(folder)
     if name == "-":
-        return parse_document(_decode(_standard_input(), "<stdin>"), "<stdin>")
-    if isinstance(name_or_path, str) and name in known:
-        return parse_document(_decode(known[name].read_bytes(), name), f"{folder}/{name}.yaml")
-    path = Path(name)
-    if not name or not _exists(path):
+        label, data = "<stdin>", _standard_input()
+    elif isinstance(name_or_path, str) and name in known:
+        label, data = f"{folder}/{name}.yaml", known[name].read_bytes()
+    elif os.path.exists(name):
+        label, data = name, _read_bytes(Path(name))
+    else:
         raise InputError(_unknown(name, folder, list(known)))
-    return parse_document(_decode(_read_bytes(path), name), name)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
+    return parse_document(_decode(data, label), label)
 
 
 def _unknown(name: str, folder: str, known: list[str]) -> Problem:

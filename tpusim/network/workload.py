@@ -6,25 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import PlainValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.fields import Count, Name
+from tpusim.input.fields import Name, whole
 from tpusim.input.form import Form, validated
-from tpusim.input.scalars import show, whole_number
-from tpusim.input.source import open_document, shipped
+from tpusim.input.scalars import path_of, show, whole_number
+from tpusim.input.source import open_document
 from tpusim.network.ops import OPS, Op
 
 MOST_IMAGES = 2**16
 
-_FOLDER = "workloads"
-_DEFAULT_BATCH = 8
 _EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
-_FORMS = {name: Form(kind, f" for {name}", {"": ("op",)}) for name, kind in OPS.items()}
+_FORMS = {name: Form(kind, f" for {name}", ["op"]) for name, kind in OPS.items()}
 
 
-def load_workload(name_or_path: str | Path, batch: int = _DEFAULT_BATCH) -> Workload:
+def load_workload(name_or_path: str | Path, batch: int = 8) -> Workload:
     """The workload of a shipped name, a YAML path, or "-" (standard input), for `batch` images.
 
     Raises InputError with every problem of the file.
@@ -38,17 +36,15 @@ def load_workload(name_or_path: str | Path, batch: int = _DEFAULT_BATCH) -> Work
 
 def open_workload(name_or_path: str | Path) -> Document:
     """The file behind a workload, as it stands there. Raises InputError when it is no YAML mapping."""
-    return open_document(name_or_path, _FOLDER)
-
-
-def shipped_workloads() -> tuple[str, ...]:
-    """Names that `load_workload` knows without a path, sorted."""
-    return tuple(shipped(_FOLDER))
+    return open_document(name_or_path, "workloads")
 
 
 def workload_of(document: Document, batch: int) -> Workload:
     """What `document` describes, for `batch` images. Raises InputError with every problem of it."""
-    file = _FILE.read(document, {"batch": batch})
+    entries = document.data.get("layers")
+    names = [_name_of(entry) for entry in entries] if isinstance(entries, list) else []
+    taken = [document.problem(f"layers{each.where}", each.message) for each in _taken_names(names)]
+    file = _FILE.read(document, {"batch": batch}, taken)
     return Workload(file.name, batch, file.layers, file.source)
 
 
@@ -73,51 +69,41 @@ def _wrong_op(entry: Mapping[str, Any]) -> str:
     return f"unknown op {show(entry['op'])}{hint} ops: {ops}"
 
 
-def _read_layers(entries: object, info: ValidationInfo) -> tuple[Op, ...]:
-    if not isinstance(entries, list) and entries is not None:
+def _name_of(entry: object) -> object:
+    return entry.get("name") if isinstance(entry, Mapping) else None
+
+
+def _layer(entry: object, info: ValidationInfo) -> Op:
+    """A layer of a file, whose problems name it."""
+    try:
+        return read_layer(entry, (info.context or {})["batch"])
+    except InputError as error:
+        name = _name_of(entry)
+        label = f"layer {show(name)}: " if isinstance(name, str) else ""
+        raise InputError([Problem(f"{label}{each.message}", each.where) for each in error.problems]) from None
+
+
+def _entries(entries: object) -> object:
+    if not isinstance(entries, list | tuple) and entries is not None:
         raise InputError(f"{show(entries)} is not a list; start each layer with '- '")
-    layers: list[Op] = []
-    names: list[object] = []
-    problems: list[Problem] = []
-    for index, entry in enumerate(entries or ()):
-        names.append(entry.get("name") if isinstance(entry, Mapping) else None)
-        try:
-            layers.append(read_layer(entry, (info.context or {})["batch"]))
-        except InputError as error:
-            problems += _problems_of_layer(index, names[-1], error)
-    if problems := [*problems, *_problems_of_names(names)]:
-        raise InputError(problems)
-    return tuple(layers)
+    if not entries:
+        raise InputError(f"no layers; write at least one, e.g. - {_EXAMPLE}")
+    return entries
 
 
-def _problems_of_layer(index: int, name: object, error: InputError) -> Iterator[Problem]:
-    label = f"layer {show(name)}: " if isinstance(name, str) else ""
-    for problem in error.problems:
-        inside = f".{problem.where}" if problem.where else ""
-        yield Problem(f"{label}{problem.message}", f"[{index}]{inside}")
-
-
-def _problems_of_names(names: Sequence[object]) -> Iterator[Problem]:
-    """No layers at all, and each name that an earlier layer has."""
-    if not names:
-        yield Problem(f"no layers; write at least one, e.g. - {_EXAMPLE}")
+def _taken_names(names: Sequence[object]) -> Iterator[Problem]:
+    """Each name that an earlier layer has; `where` is its path inside the layers."""
     first: dict[str, int] = {}
     for index, name in enumerate(names):
         if isinstance(name, str) and first.setdefault(name, index) != index:
             taken = f"the name {show(name)} is taken by layers[{first[name]}]; names must differ"
-            yield Problem(taken, f"[{index}].name")
+            yield Problem(taken, path_of((index, "name")))
 
 
-def _differently_named(layers: Sequence[Op]) -> tuple[Op, ...]:
-    if problems := [*_problems_of_names([layer.name for layer in layers])]:
+def _differently_named(layers: tuple[Op, ...]) -> tuple[Op, ...]:
+    if problems := [*_taken_names([layer.name for layer in layers])]:
         raise InputError(problems)
-    return tuple(layers)
-
-
-def _source_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{show(value)} is not text; write where the sizes come from")
-    return value
+    return layers
 
 
 @validated
@@ -125,9 +111,9 @@ class Workload:
     """Layers to run one after another on `batch` images; `source` says where the sizes come from."""
 
     name: Annotated[str, Name()]
-    batch: Annotated[int, Count(MOST_IMAGES)]
-    layers: Annotated[tuple[Op, ...], PlainValidator(_differently_named)]
-    source: Annotated[str, PlainValidator(_source_text)] = ""
+    batch: Annotated[int, whole(MOST_IMAGES)]
+    layers: Annotated[tuple[InstanceOf[Op], ...], BeforeValidator(_entries), AfterValidator(_differently_named)]
+    source: str = ""
 
 
 @validated
@@ -135,8 +121,8 @@ class _File:
     """A workload as its file has it, which says nothing of the batch."""
 
     name: Annotated[str, Name()]
-    layers: Annotated[tuple[Op, ...], PlainValidator(_read_layers)]
-    source: Annotated[str, PlainValidator(_source_text)] = ""
+    layers: Annotated[tuple[Annotated[Op, PlainValidator(_layer)], ...], BeforeValidator(_entries)]
+    source: str = ""
 
 
 _FILE = Form(_File)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tests import ROOT
 from tpusim import load_hardware
 from tpusim.base.errors import InputError
+from tpusim.input.source import shipped
 from tpusim.machines.tpu.description import (
     Array,
     Hardware,
@@ -21,7 +22,6 @@ from tpusim.machines.tpu.description import (
     VectorMemory,
     VectorUnit,
     hardware_paths,
-    shipped_hardware,
 )
 
 CONFIGS = ROOT / "configs"
@@ -77,10 +77,10 @@ def test_tiny_4x4_is_fig_10_of_the_paper():
 
 
 def test_shipped_names():
-    assert shipped_hardware() == ("tiny_4x4", "tpu_v2", "tpu_v2_core", "tpu_v3_core")
+    assert [*shipped("configs")] == ["tiny_4x4", "tpu_v2", "tpu_v2_core", "tpu_v3_core"]
 
 
-@pytest.mark.parametrize("name", shipped_hardware())
+@pytest.mark.parametrize("name", shipped("configs"))
 def test_every_shipped_number_has_its_source_on_the_line(name):
     for line in (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
         value = line.split("#")[0].split(":", 1)[-1].strip()

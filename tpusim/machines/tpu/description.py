@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,15 +12,14 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
-from tpusim.input.document import Document, parse_scalar
-from tpusim.input.fields import FROM_YAML, Choice, Count, Name, Quantity, written
+from tpusim.input.document import Document, Place, parse_scalar
+from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
 from tpusim.input.form import Form
-from tpusim.input.scalars import show, whole_number
-from tpusim.input.source import open_document, shipped
+from tpusim.input.scalars import show
+from tpusim.input.source import open_document
 
 Overrides = Mapping[str, object] | Sequence[str]
 
-_FOLDER = "configs"
 _MOST_PES_A_SIDE = 65536
 _PS_PER_S = 10**12
 
@@ -36,11 +36,11 @@ class Array(_Section):
     most a word.
     """
 
-    rows: Annotated[int, Count(_MOST_PES_A_SIDE), written(128)]
-    cols: Annotated[int, Count(_MOST_PES_A_SIDE), written(128)]
-    weight_buffers: Annotated[int, Count(2), written(2)] = 2
-    weights_per_cycle: Annotated[int, Count(4096), written(1)] = 1
-    count: Annotated[int, Count(16), written(1)] = 1
+    rows: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
+    cols: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
+    weight_buffers: Annotated[int, whole(2), written(2)] = 2
+    weights_per_cycle: Annotated[int, whole(4096), written(1)] = 1
+    count: Annotated[int, whole(16), written(1)] = 1
 
 
 class VectorMemory(_Section):
@@ -49,8 +49,8 @@ class VectorMemory(_Section):
     Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain.
     """
 
-    word_elements: Annotated[int, Count(4096), written(8)]
-    element_bytes: Annotated[int, Count(64), written(4)]
+    word_elements: Annotated[int, whole(4096), written(8)]
+    element_bytes: Annotated[int, whole(64), written(4)]
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
     ports: Annotated[Literal["shared", "separate"], Choice(("shared", "separate")), written("shared")] = "shared"
 
@@ -74,9 +74,9 @@ class VectorUnit(_Section):
     in, and `pack_cycles` for each result word that goes out; 0 for a machine that converts nothing.
     """
 
-    alus: Annotated[int, Count(2**24), written(256)]
-    unpack_cycles: Annotated[int, Count(65536, least=0), written(0)] = 0
-    pack_cycles: Annotated[int, Count(65536, least=0), written(0)] = 0
+    alus: Annotated[int, whole(2**24), written(256)]
+    unpack_cycles: Annotated[int, whole(65536, least=0), written(0)] = 0
+    pack_cycles: Annotated[int, whole(65536, least=0), written(0)] = 0
 
 
 class Hbm(_Section):
@@ -89,7 +89,7 @@ class Hbm(_Section):
     # The defaults are the values of configs/tpu_v2.yaml, which gives their sources.
     latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("100 ns", "latency")] = 46_200
     burst_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("64 B", "burst")] = 64
-    channel_multiple: Annotated[int, Count(65536), written(1)] = 1
+    channel_multiple: Annotated[int, whole(65536), written(1)] = 1
 
 
 class Sequencer(_Section):
@@ -99,7 +99,7 @@ class Sequencer(_Section):
     been written: a loop over blocks whose body is scheduled by itself.
     """
 
-    launch_cycles: Annotated[int, Count(2**24, least=0), written(0)] = 0
+    launch_cycles: Annotated[int, whole(2**24, least=0), written(0)] = 0
     between_blocks: Annotated[Literal["overlap", "drain"], Choice(("overlap", "drain")), written("overlap")] = "overlap"
 
 
@@ -180,7 +180,7 @@ class Hardware(_Section):
 
     def with_overrides(self, overrides: Overrides) -> Hardware:
         """This machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""
-        return _build(Document(self.name, self.to_dict(), {}), overrides)
+        return _build(Document(self.name, self.to_dict()), overrides)
 
 
 def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardware:
@@ -189,12 +189,7 @@ def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardwa
     `overrides` are "array.rows=64" texts, or a mapping of path to value; `array.size` sets rows and cols.
     Raises InputError with every problem of the file and the overrides.
     """
-    return _build(open_document(name_or_path, _FOLDER), overrides)
-
-
-def shipped_hardware() -> tuple[str, ...]:
-    """Names that `load_hardware` knows without a path, sorted."""
-    return tuple(shipped(_FOLDER))
+    return _build(open_document(name_or_path, "configs"), overrides)
 
 
 def hardware_paths() -> tuple[str, ...]:
@@ -203,85 +198,69 @@ def hardware_paths() -> tuple[str, ...]:
 
 
 _SIZE = "array.size"
-_SIDES = ("array.rows", "array.cols")
-_ALUS = "vector_unit.alus"
-_FORM = Form(Hardware, more={"array": ["size"]})
+_FORM = Form(Hardware, more=[_SIZE])
+
+_Settings = dict[str, tuple[object, Place]]
+"""Values by the paths they are given for, and where."""
 
 
 def _build(document: Document, overrides: Overrides) -> Hardware:
-    sized, wrong_size = _expand_size(_with_name(document))
-    final, refused = _override(sized, overrides)
-    return _FORM.read(final, FROM_YAML, [*wrong_size, *refused])
+    named = replace(document, data={"name": Path(document.label.strip("<>")).stem, **document.data})
+    sized, clashes = _set(*_size_taken_out(named))
+    given, refused = _read_overrides(overrides)
+    if _SIZE in given and (alus := _scaled_alus(sized.data, given[_SIZE][0])):
+        given.setdefault("vector_unit.alus", (alus, given[_SIZE][1]))
+    final, disagreeing = _set(sized, given)
+    return _FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing])
 
 
-def _with_name(document: Document) -> Document:
-    stem = Path(document.label.strip("<>")).stem
-    return document.with_data({"name": stem, **document.data})
-
-
-def _expand_size(document: Document) -> tuple[Document, list[Problem]]:
-    """Write the file's `array.size` out as rows and cols, so that an override of one side finds the other."""
+def _size_taken_out(document: Document) -> tuple[Document, _Settings]:
+    """A file without its `array.size`, and the sides it gives; written out, an override of one finds the other."""
     array = document.data.get("array")
     if not isinstance(array, Mapping) or "size" not in array:
-        return document, []
-    problems = [document.problem(_SIZE, message) for message in _size_problems(array)]
-    # They are reported where size stands; stand-ins keep rows and cols from being reported as well.
-    sides = dict.fromkeys(("rows", "cols"), 1 if problems else array["size"])
+        return document, {}
+    keys = [key for key in ("size", "rows", "cols") if key in array]
+    given = {f"array.{key}": (array[key], document.place(f"array.{key}")) for key in keys}
     rest = {key: value for key, value in array.items() if key != "size"}
-    return document.with_data({**document.data, "array": {**rest, **sides}}), problems
+    return replace(document, data={**document.data, "array": rest}), given
 
 
-def _size_problems(array: Mapping[str, object]) -> Iterator[str]:
-    size = array["size"]
-    try:
-        whole_number(size, 1, _MOST_PES_A_SIDE)
-    except InputError as error:
-        yield str(error)
-        return
-    for side in ("rows", "cols"):
-        if side in array and array[side] != size:
-            yield f"size {size} sets rows and cols, but {side} is {show(array[side])}; remove one of them"
-
-
-def _override(document: Document, overrides: Overrides) -> tuple[Document, list[Problem]]:
-    given, problems = _read_overrides(overrides)
-    before = document.data
+def _set(document: Document, given: _Settings) -> tuple[Document, list[Problem]]:
+    """Set fields; `array.size` sets both sides, which may stand beside it only where they agree."""
+    settings, problems = {**given}, []
     if _SIZE in given:
-        size, where = given[_SIZE]
-        for side in _SIDES:
-            if side in given and given[side][0] != size:
-                message = f"sets rows and cols, but {given[side][1]} disagrees; drop one of the two"
-                problems.append(Problem(message, where))
-            document = document.override(side, size, where)
-        if _ALUS not in given:
-            document = document.override(_ALUS, _scaled_alus(before, size), where)
-    for path, (value, where) in given.items():
-        document = document if path == _SIZE else document.override(path, value, where)
+        size, place = settings.pop(_SIZE)
+        for key in ("rows", "cols"):
+            side, _ = settings.setdefault(f"array.{key}", (size, place))
+            if side != size and isinstance(size, int):
+                clash = f"size {size} sets rows and cols, but {key} is {show(side)}; remove one of them"
+                problems.append(Problem(clash, *place))
+    for path, (value, where) in settings.items():
+        document = document.override(path, value, where)
     return document, problems
 
 
-def _scaled_alus(data: Mapping[str, Any], size: object) -> object:
-    """The vector ALUs for `size` lanes: a lane comes with its own, so their number per lane stays."""
-    array, alus = data.get("array", {}), data.get("vector_unit", {}).get("alus")
-    sides = [array.get("rows"), array.get("cols")]
-    if not all(isinstance(number, int) and number > 0 for number in (*sides, alus, size)):
-        return alus
-    return max(1, alus * size // max(sides))
+def _scaled_alus(data: Mapping[str, Any], size: Any) -> int | None:
+    """The vector ALUs for `size` lanes: a lane comes with its own, so their number per lane stays; None without any."""
+    try:
+        alus, *sides = data["vector_unit"]["alus"], data["array"]["rows"], data["array"]["cols"]
+    except (KeyError, TypeError):
+        return None
+    sound = all(isinstance(number, int) and number > 0 for number in (alus, *sides, size))
+    return max(1, alus * size // max(sides)) if sound else None
 
 
-def _read_overrides(overrides: Overrides) -> tuple[dict[str, tuple[object, str]], list[Problem]]:
-    """Path to (value, how it was given); of one path given twice the last counts."""
-    given: dict[str, tuple[object, str]] = {}
+def _read_overrides(overrides: Overrides) -> tuple[_Settings, list[Problem]]:
+    """What is to be set, of one path given twice the last; and what cannot be."""
+    given: _Settings = {}
     problems: list[Problem] = []
     texts = overrides if not isinstance(overrides, Mapping) else [f"{k}={v}" for k, v in overrides.items()]
     for text in texts:
-        where = f"--set {text}"
         try:
             path, value = _read_override(text)
+            given[path] = value, (f"--set {text}", 0)
         except InputError as error:
-            problems.append(Problem(str(error), where))
-        else:
-            given[path] = value, where
+            problems.append(Problem(str(error), f"--set {text}"))
     return given, problems
 
 

@@ -9,17 +9,17 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.input.fields import Count, Name, Pair
+from tpusim.input.fields import Name, pair, whole
 from tpusim.input.form import validated
 from tpusim.network.ops.op import MOST_CHANNELS, Index, Op, Tensors
 
 Sides: TypeAlias = tuple[int, int]
 
 _MOST_SIDE = 2**16
-_Size: TypeAlias = Annotated[int, Count(_MOST_SIDE)]
-_Channels: TypeAlias = Annotated[int, Count(MOST_CHANNELS)]
-_Steps: TypeAlias = Annotated[Sides, Pair(_MOST_SIDE)]
-_Padding: TypeAlias = Annotated[Sides, Pair(_MOST_SIDE, 0, "; padding is the same on opposite sides")]
+_Size: TypeAlias = Annotated[int, whole(_MOST_SIDE)]
+_Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
+_Steps: TypeAlias = Annotated[Sides, pair(_MOST_SIDE)]
+_Padding: TypeAlias = Annotated[Sides, pair(_MOST_SIDE, 0, "; padding is the same on opposite sides")]
 
 
 @validated

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, did_you_mean
-from tpusim.input.fields import Count, Name
+from tpusim.input.fields import Name, whole
 from tpusim.input.form import validated
 from tpusim.input.scalars import whole_number
 from tpusim.network.ops.conv2d import Conv2d
@@ -38,8 +38,8 @@ class Gemm(Op):
 
     name: Annotated[str, Name()]
     m: Annotated[int, PlainValidator(_rows)]
-    n: Annotated[int, Count(MOST_CHANNELS)]
-    k: Annotated[int, Count(MOST_CHANNELS)]
+    n: Annotated[int, whole(MOST_CHANNELS)]
+    k: Annotated[int, whole(MOST_CHANNELS)]
 
     @property
     def text(self) -> str:
