@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError
+from tpusim.input.scalars import path_of
 from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
 
 if TYPE_CHECKING:
@@ -16,6 +17,12 @@ RESULT_FILE = "run.json"
 """The name of the result in an output directory."""
 
 MAX_BYTES = 256 * 2**20
+
+_WRONG = {
+    "greater_than_equal": "must not be below zero",
+    **dict.fromkeys(("less_than", "finite_number"), "is not a finite number below 1e+30"),
+}
+"""What is wrong with a value, by pydantic's name for it; else it is of another type than expected."""
 
 _EXPECTED = {"int": "a whole number", "float": "a number", "string": "text", "tuple": "a list"}
 """By what pydantic calls a type; the rest are mappings."""
@@ -60,40 +67,28 @@ def _adapter() -> TypeAdapter[Result]:
 
 def _text(file: Path) -> str:
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise InputError(f"larger than {MAX_BYTES // 2**20} MiB; this is not a tpusim result")
-        return file.read_text(encoding="utf-8")
+        if file.stat().st_size <= MAX_BYTES:
+            return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError("no such file; write one with `tpusim run WORKLOAD --out DIR`") from None
     except UnicodeDecodeError:
         raise InputError("not a tpusim result: not UTF-8 text") from None
     except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"cannot be read ({getattr(error, 'strerror', error)})") from None
+    raise InputError(f"larger than {MAX_BYTES // 2**20} MiB; this is not a tpusim result")
 
 
 def _first_problem(error: ValidationError) -> str:
     first, *others = error.errors(include_url=False)
-    kind, where = first["type"], _path(first["loc"])
+    kind, where, above = first["type"], path_of(first["loc"]), first["loc"][:-1]
     if kind == "json_invalid":
         return f"not JSON ({first['ctx']['error']})"
     if where in ("", "tpusim"):
         return 'no "tpusim" key; give a file written by `tpusim run --json` or --out'
     if kind == "missing":
-        above = first["loc"][:-1]
         keys = [str(each["loc"][-1]) for each in (first, *others) if each["type"] == kind and each["loc"][:-1] == above]
-        return f"{_path(above) or 'the file'} has no {', '.join(keys)}"
-    if kind == "greater_than_equal":
-        return f"{where} must not be below zero"
-    if kind in ("less_than", "finite_number"):
-        return f"{where} is not a finite number below 1e+30"
-    return f"{where} is not {_EXPECTED.get(kind.partition('_')[0], 'a mapping')}"
-
-
-def _path(places: tuple[Any, ...]) -> str:
-    """ "layers[0].cycles"."""
-    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in places).lstrip(".")
+        return f"{path_of(above) or 'the file'} has no {', '.join(keys)}"
+    return f"{where} {_WRONG.get(kind) or 'is not ' + _EXPECTED.get(kind.partition('_')[0], 'a mapping')}"
 
 
 def _validate(record: LayerResult | Total, name: str) -> None:

@@ -16,6 +16,11 @@ from annotated_types import Interval
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall")
 """Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
+_ADDED = (
+    "macs", "passes", "cycles", "time_us", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "outputs",
+    "outputs_checked", "outputs_mismatched",
+)  # fmt: skip
+"""What a total is the sum of."""
 
 _MOST = 10**30
 """No figure of a result comes near it."""
@@ -149,39 +154,23 @@ class Result:
 
 def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
     """Add the layers up. Ratios are weighted: by cycles, or by passes for the mapping efficiency."""
-    cycles = sum(layer.cycles for layer in layers)
-    passes = sum(layer.passes for layer in layers)
-    macs = sum(layer.macs for layer in layers)
-    time_us = sum(layer.time_us for layer in layers)
+    sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _ADDED}
+    memories = [layer.vector_memory for layer in layers]
     return Total(
-        macs=macs,
-        passes=passes,
-        cycles=cycles,
-        time_us=time_us,
-        ideal_cycles=sum(layer.ideal_cycles for layer in layers),
+        **sums,
         pe_utilization=_mean((layer.pe_utilization, layer.cycles) for layer in layers),
         mapping_efficiency=_mean((layer.mapping_efficiency, layer.passes) for layer in layers),
-        tflops=2 * macs / (time_us * 1e6) if time_us else 0.0,
+        tflops=2 * sums["macs"] / (sums["time_us"] * 1e6) if sums["time_us"] else 0.0,
         stall_cycles=_sum_maps(layer.stall_cycles for layer in layers),
-        hbm_read_bytes=sum(layer.hbm_read_bytes for layer in layers),
-        hbm_write_bytes=sum(layer.hbm_write_bytes for layer in layers),
-        vector_memory=_total_memory(layers),
-        outputs=sum(layer.outputs for layer in layers),
-        outputs_checked=sum(layer.outputs_checked for layer in layers),
-        outputs_mismatched=sum(layer.outputs_mismatched for layer in layers),
+        vector_memory=VectorMemoryUse(
+            reads=sum(memory.reads for memory in memories),
+            writes=sum(memory.writes for memory in memories),
+            port_idle_ratio=_mean((layer.vector_memory.port_idle_ratio, layer.cycles) for layer in layers),
+            peak_bytes=max(memory.peak_bytes for memory in memories),
+            ifmap_bytes=max(memory.ifmap_bytes for memory in memories),
+        ),
         units={unit: _sum_maps(layer.units[unit] for layer in layers) for unit in layers[0].units},
         wall_seconds=wall_seconds,
-    )
-
-
-def _total_memory(layers: tuple[LayerResult, ...]) -> VectorMemoryUse:
-    memories = [layer.vector_memory for layer in layers]
-    return VectorMemoryUse(
-        reads=sum(memory.reads for memory in memories),
-        writes=sum(memory.writes for memory in memories),
-        port_idle_ratio=_mean((layer.vector_memory.port_idle_ratio, layer.cycles) for layer in layers),
-        peak_bytes=max(memory.peak_bytes for memory in memories),
-        ifmap_bytes=max(memory.ifmap_bytes for memory in memories),
     )
 
 

@@ -65,12 +65,6 @@ class Figure:
         return value / self.usual[1]
 
 
-def stall_figure(cause: str) -> Figure:
-    """The array's cycles of a stall cause."""
-    state = STATES[cause]
-    return Figure(f"{cause}_cycles", state.label, int, LESS, CYCLES, "", state.head, f"stalled, {state.why}")
-
-
 _FIGURES = (
     Figure("macs", "MACs", int, EITHER, COUNTS, "G"),
     Figure("passes", "passes", int, LESS, head="pass", meaning="passes through the array"),
@@ -83,7 +77,8 @@ _FIGURES = (
     Figure("tflops", "TFLOPS", float, MORE, head="TF/s", meaning="two operations a MAC"),
     Figure("hbm_read_bytes", "HBM read", int, LESS, BYTES, "MB", "read", "bytes from HBM"),
     Figure("hbm_write_bytes", "HBM written", int, LESS, BYTES, "MB", "write", "bytes to HBM"),
-    *map(stall_figure, STALL_CAUSES),
+    *(Figure(f"{stall.key}_cycles", stall.label, int, LESS, CYCLES, "", stall.head, f"stalled, {stall.why}")
+      for stall in map(STATES.__getitem__, STALL_CAUSES)),
     Figure("reads", "words read", int, LESS, COUNTS, "M", meaning="from the vector memories, all lanes together"),
     Figure("writes", "words written", int, LESS, COUNTS, "M", meaning="to the vector memories, all lanes together"),
     Figure("peak_bytes", "memory allocated", int, LESS, MEMORY, "MiB",

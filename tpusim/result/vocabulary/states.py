@@ -45,40 +45,26 @@ _NOTHING = Look("#eceff2", "#2a323c")
 
 _STATES = (
     State("busy", "busy", _FULL, "Takes elements in.", "busy", doing="busy"),
-    State(
-        "useful", "useful", _FULL,
-        "Busy, and counted in full PEs: the cycles the MACs would need if every PE worked.", "useful",
-    ),
-    State(
-        "unused", "busy, PEs unused", _PART,
-        "Busy, but PEs stand by: channels do not fill the rows and columns, or elements do not fill the words.",
-        "unused",
-        doing="PEs that stand by while the array is busy",
-    ),
-    State(
-        "starved", "starved", Look("#d55e00", "#f08a35", "rising"), "Waits for data from HBM; the first fill included.",
-        "starved", "starv", "HBM data late", "waiting for data from HBM",
-    ),
-    State(
-        "blocked", "blocked", Look("#56b4e9", "#3f83ad", "dots"),
-        "Waits for the output side: a spill, the vector unit, sums of the pass before.",
-        "blocked", "block", "output side not ready", "waiting for the output side",
-    ),
-    State(
-        "waiting_weights", "waiting for weights", Look("#f0a3c6", "#b96c92", "falling"),
-        "Waits for the preload of weights into the PEs.",
-        "weights", "wait", "preload not done", "waiting for weights",
-    ),
-    State(
-        "port_stall", "port stall", Look("#f0e442", "#b5aa25", "crossed"),
-        "Waits for the vector memories, whose one port is taken.",
-        "port", "port", "SRAM port full", "waiting for the port of the vector memories",
-    ),
-    State(
-        "idle", "idle", _NOTHING,
-        "Nothing of the layer is left for it: results drain, the last spill travels to HBM, the last lane ends.",
-        "idle", "idle", "after the last pass", "idling after the last pass",
-    ),
+    State("useful", "useful", _FULL,
+          "Busy, and counted in full PEs: the cycles the MACs would need if every PE worked.", "useful"),
+    State("unused", "busy, PEs unused", _PART,
+          "Busy, but PEs stand by: channels do not fill the rows and columns, or elements do not fill the words.",
+          "unused", doing="PEs that stand by while the array is busy"),
+    State("starved", "starved", Look("#d55e00", "#f08a35", "rising"),
+          "Waits for data from HBM; the first fill included.",
+          "starved", "starv", "HBM data late", "waiting for data from HBM"),
+    State("blocked", "blocked", Look("#56b4e9", "#3f83ad", "dots"),
+          "Waits for the output side: a spill, the vector unit, sums of the pass before.",
+          "blocked", "block", "output side not ready", "waiting for the output side"),
+    State("waiting_weights", "waiting for weights", Look("#f0a3c6", "#b96c92", "falling"),
+          "Waits for the preload of weights into the PEs.",
+          "weights", "wait", "preload not done", "waiting for weights"),
+    State("port_stall", "port stall", Look("#f0e442", "#b5aa25", "crossed"),
+          "Waits for the vector memories, whose one port is taken.",
+          "port", "port", "SRAM port full", "waiting for the port of the vector memories"),
+    State("idle", "idle", _NOTHING,
+          "Nothing of the layer is left for it: results drain, the last spill travels to HBM, the last lane ends.",
+          "idle", "idle", "after the last pass", "idling after the last pass"),
 )  # fmt: skip
 STATES: Mapping[str, State] = {state.key: state for state in _STATES}
 
