@@ -29,20 +29,16 @@ def picture(found: Bottleneck, workload: str) -> Picture:
 
 
 def _figure(found: Bottleneck, title: str) -> Figure:
-    shown = _shown(found)
+    changing = [gain for gain in found.gains if abs(gain.gain - 1) >= NO_GAIN]
+    shown = changing[:_MOST_GAINS] or found.gains[:1]
     figure = figure_of(6.4, 2.0 + 0.22 * len(shown))
     cycles, gains = figure.subplots(2, 1, height_ratios=(1, 0.4 * len(shown) + 0.4))
     cycles.set_title(plain(title))
-    stack(cycles.barh, 0, [found.layer.units["systolic_array"]], [found.layer.cycles / 100], 0.6)
+    stack(cycles.barh, 0, [found.layer.units["systolic_array"]], found.layer.cycles / 100, 0.6)
     cycles.set(xlim=(0, 100), yticks=[], xlabel=f"share of the array's {found.layer.cycles:,} cycles (%)")
     _draw_gains(gains, found, shown)
     figure.legend(*cycles.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
-
-
-def _shown(found: Bottleneck) -> Sequence[Gain]:
-    changing = [gain for gain in found.gains if abs(gain.gain - 1) >= NO_GAIN]
-    return changing[:_MOST_GAINS] or found.gains[:1]
 
 
 def _draw_gains(axes: Axes, found: Bottleneck, shown: Sequence[Gain]) -> None:

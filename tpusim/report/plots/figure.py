@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -48,12 +49,12 @@ def plain(text: str) -> str:
 
 def stack(draw: Callable[..., Any], at: Any, splits: Sequence[Mapping[str, int]], units: Any, thick: float) -> None:
     """A bar for each split of the array's cycles, its states on top of one another; `draw` is `bar` or `barh`."""
-    below = [0.0] * len(splits)
+    below = np.zeros(len(splits))
     for state in ARRAY:
-        sizes = [split.get(state.key, 0) / unit for split, unit in zip(splits, units, strict=True)]
+        sizes = np.array([split.get(state.key, 0) for split in splits]) / units
         look = {"color": state.look.light, "hatch": HATCHES[state.look.hatch][0], "label": state.legend}
         draw(at, sizes, thick, below, edgecolor="black", linewidth=0.2, **look)
-        below = [low + size for low, size in zip(below, sizes, strict=True)]
+        below = below + sizes
 
 
 @dataclass(frozen=True)

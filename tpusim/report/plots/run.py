@@ -77,7 +77,7 @@ def _breakdown(result: Result) -> Figure:
     layers = result.layers
     arrays = [layer.units["systolic_array"] for layer in layers]
     word, size = scale((float(layer.cycles) for layer in layers), _COUNTS)
-    stack(cycles.bar, range(len(layers)), arrays, [size] * len(layers), 0.84)
+    stack(cycles.bar, range(len(layers)), arrays, size, 0.84)
     title = f"{_title(result)}; network: {result.total.cycles:,} cycles"
     cycles.set(title=title, ylabel=f"cycles ({word})" if word else "cycles")
 
