@@ -150,32 +150,14 @@ class Ports:
         """Cycles owned, by client."""
         return sum((calendar.owned for calendar in self.calendars), Counter())
 
-    @property
-    def settled(self) -> int:
-        """What lies before this cycle concerns nobody any more."""
-        return self._of[DMA].settled
-
-    @property
-    def changed_from(self) -> int:
-        """The first cycle that was reserved on the DMA's port since it last asked for slots."""
-        return self._of[DMA].changed_from
-
     def owners(self) -> dict[str, Owners]:
         """Who owns each cycle, by the name of each port's account."""
         kept = (calendar for calendar in self.calendars if isinstance(calendar, KeptCalendar))
         return {name: calendar.owners() for name, calendar in zip(self._names, kept, strict=True)}
 
-    def reserve(self, client: int, start: int, words: int, period: int) -> None:
-        """Own every `period`-th cycle from `start` on, `words` times, on the client's port."""
-        self._of[client].reserve(client, start, words, period)
-
-    def claim(self, client: int, start: int, words: int, spacing: int) -> int:
-        """Own the first free cycles of the client's port, see Calendar; return the last."""
-        return self._of[client].claim(client, start, words, spacing)
-
-    def slots_for(self, wanted: Cycles, start: int) -> Cycles:
-        """The free cycles that the DMA's words would get, see Calendar."""
-        return self._of[DMA].slots_for(wanted, start)
+    def __getitem__(self, client: int) -> Calendar:
+        """The port of a client."""
+        return self._of[client]
 
     def ahead(self, start: int) -> tuple[bytes, ...]:
         """Who owns each cycle from `start` on, one byte a cycle, port by port."""
@@ -190,4 +172,4 @@ class Ports:
         """Own exactly these cycles of the past; all up to the last of them is settled on every port."""
         self._of[client].take(client, cycles)
         for calendar in self.calendars:
-            calendar.settle(self.settled)
+            calendar.settle(self._of[client].settled)

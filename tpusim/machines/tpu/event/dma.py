@@ -48,11 +48,11 @@ class Dma:
         times = self._hbm.demands if isinstance(step, Spill) else self._hbm.arrivals
         wanted, env = times(start, busy, step.words), self._board.env
         while True:
-            slots = self._port.slots_for(wanted, earliest)
+            slots = self._port[DMA].slots_for(wanted, earliest)
             final = int(slots[-1])
             if final >= env.now:
                 yield env.timeout(final + 1 - env.now)
-            if self._port.changed_from > final:
+            if self._port[DMA].changed_from > final:
                 break
         self._port.take(DMA, slots)
         return final

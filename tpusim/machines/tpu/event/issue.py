@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, WEIGHT, frame_of
+from tpusim.machines.tpu.definition.frame import DMA, IFMAP, PSUM, RESULT, WEIGHT, frame_of
 from tpusim.machines.tpu.definition.latencies import last_weight, preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
@@ -72,7 +72,7 @@ class IssueUnit:
         filled, drained = self._board.known(step.after)
         self._filled[index] = filled
         start = max(ready, filled, drained)
-        last_read = self._port.claim(WEIGHT, start, words, self._hardware.weight_word_cycles)
+        last_read = self._port[WEIGHT].claim(WEIGHT, start, words, self._hardware.weight_word_cycles)
         last = last_weight(last_read, self._hardware)
         self.loads.append(Loads((index,), 0, self._free, ready, filled, start, last))
         self._board.finish(index, last)
@@ -111,10 +111,10 @@ class IssueUnit:
         frame = self.frame
         for array in range(min(frame.arrays, step.words)):
             first, words = start + array, frame.frames(step.words - array)
-            self._port.reserve(IFMAP, first, words, frame.period)
+            self._port[IFMAP].reserve(IFMAP, first, words, frame.period)
             if step.accumulate:
-                self._port.reserve(PSUM, first + self._psum_delay, words, frame.period)
-            self._port.reserve(RESULT, first + self._result_delay, words, frame.period)
+                self._port[PSUM].reserve(PSUM, first + self._psum_delay, words, frame.period)
+            self._port[RESULT].reserve(RESULT, first + self._result_delay, words, frame.period)
 
     # ---- passes that only repeat those before
 
@@ -154,7 +154,7 @@ class IssueUnit:
     def _now(self) -> _State | None:
         """None when the DMA has been past the last issue already."""
         issued = self._issued
-        if issued < self._port.settled:
+        if issued < self._port[DMA].settled:
             return None
         ahead = self._port.ahead(issued)
         return _State(self._ended - issued, self._free - issued, self._written - issued, self._cause, ahead)

@@ -7,6 +7,7 @@ from functools import cached_property
 from math import gcd
 
 from tpusim.network.ops import Op
+from tpusim.network.ops.op import Tensors
 
 LEAST_FRAME = 3
 """Cycles a word takes at least: one port slot each for ifmap, partial sum and result."""
@@ -81,26 +82,12 @@ class ConvShape:
     images: int
     row: MapAxis
     col: MapAxis
+    tensors: Tensors
 
     @property
     def word_images(self) -> int:
         """What shares words: the images, in each strip."""
         return self.images * self.row.strips
-
-    @property
-    def ifmap_shape(self) -> tuple[int, int, int, int]:
-        """[in_channel, row, col, image]."""
-        return (self.groups * self.channels, self.row.size, self.col.size, self.images)
-
-    @property
-    def filter_shape(self) -> tuple[int, int, int, int]:
-        """[out_channel, tap_row, tap_col, in_channel of the group]."""
-        return (self.groups * self.out_channels, self.row.kernel, self.col.kernel, self.channels)
-
-    @property
-    def ofmap_shape(self) -> tuple[int, int, int, int]:
-        """[out_channel, row, col, image]."""
-        return (self.groups * self.out_channels, self.row.outputs, self.col.outputs, self.images)
 
 
 def shape_of(layer: Op, batch: int, word_elements: int) -> ConvShape:
@@ -115,7 +102,8 @@ def shape_of(layer: Op, batch: int, word_elements: int) -> ConvShape:
     )
     row = replace(row, strips=best_strips(row.outputs, images, word_elements))
     groups = conv.groups
-    return ConvShape(groups, conv.in_channels // groups, conv.out_channels // groups, images, row, col)
+    channels, out_channels = conv.in_channels // groups, conv.out_channels // groups
+    return ConvShape(groups, channels, out_channels, images, row, col, layer.tensors(batch))
 
 
 def best_strips(outputs: int, images: int, word_elements: int) -> int:

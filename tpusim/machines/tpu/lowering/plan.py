@@ -63,7 +63,7 @@ class Plan:
     @cached_property
     def ifmap(self) -> Tensor:
         """The input feature map."""
-        return Tensor("ifmap", self.shape.ifmap_shape, converted=True)
+        return Tensor("ifmap", self.shape.tensors.ifmap, converted=True)
 
     @cached_property
     def filter(self) -> Tensor:
@@ -75,7 +75,7 @@ class Plan:
     @cached_property
     def ofmap(self) -> Tensor:
         """The output feature map."""
-        return Tensor("ofmap", self.shape.ofmap_shape, converted=True)
+        return Tensor("ofmap", self.shape.tensors.ofmap, converted=True)
 
     @cached_property
     def passes(self) -> tuple[ReductionPass, ...]:
