@@ -54,10 +54,10 @@ def lowered(layer: Layer, batch: int, hardware: Hardware, most_work: int = MOST_
 def fitted(layer: Layer, batch: int, hardware: Hardware) -> tuple[Program, Hardware]:
     """The Program and its machine, which has the least memory that does if the one given has too little."""
     try:
-        return lower(layer, batch, hardware)[1], hardware
+        return lower(layer, batch, hardware)[0], hardware
     except CapacityError as error:
         enough = with_capacity(hardware, asked_for(error))
-        return lower(layer, batch, enough)[1], enough
+        return lower(layer, batch, enough)[0], enough
 
 
 def assert_enough_is_enough(layer: Layer, batch: int, hardware: Hardware, error: CapacityError) -> None:
