@@ -59,6 +59,13 @@ HARDWARE_CASES = [
     ("clock: 700 MHz", "clock: fast", "2: clock", "write a number and a unit, e.g. 700 MHz"),
     ("clock: 700 MHz", "clock:", "2: clock", "a frequency is text with a unit; write e.g. 700 MHz"),
     ("clock: 700 MHz", "clock_hz: 700 MHz", "2: clock_hz", "unknown key ... did you mean clock?"),
+    (
+        "clock: 700 MHz",
+        "hbm.burst: 7 B\nclock: 700 MHz",
+        "2: hbm.burst",
+        'unknown key "hbm.burst"; write the key after the dot',
+    ),
+    ("  rows: 128", "  rows.x: 128", "4: array.rows.x", 'unknown key "rows.x"; did you mean rows?'),
     ("clock: 700 MHz", "clock: !mine 700 MHz", "2: clock", "the tag !mine is not allowed; remove it"),
     ("name: mine", "name: 12", "1: name", '12 is not text; put it in quotes: "12"'),
     ("name: mine", "name: ''", "1: name", "write some text"),
@@ -203,6 +210,7 @@ WORKLOAD_CASES = [
         "10: layers[0].strides",
         "did you mean stride? allowed for conv2d: name, in_channels",
     ),
+    ("m: batch", "m.n: 2", "11: layers[1].m.n", 'unknown key "m.n"; allowed for gemm'),
     ("m: batch", "m: Batch", "11: layers[1].m", 'layer "fc": "Batch" ... did you mean batch?'),
     (
         "m: batch",
@@ -242,6 +250,9 @@ TEXT_CASES = [
 ALIAS_BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{this}: &{this} [{', '.join([f'*{last}'] * 9)}]\n" for last, this in zip("abcdef", "bcdefg", strict=True)
 )
+
+
+ALIAS_TOWER = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 600))
 
 
 def refused(load, path: Path, text: str) -> InputError:
@@ -292,6 +303,12 @@ def test_aliases_that_explode_are_refused(tmp_path):
     error = refused(load_workload, tmp_path / "bomb.yaml", ALIAS_BOMB)
     assert "over 200000 values with aliases written out" in str(error)
     assert len(str(error)) < 500
+
+
+def test_aliases_that_nest_too_deep_are_refused(tmp_path):
+    path = tmp_path / "tower.yaml"
+    (problem,) = refused(load_workload, path, ALIAS_TOWER).problems
+    assert_says(problem, f"{path}:51: a50", "nested over 50 levels deep; flatten it")
 
 
 def test_one_mistake_gives_one_problem(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -60,8 +61,11 @@ class Document:
         return Problem(message, *self.place(path))
 
     def override(self, path: str, value: object, place: Place) -> Document:
-        """A copy in which `path` ("array.rows") holds `value`; its problems are then placed at `place`."""
-        data = _with_value(self.data, path.split("."), value)
+        """A copy in which `path` ("clock", "array.rows") holds `value`; its problems are then placed at `place`."""
+        section, _, key = path.rpartition(".")
+        inside = self.data.get(section) if section else self.data
+        changed = {**(inside if isinstance(inside, Mapping) else {}), key: value}
+        data = {**self.data, section: changed} if section else changed
         return replace(self, data=data, moved={**self.moved, path: place})
 
     def in_order(self, problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -152,7 +156,7 @@ class _Reader:
         elif self._values > MAX_VALUES:
             path, message = path.partition("[")[0], f"over {MAX_VALUES} values with aliases written out; use fewer"
         elif len(above) > MAX_DEPTH:
-            message = _TOO_DEEP
+            path, message = path.partition("[")[0], _TOO_DEEP
         else:
             return
         raise InputError(Problem(message, *_place(self._label, self.lines.get(path, 1), path)))
@@ -162,10 +166,7 @@ class _Reader:
         if not all(isinstance(part, yaml.MappingNode) for part in parts):
             self._add_problem(node, path, "<< merges mappings only; give it an alias of a mapping")
             return {}
-        merged: dict[str, Any] = {}
-        for part in parts:
-            merged = {**self._value(part, path, above), **merged}
-        return merged
+        return dict(ChainMap(*(self._value(part, path, above) for part in parts)))
 
     def _add_problem(self, node: yaml.Node, path: str, message: str) -> None:
         self.problems.append(Problem(message, *_place(self._label, _line_of(node), path)))
@@ -217,11 +218,3 @@ def _place(label: str, line: int, path: str = "") -> Place:
 def _line_of(place: yaml.Node | yaml.Event) -> int:
     mark: Any = place.start_mark
     return int(mark.line) + 1
-
-
-def _with_value(data: Mapping[str, Any], keys: list[str], value: object) -> dict[str, Any]:
-    head, *rest = keys
-    if not rest:
-        return {**data, head: value}
-    inner = data.get(head)
-    return {**data, head: _with_value(inner if isinstance(inner, Mapping) else {}, rest, value)}

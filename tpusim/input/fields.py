@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import Field, GetCoreSchemaHandler, PlainValidator, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
@@ -69,22 +70,22 @@ class Name:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of `words`, or a whole number from 1 to `most`."""
+    """One of the words of the field's Literal, or a whole number from 1 to `most`."""
 
-    words: tuple[str, ...]
     most: int = 0
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._read)
+        literal = next(each for each in (source, *get_args(source)) if get_origin(each) is Literal)
+        return core_schema.no_info_plain_validator_function(partial(self._read, get_args(literal)))
 
-    def _read(self, value: object) -> object:
-        if value in self.words or (type(value) is int and 1 <= value <= self.most):
+    def _read(self, words: tuple[str, ...], value: object) -> object:
+        if value in words or (type(value) is int and 1 <= value <= self.most):
             return value
-        hint = did_you_mean(value, self.words) if isinstance(value, str) else ""
-        allowed = " or ".join(self.words) + (f" or a whole number, 1 to {self.most}" if self.most else "")
+        hint = did_you_mean(value, words) if isinstance(value, str) else ""
+        allowed = " or ".join(words) + (f" or a whole number, 1 to {self.most}" if self.most else "")
         raise InputError(f"{show(value)} is not allowed{hint or ';'} write {allowed}")
 
 
 def written(example: object, key: str | None = None) -> Any:
-    """Field metadata: an `example` for messages and the YAML `key` where it is not the attribute's name."""
+    """Field metadata: an `example` for the message that it is missing, and the YAML `key` where the name is another."""
     return Field(validation_alias=key, serialization_alias=key, examples=[example])

@@ -20,8 +20,9 @@ Model = TypeVar("Model")
 class Form(Generic[Model]):
     """How files write a model: its keys, and those of its sections, which are models themselves.
 
-    `sections` maps the key of each to its fields by their keys. `more` are paths of keys that stand for fields without
-    being one; `inside` (" for conv2d") says of what a key is unknown.
+    `sections` maps the key of each to its fields by their keys; `paths` ("clock", "array.rows") lead to all the others.
+    `more` are paths of keys that stand for fields without being one; `inside` (" for conv2d") says of what a key is
+    unknown.
     """
 
     def __init__(self, model: type[Model], inside: str = "", more: Iterable[str] = ()) -> None:
@@ -34,12 +35,8 @@ class Form(Generic[Model]):
         for path in more:
             section, _, key = path.rpartition(".")
             self._keys[section] = {**self._keys[section], key: FieldInfo()}
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Every path to a value: "clock", "array.rows", ..."""
         every = (path_of((section, key)) for section, keys in self._keys.items() for key in keys)
-        return tuple(path for path in every if path not in self.sections)
+        self.paths = tuple(path for path in every if path not in self.sections)
 
     def build(self, data: object, context: Mapping[str, object]) -> Model:
         """The model that `data` describes.
@@ -78,31 +75,28 @@ class Form(Generic[Model]):
             places[0] = dict(enumerate(self._keys[""])).get(places[0], str(places[0]))
         cause = details.get("ctx", {}).get("error")
         if not isinstance(cause, InputError):
-            cause = InputError(self._message(details, path_of(places)))
+            cause = InputError(self._message(details, path_of(places[:-1]), str(*places[-1:])))
         for each in cause.problems:
             yield Problem(each.message, path_of([*places, each.where or ""]) or None)
 
-    def _message(self, details: ErrorDetails, path: str) -> str:
+    def _message(self, details: ErrorDetails, section: str, key: str) -> str:
         kind, given = details["type"], show(details["input"])
         if kind == "missing":
-            return f"required key is missing; add {self._example(path)}"
+            return f"required key is missing; add {self._example(section, key)}"
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-            return self._unknown(path)
+            allowed = self._keys[section]
+            # A key of another section is the likeliest slip after a misspelling, so its full path is a candidate too.
+            nested = "; write the key after the dot inside its section;" if key in self.paths else ""
+            hint = nested or did_you_mean(key, allowed) or did_you_mean(key, self.paths)
+            return unknown_key(key, allowed, hint, f" in {section}" if section else self._inside)
         if kind == "string_type":
             return f"{given} is not text; write text, in quotes"
-        return f"{given} is not a section; write {self._example(path)}" if path in self.sections else details["msg"]
+        inner = not section and key in self.sections
+        return f"{given} is not a section; write {self._example(section, key)}" if inner else details["msg"]
 
-    def _unknown(self, path: str) -> str:
-        section, _, key = path.rpartition(".")
-        allowed = self._keys[section]
-        # A key of another section is the likeliest slip after a misspelling, so its full path is a candidate too.
-        hint = did_you_mean(key, allowed) or did_you_mean(key, self.paths)
-        return unknown_key(key, allowed, hint, f" in {section}" if section else self._inside)
-
-    def _example(self, path: str) -> str:
-        if path in self.sections:
-            return f"{path}: with the keys {', '.join(self.sections[path])}"
-        section, _, key = path.rpartition(".")
+    def _example(self, section: str, key: str) -> str:
+        if not section and key in self.sections:
+            return f"{key}: with the keys {', '.join(self.sections[key])}"
         return " ".join([f"{key}:", *map(str, self._keys[section][key].examples or [])])
 
 

@@ -54,21 +54,17 @@ def unknown_key(key: str, allowed: Iterable[str], hint: str = "", inside: str = 
 def path_of(places: Iterable[str | int]) -> str:
     """The path to a value by the indexes, keys and paths that lead there, "" being none: "layers[0].kernel"."""
     parts = (f"[{place}]" if isinstance(place, int) else f".{place}" if place else "" for place in places)
-    return "".join(parts).replace(".[", "[").removeprefix(".")
+    return "".join(parts).removeprefix(".")
 
 
 def _why_not_whole(value: object) -> tuple[str, str]:
     """Why `value` is no whole number, and what its writer probably meant ("" if unclear)."""
     if isinstance(value, bool):
         return "is a truth value (YAML reads yes, no, on and off so)", ""
-    if isinstance(value, float):
-        return "is not a whole number", _plain(value)
     if isinstance(value, str) and INTEGER.fullmatch(value):
         return "is text because it is in quotes", f"{value} without them"
-    if isinstance(value, str) and FLOAT.fullmatch(value):
-        return "is not a plain number to YAML", _plain(float(value.replace("_", "")))
-    return "is not a number", ""
-
-
-def _plain(number: float) -> str:
-    return str(int(number)) if abs(number) < 1e15 and number.is_integer() else ""
+    number = float(value.replace("_", "")) if isinstance(value, str) and FLOAT.fullmatch(value) else value
+    if not isinstance(number, float):
+        return "is not a number", ""
+    meant = str(int(number)) if abs(number) < 1e15 and number.is_integer() else ""
+    return "is not a whole number" if number is value else "is not a plain number to YAML", meant

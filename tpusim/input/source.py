@@ -25,14 +25,24 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
     """Read a shipped name, a path, or "-" for standard input. Raises InputError."""
     name, known = str(name_or_path), shipped(folder)
     if name == "-":
-        label, data = "<stdin>", _standard_input()
-    elif isinstance(name_or_path, str) and name in known:
-        label, data = f"{folder}/{name}.yaml", known[name].read_bytes()
-    elif os.path.exists(name):
-        label, data = name, _read_bytes(Path(name))
-    else:
+        return parse_document(_decode(_standard_input(), "<stdin>", MAX_BYTES), "<stdin>")
+    if isinstance(name_or_path, str) and name in known:
+        return parse_document(read_text(known[name]), f"{folder}/{name}.yaml")
+    if not os.path.exists(name):
         raise InputError(_unknown(name, folder, list(known)))
-    return parse_document(_decode(data, label), label)
+    return parse_document(read_text(Path(name)), name)
+
+
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """The text of a file of at most `most` bytes. Raises InputError that names it."""
+    try:
+        with path.open("rb") as file:
+            return _decode(file.read(most + 1), str(path), most)
+    except IsADirectoryError:
+        raise InputError(Problem("is a directory; give a YAML file", str(path))) from None
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror}); check the file and its permissions"
+        raise InputError(Problem(reason, str(path))) from None
 
 
 def _unknown(name: str, folder: str, known: list[str]) -> Problem:
@@ -47,25 +57,13 @@ def _unknown(name: str, folder: str, known: list[str]) -> Problem:
 def _standard_input() -> bytes:
     if sys.stdin is None:
         raise InputError("standard input is closed; give a file or a shipped name instead of -")
-    stream = getattr(sys.stdin, "buffer", None)
-    data = sys.stdin.read(MAX_BYTES + 1).encode() if stream is None else stream.read(MAX_BYTES + 1)
-    return bytes(data)
+    data: str | bytes = getattr(sys.stdin, "buffer", sys.stdin).read(MAX_BYTES + 1)
+    return data.encode() if isinstance(data, str) else data
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except IsADirectoryError:
-        raise InputError(Problem("is a directory; give a YAML file", str(path))) from None
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror}); check the file and its permissions"
-        raise InputError(Problem(reason, str(path))) from None
-
-
-def _decode(data: bytes, label: str) -> str:
-    if len(data) > MAX_BYTES:
-        raise InputError(Problem(f"larger than {MAX_BYTES // 2**20} MiB; give a YAML description", label))
+def _decode(data: bytes, label: str, most: int) -> str:
+    if len(data) > most:
+        raise InputError(Problem(f"larger than {most // 2**20} MiB, which is the most that is read", label))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
+from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
@@ -43,7 +43,7 @@ def workload_of(document: Document, batch: int) -> Workload:
     """What `document` describes, for `batch` images. Raises InputError with every problem of it."""
     entries = document.data.get("layers")
     names = [_name_of(entry) for entry in entries] if isinstance(entries, list) else []
-    taken = [document.problem(f"layers{each.where}", each.message) for each in _taken_names(names)]
+    taken = [document.problem(str(each.where), each.message) for each in _taken_names(names)]
     file = _FILE.read(document, {"batch": batch}, taken)
     return Workload(file.name, batch, file.layers, file.source)
 
@@ -55,18 +55,12 @@ def read_layer(entry: object, batch: int) -> Op:
     """
     if not isinstance(entry, Mapping):
         raise InputError(f"{show(entry)} is not a layer; write e.g. {_EXAMPLE}")
-    op = entry.get("op")
-    if not isinstance(op, str) or op not in OPS:
-        raise InputError(Problem(_wrong_op(entry), "op"))
-    return _FORMS[op].build({key: value for key, value in entry.items() if key != "op"}, {"batch": batch})
-
-
-def _wrong_op(entry: Mapping[str, Any]) -> str:
-    ops = ", ".join(OPS)
+    op, ops = entry.get("op"), ", ".join(OPS)
     if "op" not in entry:
-        return f"required key is missing; add op: with one of {ops}"
-    hint = did_you_mean(str(entry["op"]), OPS) or ";"
-    return f"unknown op {show(entry['op'])}{hint} ops: {ops}"
+        raise InputError(Problem(f"required key is missing; add op: with one of {ops}", "op"))
+    if not isinstance(op, str) or op not in OPS:
+        raise InputError(Problem(f"unknown op {show(op)}{did_you_mean(str(op), OPS) or ';'} ops: {ops}", "op"))
+    return _FORMS[op].build({key: value for key, value in entry.items() if key != "op"}, {"batch": batch})
 
 
 def _name_of(entry: object) -> object:
@@ -92,18 +86,12 @@ def _entries(entries: object) -> object:
 
 
 def _taken_names(names: Sequence[object]) -> Iterator[Problem]:
-    """Each name that an earlier layer has; `where` is its path inside the layers."""
+    """Each name that an earlier layer has, with its path in the workload."""
     first: dict[str, int] = {}
     for index, name in enumerate(names):
         if isinstance(name, str) and first.setdefault(name, index) != index:
             taken = f"the name {show(name)} is taken by layers[{first[name]}]; names must differ"
-            yield Problem(taken, path_of((index, "name")))
-
-
-def _differently_named(layers: tuple[Op, ...]) -> tuple[Op, ...]:
-    if problems := [*_taken_names([layer.name for layer in layers])]:
-        raise InputError(problems)
-    return layers
+            yield Problem(taken, path_of(("layers", index, "name")))
 
 
 @validated
@@ -112,8 +100,12 @@ class Workload:
 
     name: Annotated[str, Name()]
     batch: Annotated[int, whole(MOST_IMAGES)]
-    layers: Annotated[tuple[InstanceOf[Op], ...], BeforeValidator(_entries), AfterValidator(_differently_named)]
+    layers: Annotated[tuple[InstanceOf[Op], ...], BeforeValidator(_entries)]
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if problems := [*_taken_names([layer.name for layer in self.layers])]:
+            raise InputError(problems)
 
 
 @validated

@@ -20,15 +20,10 @@ def compute(layer: Conv2d, ifmap: Tensor, filter_: Tensor) -> Tensor:
     fields = np.lib.stride_tricks.sliding_window_view(ifmap, reach, axis=(1, 2))
     fields = fields[:, ::sh, ::sw, :, ::dh, ::dw].transpose(4, 5, 0, 1, 2, 3)
     outputs = np.empty((len(filter_), *fields.shape[3:]), dtype=np.float32)
-    for group in range(layer.groups):
-        channels, out = (_part(count, group, layer.groups) for count in (len(ifmap), len(filter_)))
-        _convolve_group(fields[:, :, channels], filter_[out], outputs[out])
+    channels = np.split(fields, layer.groups, axis=2)
+    for group in zip(channels, np.split(filter_, layer.groups), np.split(outputs, layer.groups), strict=True):
+        _convolve_group(*group)
     return outputs
-
-
-def _part(count: int, group: int, groups: int) -> slice:
-    """The channels of a group, of `count` of all."""
-    return slice(group * count // groups, (group + 1) * count // groups)
 
 
 def _convolve_group(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:

@@ -31,17 +31,12 @@ def operands(layer: Op, batch: int, seed: int) -> tuple[Tensor, Tensor]:
         InputError: when the sum is so long that float32 cannot hold it exactly.
     """
     ifmap, filter_, _ = layer.tensors(batch)
-    bits = _exact_bits(layer, prod(filter_[1:]))
-    random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-    return _integers(random, ifmap, bits), _integers(random, filter_, bits)
-
-
-def _exact_bits(layer: Op, products: int) -> int:
-    """The widest operands, up to OPERAND_BITS, with which a sum of `products` products is exact."""
+    products = prod(filter_[1:])
     bits = next((b for b in range(OPERAND_BITS, 0, -1) if products * 4 ** (b - 1) <= EXACT), 0)
     if not bits:
         raise InputError(f"layer {layer.name}: a sum of {products} products is not exact in float32; use --no-check")
-    return bits
+    random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
+    return _integers(random, ifmap, bits), _integers(random, filter_, bits)
 
 
 def _integers(random: np.random.Generator, shape: tuple[int, ...], bits: int) -> Tensor:

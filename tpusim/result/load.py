@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError
 from tpusim.input.scalars import path_of
+from tpusim.input.source import read_text
 from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
 RESULT_FILE = "run.json"
 """The name of the result in an output directory."""
@@ -19,13 +20,11 @@ RESULT_FILE = "run.json"
 MAX_BYTES = 256 * 2**20
 
 _WRONG = {
-    "greater_than_equal": "must not be below zero",
-    **dict.fromkeys(("less_than", "finite_number"), "is not a finite number below 1e+30"),
-}
-"""What is wrong with a value, by pydantic's name for it; else it is of another type than expected."""
-
-_EXPECTED = {"int": "a whole number", "float": "a number", "string": "text", "tuple": "a list"}
-"""By what pydantic calls a type; the rest are mappings."""
+    "greater": "must not be below zero", "less": "is not a finite number below 1e+30", "int": "is not a whole number",
+    "float": "is not a number", "finite": "is not a finite number below 1e+30", "string": "is not text",
+    "tuple": "is not a list",
+}  # fmt: skip
+"""By the first word of what pydantic calls it; all other values are mappings."""
 
 
 def read_result(path: Path) -> Result:
@@ -34,9 +33,12 @@ def read_result(path: Path) -> Result:
     Raises:
         InputError: when there is none; says what is missing.
     """
-    file = path / RESULT_FILE if path.is_dir() else path
+    file = path / RESULT_FILE if os.path.isdir(path) else path
+    if not os.path.exists(file):
+        raise InputError(f"{file}: no such file; write one with `tpusim run WORKLOAD --out DIR`")
+    text = read_text(file, MAX_BYTES)
     try:
-        return parse_result(_text(file))
+        return parse_result(text)
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
 
@@ -44,10 +46,10 @@ def read_result(path: Path) -> Result:
 def parse_result(text: str) -> Result:
     """The result in a JSON text. Keys that this version does not know are ignored. Raises InputError."""
     # Here, because it takes longer to import than a small result to write.
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     try:
-        result = _adapter().validate_json(text, strict=True)
+        result = TypeAdapter(Result).validate_json(text, strict=True)
     except ValidationError as error:
         raise InputError(f"not a tpusim result: {_first_problem(error)}") from None
     if not result.layers:
@@ -56,26 +58,6 @@ def parse_result(text: str) -> Result:
         _validate(layer, f"layer {layer.name}")
     _validate(result.total, "total")
     return result
-
-
-@cache
-def _adapter() -> TypeAdapter[Result]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Result)
-
-
-def _text(file: Path) -> str:
-    try:
-        if file.stat().st_size <= MAX_BYTES:
-            return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError("no such file; write one with `tpusim run WORKLOAD --out DIR`") from None
-    except UnicodeDecodeError:
-        raise InputError("not a tpusim result: not UTF-8 text") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read ({getattr(error, 'strerror', error)})") from None
-    raise InputError(f"larger than {MAX_BYTES // 2**20} MiB; this is not a tpusim result")
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -88,7 +70,7 @@ def _first_problem(error: ValidationError) -> str:
     if kind == "missing":
         keys = [str(each["loc"][-1]) for each in (first, *others) if each["type"] == kind and each["loc"][:-1] == above]
         return f"{path_of(above) or 'the file'} has no {', '.join(keys)}"
-    return f"{where} {_WRONG.get(kind) or 'is not ' + _EXPECTED.get(kind.partition('_')[0], 'a mapping')}"
+    return f"{where} {_WRONG.get(kind.partition('_')[0], 'is not a mapping')}"
 
 
 def _validate(record: LayerResult | Total, name: str) -> None:

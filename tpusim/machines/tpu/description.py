@@ -38,9 +38,9 @@ class Array(_Section):
 
     rows: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     cols: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
-    weight_buffers: Annotated[int, whole(2), written(2)] = 2
-    weights_per_cycle: Annotated[int, whole(4096), written(1)] = 1
-    count: Annotated[int, whole(16), written(1)] = 1
+    weight_buffers: Annotated[int, whole(2)] = 2
+    weights_per_cycle: Annotated[int, whole(4096)] = 1
+    count: Annotated[int, whole(16)] = 1
 
 
 class VectorMemory(_Section):
@@ -52,7 +52,7 @@ class VectorMemory(_Section):
     word_elements: Annotated[int, whole(4096), written(8)]
     element_bytes: Annotated[int, whole(64), written(4)]
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
-    ports: Annotated[Literal["shared", "separate"], Choice(("shared", "separate")), written("shared")] = "shared"
+    ports: Annotated[Literal["shared", "separate"], Choice()] = "shared"
 
     @field_validator("capacity_bytes")
     @classmethod
@@ -60,10 +60,8 @@ class VectorMemory(_Section):
         # A word size that is itself wrong is missing from info.data, and reported on its own.
         word = info.data.get("word_elements", 1) * info.data.get("element_bytes", 1)
         if capacity < word:
-            raise InputError(
-                f"{SIZE.format(capacity)} cannot hold one word of {word} B (word_elements x element_bytes);"
-                f" write at least {SIZE.format(word)}, or make the word smaller"
-            )
+            needed = f"one word of {word} B (word_elements x element_bytes); write at least {SIZE.format(word)}"
+            raise InputError(f"{SIZE.format(capacity)} cannot hold {needed}, or make the word smaller")
         return capacity
 
 
@@ -75,8 +73,8 @@ class VectorUnit(_Section):
     """
 
     alus: Annotated[int, whole(2**24), written(256)]
-    unpack_cycles: Annotated[int, whole(65536, least=0), written(0)] = 0
-    pack_cycles: Annotated[int, whole(65536, least=0), written(0)] = 0
+    unpack_cycles: Annotated[int, whole(65536, least=0)] = 0
+    pack_cycles: Annotated[int, whole(65536, least=0)] = 0
 
 
 class Hbm(_Section):
@@ -89,7 +87,7 @@ class Hbm(_Section):
     # The defaults are the values of configs/tpu_v2.yaml, which gives their sources.
     latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("100 ns", "latency")] = 46_200
     burst_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("64 B", "burst")] = 64
-    channel_multiple: Annotated[int, whole(65536), written(1)] = 1
+    channel_multiple: Annotated[int, whole(65536)] = 1
 
 
 class Sequencer(_Section):
@@ -99,8 +97,8 @@ class Sequencer(_Section):
     been written: a loop over blocks whose body is scheduled by itself.
     """
 
-    launch_cycles: Annotated[int, whole(2**24, least=0), written(0)] = 0
-    between_blocks: Annotated[Literal["overlap", "drain"], Choice(("overlap", "drain")), written("overlap")] = "overlap"
+    launch_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    between_blocks: Annotated[Literal["overlap", "drain"], Choice()] = "overlap"
 
 
 class MappingPolicy(_Section):
@@ -109,12 +107,8 @@ class MappingPolicy(_Section):
     Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit.
     """
 
-    multi_tile: Annotated[int | Literal["auto", "rows"], Choice(("auto", "rows"), 65536), written("auto")] = "auto"
-    loop_order: Annotated[
-        Literal["auto", "block_major", "filter_major"],
-        Choice(("auto", "block_major", "filter_major")),
-        written("auto"),
-    ] = "auto"
+    multi_tile: Annotated[int | Literal["auto", "rows"], Choice(65536)] = "auto"
+    loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
 
 
 class Hardware(_Section):
@@ -205,24 +199,19 @@ _Settings = dict[str, tuple[object, Place]]
 
 
 def _build(document: Document, overrides: Overrides) -> Hardware:
-    named = replace(document, data={"name": Path(document.label.strip("<>")).stem, **document.data})
-    sized, clashes = _set(*_size_taken_out(named))
+    data = {"name": Path(document.label.strip("<>")).stem, **document.data}
+    written_out: _Settings = {}
+    if isinstance(array := data.get("array"), Mapping) and "size" in array:
+        # So that an override of one side finds the other.
+        paths = {f"array.{key}": array[key] for key in ("size", "rows", "cols") if key in array}
+        written_out = {path: (value, document.place(path)) for path, value in paths.items()}
+        data["array"] = {key: value for key, value in array.items() if key != "size"}
+    sized, clashes = _set(replace(document, data=data), written_out)
     given, refused = _read_overrides(overrides)
     if _SIZE in given and (alus := _scaled_alus(sized.data, given[_SIZE][0])):
         given.setdefault("vector_unit.alus", (alus, given[_SIZE][1]))
     final, disagreeing = _set(sized, given)
     return _FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing])
-
-
-def _size_taken_out(document: Document) -> tuple[Document, _Settings]:
-    """A file without its `array.size`, and the sides it gives; written out, an override of one finds the other."""
-    array = document.data.get("array")
-    if not isinstance(array, Mapping) or "size" not in array:
-        return document, {}
-    keys = [key for key in ("size", "rows", "cols") if key in array]
-    given = {f"array.{key}": (array[key], document.place(f"array.{key}")) for key in keys}
-    rest = {key: value for key, value in array.items() if key != "size"}
-    return replace(document, data={**document.data, "array": rest}), given
 
 
 def _set(document: Document, given: _Settings) -> tuple[Document, list[Problem]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Self, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.fields import Name, pair, whole
 from tpusim.input.form import validated
-from tpusim.network.ops.op import MOST_CHANNELS, Index, Op, Tensors
+from tpusim.network.ops.op import MOST_CHANNELS, Op, Tensors
 
 Sides: TypeAlias = tuple[int, int]
 
@@ -30,8 +30,6 @@ class Conv2d(Op):
     """
 
     op: ClassVar[str] = "conv2d"
-    counted_by: ClassVar[Literal["image"]] = "image"
-    spatial: ClassVar[bool] = True
 
     name: Annotated[str, Name()]
     in_channels: _Channels
@@ -82,13 +80,6 @@ class Conv2d(Op):
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         """Itself, over the images of the batch."""
         return self, batch
-
-    def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
-        return ("channel", "row", "col", "image"), index
-
-    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
-        """Twice the images."""
-        return self, 2 * batch, f"--batch {2 * batch}"
 
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
         """Each group has channels for every row and column."""

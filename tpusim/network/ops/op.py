@@ -19,14 +19,14 @@ MOST_CHANNELS = 2**24
 
 
 class Tensors(NamedTuple):
-    """Shapes of the tensors of a layer, in elements."""
+    """Shapes of the tensors of a layer, in elements.
+
+    Maps are [channel, row, col, image], the filter is [out_channel, tap_row, tap_col, in_channel of the group].
+    """
 
     ifmap: Shape
-    """[in_channel, row, col, image]"""
     filter: Shape
-    """[out_channel, tap_row, tap_col, in_channel of the group]"""
     ofmap: Shape
-    """[out_channel, row, col, image]"""
 
 
 class Op(ABC):
@@ -37,9 +37,9 @@ class Op(ABC):
 
     op: ClassVar[str]
     """Its name in files."""
-    counted_by: ClassVar[Literal["image", "row"]]
+    counted_by: ClassVar[Literal["image", "row"]] = "image"
     """What its input comes in."""
-    spatial: ClassVar[bool]
+    spatial: ClassVar[bool] = True
     """Whether its maps have rows and columns, over which a kernel moves."""
 
     name: str
@@ -68,13 +68,13 @@ class Op(ABC):
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         """The convolution that computes it on an array, and of how many images."""
 
-    @abstractmethod
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
         """Axes and index by which its user knows the element of the ofmap at `index`."""
+        return ("channel", "row", "col", "image"), index
 
-    @abstractmethod
     def with_more_input(self, batch: int) -> tuple[Self, int, str]:
         """A layer and batch of twice the input, and in words what was changed."""
+        return self, 2 * batch, f"--batch {2 * batch}"
 
     @abstractmethod
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:

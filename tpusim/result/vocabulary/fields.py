@@ -26,7 +26,7 @@ class Field:
         return " ".join([str(value), first.removesuffix("s") if value == 1 else first, *rest]).strip()
 
 
-_FIELDS = (
+FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("clock", "clock"),
     Field("array.size", "array size", "PEs a side"),
     Field("array.rows", "array rows", "PEs"),
@@ -50,8 +50,7 @@ _FIELDS = (
     Field("mapping.multi_tile", "taps stacked in a pass (multi-tile)"),
     Field("mapping.loop_order", "loop order"),
     Field("batch", "batch", "images"),
-)
-FIELDS: Mapping[str, Field] = {field.path: field for field in _FIELDS}
+)}  # fmt: skip
 
 
 def field_of(path: str) -> Field:

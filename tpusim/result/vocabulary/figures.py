@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,7 +64,11 @@ class Figure:
         return value / self.usual[1]
 
 
-_FIGURES = (
+def _by_key(*figures: Figure) -> dict[str, Figure]:
+    return {figure.key: figure for figure in figures}
+
+
+FIGURES = _by_key(
     Figure("macs", "MACs", int, EITHER, COUNTS, "G"),
     Figure("passes", "passes", int, LESS, head="pass", meaning="passes through the array"),
     Figure("cycles", "cycles", int, LESS, head="cycles"),
@@ -85,26 +88,23 @@ _FIGURES = (
            meaning="of the vector memories, all lanes together, at most"),
     Figure("port_idle_ratio", "ports idle", float, EITHER, PERCENT, "", "idle", "port cycles without an access"),
 )  # fmt: skip
-FIGURES: Mapping[str, Figure] = {figure.key: figure for figure in _FIGURES}
 """Those of every layer and every point, in the order of a sweep's files."""
 
-_COSTS = (
+COSTS = _by_key(
     Figure("pes", "PEs", int, LESS, head="PEs", meaning="of the machine"),
     Figure("lanes", "lanes", int, LESS, head="lanes", meaning="of the machine"),
     Figure("sram_bytes", "vector memories", int, LESS, MEMORY, "MiB", "SRAM", "of the machine, all lanes together"),
     Figure("hbm_bytes_per_s", "HBM bandwidth", int, LESS, RATES, "GB/s", "HBM", "of the machine"),
 )
-COSTS: Mapping[str, Figure] = {figure.key: figure for figure in _COSTS}
 """What a machine is made of; known without a simulation."""
 
-COLUMNS: Mapping[str, Figure] = {**FIGURES, **COSTS}
+COLUMNS = FIGURES | COSTS
 """Every column of a sweep's points that can be compared."""
 
-_OF_A_LAYER = (
+LAYER = FIGURES | _by_key(
     Figure("multi_tile", "taps", head="T", meaning="taps stacked in a pass (multi-tile)"),
     Figure("share", "of run", float, EITHER, PERCENT, meaning="its share of the run's cycles"),
 )
-LAYER: Mapping[str, Figure] = {**FIGURES, **{figure.key: figure for figure in _OF_A_LAYER}}
 """Every figure of a layer in a run."""
 
 

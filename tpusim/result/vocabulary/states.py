@@ -43,7 +43,7 @@ class State:
 _FULL, _PART = Look("#0b3c5d", "#6db5ea"), Look("#9dbdd6", "#2f5878", "level")
 _NOTHING = Look("#eceff2", "#2a323c")
 
-_STATES = (
+STATES: Mapping[str, State] = {state.key: state for state in (
     State("busy", "busy", _FULL, "Takes elements in.", "busy", doing="busy"),
     State("useful", "useful", _FULL,
           "Busy, and counted in full PEs: the cycles the MACs would need if every PE worked.", "useful"),
@@ -65,8 +65,7 @@ _STATES = (
     State("idle", "idle", _NOTHING,
           "Nothing of the layer is left for it: results drain, the last spill travels to HBM, the last lane ends.",
           "idle", "idle", "after the last pass", "idling after the last pass"),
-)  # fmt: skip
-STATES: Mapping[str, State] = {state.key: state for state in _STATES}
+)}  # fmt: skip
 
 ARRAY = tuple(STATES[key] for key in ("busy", *STALL_CAUSES, "idle"))
 """How a result splits the cycles of the array, from the bottom of a bar to its top."""
@@ -83,15 +82,14 @@ PHASES: Mapping[str, str] = {
 }
 """What the array does in a layer explained, where the first fill and the parts of idle are told apart."""
 
-_CLIENTS = (
+CLIENTS: Mapping[str, State] = {client.key: client for client in (
     State("ifmap", "ifmap reads", Look("#0b3c5d", "#6db5ea")),
     State("psum", "partial-sum reads", Look("#d55e00", "#f08a35", "rising")),
     State("result", "result writes", Look("#4f6d8f", "#7f95b0", "bars")),
     State("weight", "weight reads", Look("#8fb8d9", "#3f83ad", "falling")),
     State("dma", "DMA", Look("#d9d26f", "#b5aa25", "dots")),
     State("idle", "free", _NOTHING),
-)
-CLIENTS: Mapping[str, State] = {client.key: client for client in _CLIENTS}
+)}  # fmt: skip
 """Who owns a cycle of a port; idle: nobody."""
 
 UNITS: Mapping[str, str] = {
