@@ -101,14 +101,14 @@ class Outside:
     def of(cls, program: Program, hardware: Hardware, operands: dict[str, Tensor]) -> Outside:
         """HBM before the first cycle; transfers by their number among all transfers."""
         hbm = HbmWords.of(program, operands, hardware.vector_memory.word_elements)
-        stored = np.append(hbm.stored, np.float32(0))
         words = {}
         for index, step in transfers_of(program):
-            at = places(hbm, index, step)
+            hbm.fetch(index)
+            at = slice(hbm.first[index], hbm.first[index] + step.lanes * step.words)
             lanes = np.zeros((hardware.lanes, step.words), np.bool_)
-            values = np.zeros((*lanes.shape, hbm.elements.shape[1]), np.float32)
+            values = np.zeros((*lanes.shape, hbm.values.shape[1]), np.float32)
             lanes[: step.lanes] = hbm.used[at].reshape(step.lanes, -1)
-            values[: step.lanes] = stored[hbm.elements[at]].reshape(step.lanes, *values.shape[1:])
+            values[: step.lanes] = hbm.values[at].reshape(step.lanes, *values.shape[1:])
             words[len(words)] = Words(hbm.addresses[index], lanes, values)
         return cls(program, hbm, words)
 
@@ -117,17 +117,12 @@ class Outside:
         """What has been spilled."""
         for number, (index, step) in enumerate(transfers_of(self.program)):
             if isinstance(step, Spill):
-                elements = self.hbm.elements[places(self.hbm, index, step)]
-                values = self.words[number].values[: step.lanes].reshape(elements.shape)
-                self.hbm.stored[elements[elements >= 0]] = values[elements >= 0]
-        return self.hbm.tensor(self.program, "ofmap")
+                first, values = self.hbm.first[index], self.words[number].values[: step.lanes]
+                self.hbm.values[first : first + step.lanes * step.words] = values.reshape(-1, values.shape[2])
+                self.hbm.spilled.append(index)
+        return self.hbm.tensor("ofmap")
 
 
 def transfers_of(program: Program) -> list[tuple[int, Transfer]]:
     """Every transfer and its index among the steps."""
     return [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
-
-
-def places(hbm: HbmWords, index: int, step: Transfer) -> slice:
-    """Where the words of a transfer stand."""
-    return slice(hbm.first[index], hbm.first[index] + step.lanes * step.words)

@@ -168,5 +168,5 @@ def test_hbm_holds_only_the_words_of_lanes_that_take_part() -> None:
     words = HbmWords.of(program, operands_of(layer, 8, seed=0), hardware.vector_memory.word_elements)
     transfers = [step for step in program.steps if isinstance(step, Transfer)]
     everywhere = hardware.lanes * sum(step.words for step in transfers)
-    assert len(words.elements) == sum(step.lanes * step.words for step in transfers)
-    assert len(words.elements) < everywhere / 3
+    assert len(words.values) == sum(step.lanes * step.words for step in transfers)
+    assert len(words.values) < everywhere / 3

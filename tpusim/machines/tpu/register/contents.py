@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -11,30 +11,32 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Transfer
-from tpusim.machines.tpu.program.tensor import Part, Tensor
+from tpusim.machines.tpu.program.tensor import Part
 
 Values = NDArray[np.float32]
-Indices = NDArray[np.int32]
-Addresses = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 NOTHING = -1
-"""An element that no tensor has: zero when it is filled, lost when it is spilled."""
+"""An element that the tensor does not have: zero when it is filled, lost when it is spilled."""
 
 
 @dataclass(frozen=True)
 class HbmWords:
-    """HBM, all tensors one after another, and the words that transfers move, for the lanes that may take part.
+    """The tensors in HBM, and the words that transfers move, each only for the lanes that may take part.
 
     Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`; lane `i` finds it at place
-    `first[step] + i * step.words + k`, for `i` below `step.lanes`. `used[place]` says whether the lane takes part, and
-    `elements[place, e]` where in `stored` element e of the word lies, or NOTHING.
+    `first[step] + i * step.words + k` of `values` [place, W], for `i` below `step.lanes`, and `used[place]` says
+    whether it takes part.
     """
 
-    stored: Values
+    program: Program
+    tensors: dict[str, Values]
     first: dict[int, int]
-    addresses: dict[int, Addresses]
+    addresses: dict[int, Indices]
     used: NDArray[np.bool_]
-    elements: Indices
+    values: Values
+    spilled: list[int] = field(default_factory=list)
+    """The spills that lane 0 has ended; the last words of other lanes may still be on their way."""
 
     @classmethod
     def of(cls, program: Program, operands: Mapping[str, Values], word_elements: int) -> HbmWords:
@@ -42,58 +44,80 @@ class HbmWords:
         transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, Transfer)}
         sizes = [step.lanes * step.words for step in transfers.values()]
         first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
-        used = np.zeros(sum(sizes), np.bool_)
-        elements = np.full((sum(sizes), word_elements), NOTHING, np.int32)
-        offsets = dict(zip(program.tensors, accumulate((t.size for t in program.tensors), initial=0), strict=False))
-        addresses = {}
-        for (index, step), size in zip(transfers.items(), sizes, strict=True):
-            at = slice(first[index], first[index] + size)
-            lanes = used[at].reshape(step.lanes, -1), elements[at].reshape(step.lanes, -1, word_elements)
-            addresses[index] = _lay_out(step, offsets[step.tensor], *lanes)
-        return cls(_stored(program, operands), first, addresses, used, elements)
+        addresses = {index: _addresses(step) for index, step in transfers.items()}
+        tensors = {
+            each.name: np.array(operands.get(each.name, np.full(each.shape, np.nan)), np.float32).reshape(each.shape)
+            for each in program.tensors
+        }
+        used, values = np.zeros(sum(sizes), np.bool_), np.zeros((sum(sizes), word_elements), np.float32)
+        words = cls(program, tensors, first, addresses, used, values)
+        for index, step in transfers.items():
+            for part, at in _places(step):
+                words._used(index)[at[0], at[1]] = part.words > 0
+        return words
 
-    def tensor(self, program: Program, name: str) -> Values:
+    def fetch(self, index: int) -> None:
+        """Bring the words of a fill that begins: its elements as they are in HBM now."""
+        step = self._transfer(index)
+        stored, place = np.append(self.tensor(step.tensor.name), np.float32(0)), self._words(index)
+        for part, at in _places(step):
+            place[at[0], at[1], : part.per_word] = stored[_elements(part, step.tensor.shape)]
+
+    def tensor(self, name: str) -> Values:
         """A tensor as it lies in HBM now."""
-        at = 0
-        for each in program.tensors:
-            if each.name == name:
-                return self.stored[at : at + each.size].reshape(each.shape)
-            at += each.size
-        raise KeyError(name)
+        for index in self.spilled:
+            if self._transfer(index).tensor.name == name:
+                self._store(index)
+        return self.tensors[name]
+
+    def _store(self, index: int) -> None:
+        """Put the words of a spill into its tensor."""
+        step = self._transfer(index)
+        stored, place = self.tensors[step.tensor.name].reshape(-1), self._words(index)
+        for part, at in _places(step):
+            elements = _elements(part, step.tensor.shape)
+            inside = elements != NOTHING
+            stored[elements[inside]] = place[at[0], at[1], : part.per_word][inside]
+
+    def _transfer(self, index: int) -> Transfer:
+        step = self.program.steps[index]
+        assert isinstance(step, Transfer)
+        return step
+
+    def _words(self, index: int) -> Values:
+        """A view [lane, word, W] of a transfer's words."""
+        step, first = self._transfer(index), self.first[index]
+        return self.values[first : first + step.lanes * step.words].reshape(step.lanes, step.words, -1)
+
+    def _used(self, index: int) -> NDArray[np.bool_]:
+        step, first = self._transfer(index), self.first[index]
+        return self.used[first : first + step.lanes * step.words].reshape(step.lanes, step.words)
 
 
-def _stored(program: Program, operands: Mapping[str, Values]) -> Values:
-    nan = np.float32(np.nan)
-    parts = [operands[t.name].reshape(-1) if t.name in operands else np.full(t.size, nan) for t in program.tensors]
-    return np.concatenate(parts, dtype=np.float32)
+def _places(step: Transfer) -> list[tuple[Part, tuple[slice, slice]]]:
+    """Every part in each of its copies, with the lanes and the words of the transfer that it takes."""
+    words = accumulate((part.words for part in step.parts), initial=0)
+    return [
+        (part, (slice(first, first + part.lanes), slice(at, at + part.words)))
+        for part, at in zip(step.parts, words, strict=False)
+        for first in part.first_lanes
+    ]
 
 
-def _lay_out(step: Transfer, offset: int, used: NDArray[np.bool_], elements: Indices) -> Addresses:
-    """Fill `used` [lane, word] and `elements` [lane, word, W] in; the address of each word."""
-    addresses, at = [], 0
-    for part in step.parts:
-        index = _elements(part, step.tensor, offset)
-        words = slice(at, at + part.words)
-        for first in part.first_lanes:
-            lanes = slice(first, first + part.lanes)
-            used[lanes, words] = True
-            elements[lanes, words, : part.per_word] = index
-        addresses.append(np.arange(part.base, part.base + part.words))
-        at += part.words
-    return np.concatenate(addresses)
+def _addresses(step: Transfer) -> Indices:
+    return np.concatenate([np.arange(part.base, part.base + part.words) for part in step.parts])
 
 
-def _elements(part: Part, tensor: Tensor, offset: int) -> Indices:
-    """[lane, word, element of the word]: where each element lies in HBM, or NOTHING outside the tensor."""
-    at = [np.zeros((1, 1), np.int64) for _ in tensor.shape]
+def _elements(part: Part, shape: tuple[int, ...]) -> Indices:
+    """[lane, word, element of the word]: where each element lies in its tensor, or NOTHING outside it."""
+    at = [np.zeros((1, 1), np.int64) for _ in shape]
     at[part.lane.axis] = np.array(part.lane.coordinates)[:, None]
     counts = np.indices([len(each.coordinates) for each in part.items]).reshape(len(part.items), -1)
     for (axis, coordinates), count in zip(part.items, counts, strict=True):
         at[axis] = at[axis] + np.array(coordinates)[count]
-    index = np.zeros((1, 1), np.int64)
-    inside = np.ones((1, 1), np.bool_)
-    for coordinate, size in zip(at, tensor.shape, strict=True):
+    index, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), np.bool_)
+    for coordinate, size in zip(at, shape, strict=True):
         index, inside = index * size + coordinate, inside & (coordinate >= 0) & (coordinate < size)
-    flat = np.full((part.lanes, part.words * part.per_word), NOTHING, np.int32)
-    flat[:, : counts.shape[1]] = np.where(inside, index + offset, NOTHING)
+    flat = np.full((part.lanes, part.words * part.per_word), NOTHING)
+    flat[:, : counts.shape[1]] = np.where(inside, index, NOTHING)
     return flat.reshape(part.lanes, part.words, part.per_word)

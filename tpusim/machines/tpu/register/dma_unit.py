@@ -10,7 +10,7 @@ from math import ceil
 from tpusim.machines.tpu.definition.frame import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill, Transfer
+from tpusim.machines.tpu.program.steps import Fill, Spill, Transfer
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.order import Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
@@ -75,6 +75,8 @@ class DmaUnit:
             self.use["port_stall"] += 1
         else:
             self.todo.popleft()
+            if isinstance(step, Fill):
+                self.hbm.fetch(index)
             self.bus = _Moving(index, step, now, self._bus_cycles(step))
             if not isinstance(step, Spill):
                 self.bus.free_at = now + self.bus.bus_cycles
@@ -97,6 +99,7 @@ class DmaUnit:
         head = self.moving.popleft()
         self.scoreboard.finish(head.index, now + 1)
         if isinstance(head.step, Spill):
+            self.hbm.spilled.append(head.index)
             last_word = ceil(Fraction(head.bus_cycles, head.step.words))
             head.free_at = max(head.started + head.bus_cycles, now + 1 + last_word)
             self.end = max(self.end, head.free_at + self.latency)

@@ -75,7 +75,7 @@ class Lanes:
         failed = _access(
             self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.settings.patterns,
             self.settings.bases, self.settings.counters, self.settings.tables, self.memory, self.wires.results,
-            self.psums, self.wires.complete, self.hbm.stored, self.hbm.elements, self.hbm.used,
+            self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
         )  # fmt: skip
         if failed >= 0:
             self._refuse(*divmod(failed, len(self.registers)))
@@ -88,7 +88,7 @@ class Lanes:
         """
         failed = _commit(
             self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.memory, self.serial,
-            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.stored, self.hbm.elements,
+            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values,
         )  # fmt: skip
         if failed >= 0:
             raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
@@ -110,7 +110,7 @@ class Lanes:
 def _access(
     orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, patterns: Counts, bases: Counts,
     counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats, complete: Counts, hbm: Floats,
-    hbm_elements: Ints, hbm_used: Flags,
+    hbm_used: Flags,
 ) -> int:  # fmt: skip
     """Fill the port registers; the number of one (counted port by port) that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
@@ -118,8 +118,14 @@ def _access(
         told, touched, word = orders[port], addresses[port], words[port]
         for number in range(len(lanes)):
             order, lane = told[head + number], lanes[number]
-            client = order["client"]
-            address = touched[number] = _address(order, number, patterns, bases, counters, tables, hbm_used)
+            client, address = order["client"], -1
+            if client == IFMAP and number < order["lanes"]:
+                pattern = patterns[order["generator"], number]
+                if pattern >= 0:
+                    address = _generate(pattern, bases, counters, tables, order["word"])
+            elif client != FREE and number < order["lanes"]:
+                address = order["address"] if client != DMA or hbm_used[_place(order, number)] else -1
+            touched[number] = address
             if address < -1 or address >= memory.shape[1]:
                 return port * len(lanes) + number
             if address < 0:
@@ -129,7 +135,7 @@ def _access(
                 word[number] = memory[number, address]
             elif client == DMA:
                 lane["written"] += 1
-                _fetch(hbm, hbm_elements[_place(order, number)], word[number])
+                word[number] = hbm[_place(order, number)]
             elif not 0 < complete[order["array"], number] - order["number"] <= places:
                 return port * len(lanes) + number
             else:
@@ -142,59 +148,34 @@ def _access(
 
 
 @kernel
-def _address(
-    order: Any, number: int, patterns: Counts, bases: Counts, counters: Counts, tables: Counts, hbm_used: Flags
-) -> int:
-    """The word that lane `number` touches, or -1: it has no part in the order, or meets padding."""
-    if order["client"] == FREE or number >= order["lanes"]:
-        return -1
-    if order["client"] == IFMAP:
-        pattern = patterns[order["generator"], number]
-        return -1 if pattern < 0 else _generate(bases[pattern], counters[pattern], tables, order["word"])
-    if order["client"] == DMA and not hbm_used[_place(order, number)]:
-        return -1
-    return int(order["address"])
-
-
-@kernel
 def _place(order: Any, number: int) -> int:
     """Where lane `number` finds its word of a transfer in HBM."""
     return int(order["number"] + number * order["stride"])
 
 
 @kernel
-def _generate(base: int, counters: Counts, tables: Counts, word: int) -> int:
+def _generate(pattern: int, bases: Counts, counters: Counts, tables: Counts, word: int) -> int:
     """The address at which nested counters, or a table, stand for word number `word` of a pass; -1: padding."""
-    if counters[0, 0] == 0:
-        return int(tables[base + word])
-    address = base
-    for counter in range(len(counters)):
-        length, start, step, extent, stride = counters[counter]
-        position = start + word % length * step
-        word //= length
-        if position < 0 or position >= extent:
+    address, slowest = bases[pattern], counters.shape[1] - 1
+    if counters[pattern, 0, 0] == 0:
+        return int(tables[address + word])
+    for each in range(slowest + 1):
+        # A division takes as long as all the rest: only where more than one count is left to tell apart.
+        count, length = word, counters[pattern, each, 0]
+        if each < slowest:
+            word = word // length if length > 1 else word
+            count = count - word * length if length > 1 else 0
+        position = counters[pattern, each, 1] + count * counters[pattern, each, 2]
+        if position < 0 or position >= counters[pattern, each, 3]:
             return -1
-        address += position * stride
+        address += position * counters[pattern, each, 4]
     return int(address)
-
-
-@kernel
-def _fetch(hbm: Floats, elements: Ints, word: Floats) -> None:
-    for place in range(len(elements)):
-        word[place] = hbm[elements[place]] if elements[place] >= 0 else 0
-
-
-@kernel
-def _store(word: Floats, elements: Ints, hbm: Floats) -> None:
-    for place in range(len(elements)):
-        if elements[place] >= 0:
-            hbm[elements[place]] = word[place]
 
 
 @kernel
 def _commit(
     orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, memory: Floats, serial: Floats,
-    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, hbm_elements: Ints,
+    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats,
 ) -> int:  # fmt: skip
     """Every word goes from its port to its place: a serializer, the vector unit, the memory or HBM.
 
@@ -223,7 +204,7 @@ def _commit(
             elif address >= 0 and client == RESULT:
                 memory[number, address, :elements] = word[number, :elements]
             elif address >= 0 and order["spill"]:
-                _store(word[number], hbm_elements[_place(order, number)], hbm)
+                hbm[_place(order, number)] = word[number]
             elif address >= 0:
                 memory[number, address] = word[number]
     return -1

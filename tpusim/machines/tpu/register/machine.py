@@ -82,7 +82,7 @@ class Machine:
 
     def tensor(self, name: str) -> Values:
         """A tensor as it lies in HBM now."""
-        return self.hbm.tensor(self.program, name)
+        return self.hbm.tensor(name)
 
     def clock(self) -> None:
         """One cycle.
