@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from tpusim.base.errors import DeadlockError
 from tpusim.base.version import __version__
 from tpusim.cli import app as cli
-from tpusim.cli import names, progress
+from tpusim.cli import commands, progress
 from tpusim.cli.actions import run as run_action
 from tpusim.cli.actions import trace as trace_action
 from tpusim.flow.engines import ENGINES
@@ -442,18 +442,16 @@ def test_what_needs_no_simulator_imports_none(arguments: list[str]) -> None:
     assert shown.returncode == 0
     imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
     assert "typer" in imported
-    assert (
-        not {"numpy", "matplotlib", "yaml", "rich", "tpusim.machines.tpu.description", "tpusim.network.workload"}
-        & imported
-    )
+    readers = {"tpusim.machines.tpu.description", "tpusim.network.workload"}
+    assert not ({"numpy", "matplotlib", "yaml", "rich"} | readers) & imported
 
 
 def test_help_names_what_there_is() -> None:
-    assert tuple(ENGINES) == names.ENGINES
-    assert tuple(ORDERS) == names.LAYER_ORDERS
-    assert names.NUMBER_SETS == SET_NAMES
-    assert names.RESULT_FILE == RESULT_FILE
-    assert names.TRACE_FORMATS == trace_action.FORMATS
+    assert tuple(ENGINES) == commands.ENGINES
+    assert tuple(ORDERS) == commands.LAYER_ORDERS
+    assert commands.NUMBER_SETS == SET_NAMES
+    assert commands.RESULT_FILE == RESULT_FILE
+    assert commands.TRACE_FORMATS == trace_action.FORMATS
 
 
 def test_a_trace_on_the_screen_and_in_a_file() -> None:

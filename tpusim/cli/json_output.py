@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -14,33 +13,26 @@ from tpusim.cli.terminal import Nowhere, say
 STDOUT = "-"
 
 
-@dataclass(frozen=True)
 class JsonOutput:
     """A file, standard output ("-"), or None where no JSON is wanted."""
 
-    target: str | None
-
-    def check(self, made: Path | None = None) -> None:
-        """Find out, before the work, whether it can be written; `made` is a directory that will be there by then.
-
-        Raises:
-            InputError: when it cannot.
-        """
-        if self.target == STDOUT:
-            if isinstance(sys.stdout, Nowhere):
-                raise InputError("--json -: standard output is closed; give a file")
-        elif self.target is not None:
-            file = Path(self.target)
-            probe(file, make_folder=file.parent == made)
+    def __init__(self, target: str | None, made: Path | None = None) -> None:
+        """Raise InputError, before the work, if it cannot be written; `made` is a directory that will be there then."""
+        self._file = None if target in (None, STDOUT) else Path(str(target))
+        self._to_stdout = target == STDOUT
+        if self._to_stdout and isinstance(sys.stdout, Nowhere):
+            raise InputError("--json -: standard output is closed; give a file")
+        if self._file is not None:
+            probe(self._file, make_folder=self._file.parent == made)
 
     def put(self, text: str) -> None:
         """Write the JSON, if it is wanted."""
-        if self.target == STDOUT:
+        if self._to_stdout:
             say(sys.stdout, text)
-        elif self.target is not None:
-            write(Path(self.target), f"{text}\n".encode())
+        if self._file is not None:
+            write(self._file, f"{text}\n".encode())
 
     @property
     def words_to(self) -> TextIO:
         """Where words go: they leave standard output to the JSON."""
-        return sys.stderr if self.target == STDOUT else sys.stdout
+        return sys.stderr if self._to_stdout else sys.stdout

@@ -48,11 +48,9 @@ def errors_reported() -> Iterator[None]:
     """Turn an error into its messages on stderr and its exit code."""
     try:
         yield
-    except InputError as error:
-        say(sys.stderr, *(f"Error: {problem}" for problem in error.problems))
-        raise typer.Exit(error.exit_code) from None
     except TpusimError as error:
-        say(sys.stderr, f"Error: {error}")
+        problems = error.problems if isinstance(error, InputError) else [error]
+        say(sys.stderr, *(f"Error: {problem}" for problem in problems))
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

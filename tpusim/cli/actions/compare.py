@@ -20,7 +20,6 @@ def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -
     if sort not in ORDERS:
         raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
     output = JsonOutput(json)
-    output.check()
     compared = Compared(read_result(before), read_result(after))
     output.put(tables.to_json(compared))
     _report(compared, [str(before), str(after)], sort, output.words_to)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,12 +27,10 @@ def simulate_and_report(work: Workload, machine: Hardware, json: str | None, out
     Raises:
         CheckFailed: an output is wrong; the result is written by then.
     """
-    output = JsonOutput(json)
-    output.check(made=out)
+    output = JsonOutput(json, made=out)
     if out is not None:
         probe(out / RESULT_FILE, make_folder=True)
-    with Progress(work, output.words_to) as progress:
-        result = simulate(work, machine, **choices, progress=progress, watch=progress.watch)
+    result = _simulated(work, machine, output.words_to, choices)
     if out is not None:
         write(out / RESULT_FILE, f"{result.to_json()}\n".encode())
     output.put(result.to_json())
@@ -41,40 +39,27 @@ def simulate_and_report(work: Workload, machine: Hardware, json: str | None, out
         raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
 
 
-class Progress:
-    """Tells on stderr how far a run is, and on Ctrl-C reports the layers that finished."""
+def _simulated(work: Workload, machine: Hardware, report_to: TextIO, choices: Mapping[str, Any]) -> Result:
+    """Simulate, telling on stderr how far it is; on Ctrl-C, report the layers that finished."""
+    finished: list[LayerResult] = []
 
-    def __init__(self, work: Workload, report_to: TextIO) -> None:
-        self._work = work
-        self._report_to = report_to
-        self._finished: list[LayerResult] = []
-        self._began = time.monotonic()
-        self._meter = Meter(len(work.layers))
+    def progress(layer: LayerResult) -> None:
+        finished.append(layer)
+        meter.show(len(finished), layer.name)
 
-    def __enter__(self) -> Progress:
-        self._meter.__enter__()
-        return self
+    def watch(layer: str, cycles: int) -> None:
+        meter.show(len(finished), f"{layer}: {cycles:,} cycles")
 
-    def __call__(self, layer: LayerResult) -> None:
-        self._finished.append(layer)
-        self._meter.show(len(self._finished), layer.name)
-
-    def watch(self, layer: str, cycles: int) -> None:
-        """Tell that a layer under way has come this far."""
-        self._meter.show(len(self._finished), f"{layer}: {cycles:,} cycles")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._meter.__exit__()
-        if kind is KeyboardInterrupt:
-            self._report_finished()
-
-    def _report_finished(self) -> None:
-        done, of = len(self._finished), len(self._work.layers)
-        if done:
-            total = total_of(tuple(self._finished), time.monotonic() - self._began)
-            _print_layers(self._report_to, self._work, self._finished)
-            show(self._report_to, tables.totals(total))
-        say(sys.stderr, f"Interrupted after {done} of {of} layers; no file was written.")
+    began = time.monotonic()
+    try:
+        with Meter(len(work.layers)) as meter:
+            return simulate(work, machine, **choices, progress=progress, watch=watch)
+    except KeyboardInterrupt:
+        if finished:
+            _print_layers(report_to, work, finished)
+            show(report_to, tables.totals(total_of(tuple(finished), time.monotonic() - began)))
+        say(sys.stderr, f"Interrupted after {len(finished)} of {len(work.layers)} layers; no file was written.")
+        raise
 
 
 def _report(stream: TextIO, work: Workload, result: Result) -> None:

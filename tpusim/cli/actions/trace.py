@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
@@ -26,9 +26,8 @@ from tpusim.report.trace.size import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES,
 if TYPE_CHECKING:
     from tpusim.report.trace.perfetto import Placed
 
-PICTURES = tuple(f".{kind}" for kind in KNOWN)
 TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
-FORMATS = (".txt", *PICTURES, ".vcd", *TIMELINE_FORMATS)
+FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +49,9 @@ class Wanted:
         """
         end = min(total, total if self.last is None else self.last + 1)
         if self.first >= end:
-            layers = len(self.work.layers)
-            raise InputError(
-                f"--from {self.first}: the layer has {total:,} cycles"
-                if layers == 1
-                else f"--from {self.first}: the {layers} layers have {total:,} cycles"
-            )
+            count = len(self.work.layers)
+            what = "the layer has" if count == 1 else f"the {count} layers have"
+            raise InputError(f"--from {self.first}: {what} {total:,} cycles")
         return end
 
 
@@ -109,7 +105,7 @@ def _registers(wanted: Wanted, out: Path) -> bytes:
     _small_enough(end - wanted.first, wanted.hardware.lanes, out)
     with Meter(end) as meter:
         shown = list(_until(end, cycles(wanted.first, lambda done: meter.show(done, "cycles"))))
-        return _FORMS[out.suffix](shown, f"{wanted.work.name} {wanted.work.layers[0].name}")
+        return _file_of(shown, f"{wanted.work.name} {wanted.work.layers[0].name}", out.suffix)
 
 
 def _small_enough(cycles: int, lanes: int, out: Path) -> None:
@@ -124,27 +120,17 @@ def _until(end: int, cycles: Iterator[Cycle]) -> Iterator[Cycle]:
     return takewhile(lambda cycle: cycle.number < end, cycles)
 
 
-def _text(cycles: list[Cycle], title: str) -> bytes:
-    return "".join(f"{line}\n" for line in trace_text.lines(cycles)).encode()
+def _file_of(cycles: list[Cycle], title: str, suffix: str) -> bytes:
+    if suffix == ".txt":
+        return "".join(f"{line}\n" for line in trace_text.lines(cycles)).encode()
+    if suffix == ".vcd":
+        from tpusim.report.trace.vcd import vcd
 
+        return vcd(cycles, title)
+    # Here, because matplotlib takes longer to import than a run does.
+    from tpusim.report.plots.trace_picture import picture
 
-def _picture(kind: str) -> Callable[[list[Cycle], str], bytes]:
-    def form(cycles: list[Cycle], title: str) -> bytes:
-        # Here, because matplotlib takes longer to import than a run does.
-        from tpusim.report.plots.trace_picture import picture
-
-        return picture(cycles, title, kind)
-
-    return form
-
-
-def _waveform(cycles: list[Cycle], title: str) -> bytes:
-    from tpusim.report.trace.vcd import vcd
-
-    return vcd(cycles, title)
-
-
-_FORMS = {".txt": _text, ".vcd": _waveform, **{suffix: _picture(suffix[1:]) for suffix in PICTURES}}
+    return picture(cycles, title, suffix[1:])
 
 
 # ---- every unit, layer after layer

@@ -1,0 +1,278 @@
+"""The commands of `tpusim`: what each takes, and what it says of itself.
+
+What it does stands in a module of `tpusim.cli.actions`, imported when it is asked for: help and --version come at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit, Option, Typer
+
+from tpusim.base.version import __version__
+from tpusim.cli.terminal import errors_reported, interruption_told, say
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.report.plots.formats import FORMATS, KNOWN, known_formats
+
+# What help names, without importing what bears the name; a test holds each against its registry.
+ENGINES = ("event", "register", "both")
+LAYER_ORDERS = ("change", "ratio", "network")
+NUMBER_SETS = ("gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "v3", "v3_odd", "training")
+TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace")
+RESULT_FILE = "run.json"
+PAGE_FILE = "report.html"
+
+# Options that several commands share.
+Workload = Annotated[
+    str, Argument(metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin.")
+]
+Hardware = Annotated[str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")]
+Batch = Annotated[int, Option(metavar="N", help="Images at a time.")]
+Lowering = Annotated[str, Option(metavar="NAME", help=f"How convolutions become passes: {', '.join(LOWERINGS)}.")]
+Layers = Annotated[str, Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
+Changes = Annotated[
+    list[str] | None, Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable.")
+]
+Seed = Annotated[int, Option(min=0, metavar="N", help="Of the random operands.")]
+Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]
+Formats = Annotated[
+    list[str] | None,
+    Option(
+        "--format",
+        metavar="NAME",
+        help=f"Of pictures: {', '.join(KNOWN)}. Repeatable; default: {' and '.join(FORMATS)}.",
+    ),
+]
+
+app = Typer(
+    name="tpusim",
+    help="Simulate the matrix unit of a TPU v2, cycle by cycle, and check every output.",
+    epilog="Example: tpusim run resnet50 --out results/resnet50",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help and tracebacks: rich's take longer to import than a small run takes.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(sys.stdout, f"tpusim {__version__}")
+        raise Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """Holds the options of `tpusim` itself; the help text is that of `app`."""
+
+
+@app.command(epilog="Example: tpusim run resnet50 --batch 8 --set array.size=256 --json run.json")
+@errors_reported()
+def run(
+    workload: Workload,
+    hardware: Hardware = "tpu_v2",
+    batch: Batch = 8,
+    lowering: Lowering = "channel_first",
+    engine: Annotated[str, Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.")] = "event",
+    check: Annotated[bool, Option("--check/--no-check", help="Compute and check every output.")] = True,
+    layers: Layers = "*",
+    changes: Changes = None,
+    seed: Seed = 0,
+    json: Json = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help=f"Write DIR/{RESULT_FILE}, for tpusim plot DIR.")] = None,
+) -> None:
+    """Simulate a workload: its time, its stalls, and every output checked.
+
+    Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input.
+    """
+    from tpusim.cli.actions.inputs import load
+    from tpusim.cli.actions.run import simulate_and_report
+
+    work, machine = load(workload, hardware, batch, changes, layers)
+    simulate_and_report(work, machine, json, out, lowering=lowering, engine=engine, check=check, seed=seed)
+
+
+@app.command(epilog="Example: tpusim report results/resnet50 -o report.html")
+@errors_reported()
+@interruption_told()
+def report(
+    source: Annotated[
+        Path,
+        Argument(
+            metavar="RUN_OR_SWEEP", help=f"A result JSON or its directory (DIR/{RESULT_FILE}), or that of a sweep."
+        ),
+    ],
+    out: Annotated[
+        Path | None, Option("-o", "--out", metavar="FILE", help=f"Default: {PAGE_FILE} beside the source.")
+    ] = None,
+) -> None:
+    """Write one HTML page on a run or a sweep, to look at in a browser: no network, no other file.
+
+    Exit code 0: done; 2: bad input.
+    """
+    from tpusim.cli.actions.report import write_page
+
+    write_page(source, out or (source if source.is_dir() else source.parent) / PAGE_FILE)
+
+
+@app.command(epilog="Example: tpusim explain resnet50 --layer conv1")
+@errors_reported()
+@interruption_told()
+def explain(
+    workload: Workload,
+    layer: Annotated[
+        str | None, Option(metavar="NAME", help="Which layer; a workload of one layer needs no name.")
+    ] = None,
+    hardware: Hardware = "tpu_v2",
+    batch: Batch = 8,
+    lowering: Lowering = "channel_first",
+    changes: Changes = None,
+    json: Json = None,
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help=f"Draw it: {', '.join(f'.{kind}' for kind in KNOWN)}.")
+    ] = None,
+) -> None:
+    """Say why a layer takes as long as it does, and what would help most.
+
+    The layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
+    bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.
+    """
+    from tpusim.cli.actions.explain import explain_and_report
+    from tpusim.cli.actions.inputs import load
+
+    work, machine = load(workload, hardware, batch, changes)
+    explain_and_report(work, machine, layer, lowering, json, out)
+
+
+@app.command(epilog="Example: tpusim compare results/resnet50 run.json")
+@errors_reported()
+def compare(
+    before: Annotated[Path, Argument(metavar="A", help=f"A result JSON, or a directory with {RESULT_FILE} in it.")],
+    after: Annotated[Path, Argument(metavar="B", help="Another.")],
+    sort: Annotated[str, Option(metavar="ORDER", help=f"Of the layers: {', '.join(LAYER_ORDERS)}.")] = "change",
+    json: Json = None,
+) -> None:
+    """Compare two runs: what differs in what was asked, and what that does to each layer.
+
+    Layers are matched by name. The largest change comes first; --sort network keeps the order of the network,
+    --sort ratio begins with what became fastest.
+    """
+    from tpusim.cli.actions.compare import compare_and_report
+
+    compare_and_report(before, after, sort, json)
+
+
+@app.command(epilog="Example: tpusim sweep array_size --out results/array_size")
+@errors_reported()
+def sweep(
+    spec: Annotated[str, Argument(metavar="SPEC", help="Shipped name, .yaml path, or - for stdin.")],
+    out: Annotated[Path | None, Option(metavar="DIR", help="Results and pictures; default: results/NAME.")] = None,
+    workers: Annotated[
+        int, Option(min=1, max=1024, metavar="N", help="Processes; default: one a processor.")
+    ] = os.cpu_count() or 1,
+    cluster: Annotated[
+        str | None, Option(metavar="tcp://HOST:PORT", help="Use a Dask cluster instead of processes here.")
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume/--fresh", help="Keep points that DIR has already, or compute all again.")
+    ] = True,
+    parquet: Annotated[bool, Option("--parquet", help="Also points.parquet and layers.parquet.")] = False,
+    formats: Formats = None,
+) -> None:
+    """Simulate every point of a sweep, timing alone; what is in DIR already is not computed again.
+
+    Stopped at any time, the same command continues. Exit code 0: done; 1: a point failed (the others are there);
+    2: bad input; 130: interrupted.
+    """
+    from tpusim.cli.actions.sweep import run_and_report
+
+    kinds = known_formats(formats)
+    run_and_report(spec, out, workers, cluster, fresh=not resume, parquet=parquet, kinds=kinds)
+
+
+@app.command(epilog="Example: tpusim plot results/resnet50 --out figures --format pdf")
+@errors_reported()
+def plot(
+    source: Annotated[
+        Path, Argument(metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{RESULT_FILE}).")
+    ],
+    out: Annotated[Path | None, Option(metavar="DIR", help="Where pictures go; default: beside the result.")] = None,
+    formats: Formats = None,
+) -> None:
+    """Draw PE utilisation and the cycle breakdown of every layer, each with a caption."""
+    from tpusim.cli.actions.plot import plot_result
+
+    plot_result(source, out, known_formats(formats))
+
+
+@app.command(epilog="Example: tpusim trace resnet50 --layers conv1 -o conv1.perfetto-trace")
+@errors_reported()
+@interruption_told()
+def trace(
+    workload: Workload,
+    hardware: Hardware = "tpu_v2",
+    batch: Batch = 8,
+    lowering: Lowering = "channel_first",
+    layers: Layers = "*",
+    changes: Changes = None,
+    seed: Seed = 0,
+    first: Annotated[int, Option("--from", min=0, metavar="CYCLE", help="First cycle shown.")] = 0,
+    last: Annotated[int | None, Option("--to", min=0, metavar="CYCLE", help="Last cycle shown.")] = None,
+    out: Annotated[
+        Path | None,
+        Option("--out", "-o", metavar="FILE", help=f"Write FILE: {', '.join(TRACE_FORMATS)}; default: text here."),
+    ] = None,
+) -> None:
+    """Show what the machine does, cycle by cycle.
+
+    As text, picture (.png, .svg, .pdf) or .vcd: every lane in every cycle of one layer, from the register engine.
+
+    As .perfetto-trace (or .pftrace): what every unit does, and what it waits for, in one layer or many, from the event
+    engine.
+
+    Open a .perfetto-trace at https://ui.perfetto.dev (the file stays on your computer), a .vcd with: gtkwave FILE
+    """
+    from tpusim.cli.actions.inputs import load
+    from tpusim.cli.actions.trace import Wanted, print_or_write
+
+    work, machine = load(workload, hardware, batch, changes, layers)
+    print_or_write(Wanted(work, machine, lowering, seed, first, last), out)
+
+
+@app.command(epilog="Example: tpusim validate --set-of-numbers vgg16")
+@errors_reported()
+@interruption_told()
+def validate(
+    sets: Annotated[
+        list[str] | None,
+        Option("--set-of-numbers", metavar="NAME", help=f"One of {', '.join(NUMBER_SETS)}. Repeatable."),
+    ] = None,
+    lowering: Lowering = "channel_first",
+    changes: Changes = None,
+    json: Json = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help="Draw parity and errors.")] = None,
+    formats: Formats = None,
+) -> None:
+    """Compare cycles with what is known of the chip: estimates of Google's compiler, and measurements.
+
+    A single set is shown row by row.
+    """
+    from tpusim.cli.actions.validate import compare_and_report
+
+    compare_and_report(sets or [], lowering, changes or [], json, out, known_formats(formats))
+
+
+@app.command("list", epilog="Example: tpusim list")
+@errors_reported()
+def list_shipped() -> None:
+    """List the workloads and the hardware that come with tpusim."""
+    from tpusim.cli.actions.shipped import show_shipped
+
+    show_shipped()
