@@ -12,9 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tpusim.cli import app as cli
-from tpusim.study.sweep.executor import Done
-from tpusim.study.sweep.job import Job
-from tpusim.study.sweep.local import Local
+from tpusim.study.processes import Processes
+from tpusim.study.sweep.job import Done, Job, simulated
 from tpusim.study.sweep.rows import rows_of
 from tpusim.study.sweep.run import Outcome, keyed, run_sweep
 from tpusim.study.sweep.search import run_search
@@ -58,7 +57,7 @@ class InTurn:
 
     def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
         """See Executor."""
-        yield from Local(1).outcomes(jobs[::-1])
+        yield from Processes(simulated, 1).outcomes(jobs[::-1])
 
 
 def nothing(*_: object) -> None:
@@ -90,7 +89,7 @@ def test_different_points_within_the_budget_and_the_constraint() -> None:
 
 def test_the_same_points_however_they_are_computed() -> None:
     alone, rows = searched("a.sqlite")
-    both, others = searched("b.sqlite", Local(2))
+    both, others = searched("b.sqlite", Processes(simulated, 2))
     assert keys(alone) == keys(both)
     assert rows == others
 

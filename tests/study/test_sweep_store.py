@@ -28,9 +28,9 @@ from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
 from tpusim.result.vocabulary.figures import FIGURES
+from tpusim.study.processes import Processes
 from tpusim.study.sweep.assembly import Assembly
 from tpusim.study.sweep.job import Job, simulated
-from tpusim.study.sweep.local import Local
 from tpusim.study.sweep.run import keyed, run_sweep
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import load_sweep
@@ -408,7 +408,7 @@ def test_columns_are_typed_and_the_rest_is_json() -> None:
 
 def test_a_store_is_asked_for_some_of_its_points(tmp_path: Path) -> None:
     with closing(Store(tmp_path / FILE)) as store:
-        run_sweep(keyed(load_sweep("small.yaml")), store, Local(1), False, lambda *_: None)
+        run_sweep(keyed(load_sweep("small.yaml")), store, Processes(simulated, 1), False, lambda *_: None)
         keys = [key for _, key in keyed(load_sweep("small.yaml"))]
         assert store.done([*keys, "unknown"]) == set(keys)
         assert [row["workload"] for row in store.points(keys[:2])] == ["net", "net"]

@@ -21,8 +21,8 @@ class Meter:
     """
 
     def __init__(self, total: int, unit: str = "") -> None:
-        self._total = total
-        self._unit = unit
+        self.done = 0
+        self._total, self._unit = total, unit
         self._began = self._told = time.monotonic()
         self._bar: _Bar | None = None
 
@@ -33,6 +33,7 @@ class Meter:
 
     def show(self, done: int, name: str, share: float | None = None) -> None:
         """`done` of the total are done, the last of them `name`; with them `share` of the work, if that is known."""
+        self.done = done
         seconds = time.monotonic() - self._began
         if self._unit:
             speed = pace(done, seconds, done / self._total if share is None else share, self._unit)

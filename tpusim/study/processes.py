@@ -27,8 +27,8 @@ class Processes(Generic[Given, Found]):
     They are started when there is work, and stay for more of it until `close`. Ctrl-C is for this process alone.
     """
 
-    def __init__(self, function: Callable[[Given], Found], most: int) -> None:
-        self._function, self._most = function, most
+    def __init__(self, function: Callable[[Given], Found], workers: int) -> None:
+        self._function, self.workers = function, workers
         self._processes: dict[Connection, BaseProcess] = {}
 
     def __enter__(self) -> Processes[Given, Found]:
@@ -37,16 +37,16 @@ class Processes(Generic[Given, Found]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def results(self, inputs: Sequence[Given]) -> Generator[tuple[int, Found]]:
-        """Yield the place of each input, and what the function returns for it, as soon as that is there.
+    def outcomes(self, inputs: Sequence[Given]) -> Generator[tuple[Given, Found]]:
+        """Yield each input, and what the function returns for it, as soon as that is there.
 
         Raises:
             TpusimError: a process was killed.
             Exception: what the function raises for the first input for which it raises.
         """
-        count = min(self._most, len(inputs))
+        count = min(self.workers, len(inputs))
         if count < 2:
-            yield from enumerate(map(self._function, inputs))
+            yield from ((given, self._function(given)) for given in inputs)
             return
         self._start(count)
         # One input at a time: a process that has two may wait for the other end of the pipe, which waits for it.
@@ -64,7 +64,7 @@ class Processes(Generic[Given, Found]):
                         errors[place] = error
                     elif not errors:
                         places |= _send_next(waiting, connection)
-                        yield place, found
+                        yield inputs[place], found
         finally:
             if places:
                 self.close()

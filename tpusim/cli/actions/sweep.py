@@ -16,8 +16,9 @@ from tpusim.cli.actions.sweep_files import Finished, write_files
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say, show
 from tpusim.report.tables import sweep_tables as tables
-from tpusim.study.sweep.executor import Executor
-from tpusim.study.sweep.local import Local
+from tpusim.study.processes import Processes
+from tpusim.study.sweep.job import Executor, simulated
+from tpusim.study.sweep.rows import rows_of
 from tpusim.study.sweep.run import Outcome, keyed, missing, run_sweep
 from tpusim.study.sweep.search import need_optuna, run_search
 from tpusim.study.sweep.spec import Sweep, load_sweep
@@ -45,10 +46,9 @@ def run_and_report(
             began = time.monotonic()
             outcome = _compute(sweep, store, folder, executor, fresh)
             seconds = time.monotonic() - began
-            finished = Finished(sweep, outcome.points, store)
-            rows = finished.rows()
+            rows = rows_of(sweep, store, outcome.points)
             show(sys.stdout, *tables.best(rows, [*sweep.axes], sweep.goals), "")
-            names = write_files(finished, rows, folder, parquet, kinds)
+            names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
     say(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
     _report_failures(sweep, rows, folder)
 
@@ -66,8 +66,8 @@ def _read(spec: str, parquet: bool) -> Sweep:
 @contextmanager
 def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
     if cluster is None:
-        with Local(workers) as local:
-            yield local
+        with Processes(simulated, workers) as processes:
+            yield processes
         return
     need("--cluster", "distributed", "distributed")
     # Here, because Dask is an extra.
@@ -85,21 +85,14 @@ def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh
     """Simulate what is missing; what ends it early says where the finished points are."""
     points = keyed(sweep)
     total = sweep.search.budget if sweep.search else len(missing(points, store, fresh))
-    done = 0
-
-    def progress(now: int, name: str, share: float) -> None:
-        nonlocal done
-        done = now
-        meter.show(now, name, share)
-
     kept = f"finished points are in {folder}; the same command{' without --fresh' * fresh} continues"
     with Meter(total, "points") as meter:
         try:
             if sweep.search:
-                return run_search(sweep, store, executor, fresh, progress)
-            return run_sweep(points, store, executor, fresh, progress)
+                return run_search(sweep, store, executor, fresh, meter.show)
+            return run_sweep(points, store, executor, fresh, meter.show)
         except KeyboardInterrupt:
-            say(sys.stderr, f"Interrupted after {done:,} of {total:,} points; {kept}.")
+            say(sys.stderr, f"Interrupted after {meter.done:,} of {total:,} points; {kept}.")
             raise
         except TpusimError as error:
             if not (folder / FILE).exists():

@@ -11,7 +11,6 @@ from typing import Any
 from tpusim.base.files import replacing
 from tpusim.cli.actions.plot import write_pictures
 from tpusim.report.tables.sweep_export import Columns, layer_columns, point_columns, write_csv, write_parquet
-from tpusim.study.sweep.rows import rows_of
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import Sweep
 from tpusim.study.sweep.store import Store, sources_digest
@@ -21,15 +20,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Finished:
-    """A sweep whose points are in a store, each with its key."""
+    """A sweep whose points are in a store, each with its key, and a row a point."""
 
     sweep: Sweep
     points: Sequence[tuple[Point, str]]
     store: Store
-
-    def rows(self) -> Sequence[Row]:
-        """Return a row a point."""
-        return rows_of(self.sweep, self.store, self.points)
+    rows: Sequence[Row]
 
     def layer_rows(self) -> Iterator[Row]:
         """Yield a row a layer of every point."""
@@ -39,27 +35,25 @@ class Finished:
             yield {**row, "workload": workload.name, "batch": workload.batch, **settings}
 
 
-def write_files(
-    finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool, kinds: Sequence[str]
-) -> list[str]:
+def write_files(finished: Finished, folder: Path, parquet: bool, kinds: Sequence[str]) -> list[str]:
     """Write points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
 
     Nothing is written when the same points gave files that are still as they were. Returns the names; raises
     InputError when a file cannot be written.
     """
-    digest = _digest(finished, rows, parquet, kinds)
+    digest = _digest(finished, parquet, kinds)
     before = finished.store.files(digest)
     if before and _stamps(folder, before) == before:
         return list(before)
-    names = [*_tables(finished, rows, folder, parquet), *_pictures(finished, rows, folder, kinds)]
+    names = [*_tables(finished, folder, parquet), *_pictures(finished, folder, kinds)]
     finished.store.remember_files(digest, _stamps(folder, names))
     return names
 
 
-def _tables(finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool) -> Iterator[str]:
+def _tables(finished: Finished, folder: Path, parquet: bool) -> Iterator[str]:
     axes = finished.sweep.axes
     tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
-        ("points", point_columns(axes, bool(finished.sweep.goals)), lambda: rows),
+        ("points", point_columns(axes, bool(finished.sweep.goals)), lambda: finished.rows),
         ("layers", layer_columns(axes), finished.layer_rows),
     ]
     writers = {"csv": write_csv, **({"parquet": write_parquet} if parquet else {})}
@@ -70,17 +64,17 @@ def _tables(finished: Finished, rows: Sequence[Row], folder: Path, parquet: bool
             yield f"{stem}.{kind}"
 
 
-def _pictures(finished: Finished, rows: Sequence[Row], folder: Path, kinds: Sequence[str]) -> Iterator[str]:
+def _pictures(finished: Finished, folder: Path, kinds: Sequence[str]) -> Iterator[str]:
     # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
     from tpusim.report.plots.sweep_plots import plots
 
-    for path in write_pictures(folder, plots(finished.sweep, rows), kinds):
+    for path in write_pictures(folder, plots(finished.sweep, finished.rows), kinds):
         yield path.name
 
 
-def _digest(finished: Finished, rows: Sequence[Row], parquet: bool, kinds: Sequence[str]) -> str:
+def _digest(finished: Finished, parquet: bool, kinds: Sequence[str]) -> str:
     """Return a digest of all that the files depend on."""
-    results = [(key, row["error"]) for (_, key), row in zip(finished.points, rows, strict=True)]
+    results = [(key, row["error"]) for (_, key), row in zip(finished.points, finished.rows, strict=True)]
     drawn_by = sources_digest("report/**/*.py", "result/**/*.py")
     return sha256(repr((drawn_by, finished.sweep, results, parquet, kinds)).encode()).hexdigest()
 

@@ -22,8 +22,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.core import rpc
 
 from tpusim.base.errors import InputError, TpusimError
-from tpusim.study.sweep.executor import Done
-from tpusim.study.sweep.job import Finding, Job, simulated
+from tpusim.study.sweep.job import Done, Finding, Job, simulated
 from tpusim.study.sweep.store import model_version
 
 _LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application")

@@ -1,8 +1,10 @@
-"""The unit of work of a sweep: layers of different shapes on one machine."""
+"""The unit of work of a sweep, layers of different shapes on one machine, and what does such jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tpusim.base.errors import TpusimError
 from tpusim.flow.simulation import simulate
@@ -23,6 +25,26 @@ class Job:
     batch: int
     lowering: str
     layers: tuple[Op, ...]
+
+
+Done = tuple[Job, Sequence[Finding]]
+
+
+class Executor(Protocol):
+    """Does jobs, several at a time: in processes here, or on a cluster."""
+
+    @property
+    def workers(self) -> int:
+        """How many jobs at a time."""
+        ...
+
+    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
+        """Each job with a finding for each of its layers, as soon as it is done, in any order.
+
+        Raises:
+            TpusimError: when it can do no more jobs.
+        """
+        ...
 
 
 def simulated(job: Job) -> tuple[Finding, ...]:

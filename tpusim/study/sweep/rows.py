@@ -14,22 +14,15 @@ from tpusim.study.sweep.store import Store
 Row = dict[str, Any]
 
 
-def row_of(store: Store, point: Point, key: str) -> Row:
-    """Return every column of a stored point, what its machine is made of, and its axes."""
-    return rows_of_points(store, [(point, key)])[0]
+def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[Row]:
+    """Return a row a point, in order: every column that is stored, what its machine is made of, and its axes.
 
-
-def rows_of_points(store: Store, points: Sequence[tuple[Point, str]]) -> list[Row]:
-    """Return the same of many."""
+    Where the sweep has goals, `pareto` tells who is on the front of these points.
+    """
     found = store.points([key for _, key in points])
-    return [
+    rows = [
         {**row, **costs(point.hardware), **dict(point.settings)} for (point, _), row in zip(points, found, strict=True)
     ]
-
-
-def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[Row]:
-    """Return a row a point, in order; where the sweep has goals, `pareto` tells who is on the workload's front."""
-    rows = rows_of_points(store, points)
     if sweep.goals:
         rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]
     return rows

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from tpusim.study.sweep.assembly import Assembly, weight
-from tpusim.study.sweep.executor import Executor
+from tpusim.study.sweep.job import Executor
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import Sweep
 from tpusim.study.sweep.store import Store, key_of

@@ -11,9 +11,9 @@ from typing import Any
 from tpusim.base.errors import InputError
 from tpusim.base.extras import need
 from tpusim.study.sweep.axis import Axis
-from tpusim.study.sweep.executor import Executor
+from tpusim.study.sweep.job import Executor
 from tpusim.study.sweep.reader import Search
-from tpusim.study.sweep.rows import row_of
+from tpusim.study.sweep.rows import rows_of
 from tpusim.study.sweep.run import Outcome, Progress, run_sweep
 from tpusim.study.sweep.space import Point, Space
 from tpusim.study.sweep.spec import Sweep
@@ -50,8 +50,11 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
         progress_here = partial(_progress_after, len(walk.tried) - len(batch), sweep.search.budget, progress)
         part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, progress_here)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
-        for trial, (point, key) in batch:
-            walk.tell(trial, key, _values(store, key, point, sweep.search))
+        rows = rows_of(sweep, store, [keyed for _, keyed in batch])
+        for (trial, (_, key)), row in zip(batch, rows, strict=True):
+            walk.tell(
+                trial, key, None if row["error"] else [float(row[goal.column]) for goal in sweep.search.objectives]
+            )
     return Outcome(tuple(walk.tried.values()), reused, computed, failed)
 
 
@@ -149,10 +152,3 @@ def _distribution(axis: Axis) -> Any:
 
     count = len(axis.values)
     return IntDistribution(0, count - 1) if axis.ordered else CategoricalDistribution(range(count))
-
-
-def _values(store: Store, key: str, point: Point, search: Search) -> list[float] | None:
-    row = row_of(store, point, key)
-    if row["error"]:
-        return None
-    return [float(row[goal.column]) for goal in search.objectives]

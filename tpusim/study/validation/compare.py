@@ -100,12 +100,12 @@ def compare(
         for each in sets
         for case in each.cases
     ]
-    rows: dict[int, Compared] = {}
+    rows: dict[_Job, Compared] = {}
     with Processes(_compare_case, cpu_count() or 1) as processes:
-        for place, row in processes.results(jobs):
-            rows[place] = row
-            progress(len(rows), row.name)
-    found = (rows[place] for place in range(len(jobs)))
+        for done, (job, row) in enumerate(processes.outcomes(jobs), 1):
+            rows[job] = row
+            progress(done, row.name)
+    found = (rows[job] for job in jobs)
     return [Comparison(each, tuple(next(found) for _ in each.cases)) for each in sets]
 
 
