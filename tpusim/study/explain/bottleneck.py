@@ -144,11 +144,12 @@ def _tried(relaxation: Relaxation, case: Case, before: LayerResult) -> Gain | Un
         relaxed = relaxation.change(case)
         if relaxed is None:
             return None
-        after = _timed(relaxed.case)
+        easier, how = relaxed
+        after = _timed(easier)
     except InputError as error:
         return Untried(relaxation, error.problems[0].message)
     gain = (before.cycles * after.macs) / (after.cycles * before.macs)
-    return Gain(relaxation, relaxed.how, after.cycles, after.macs, gain)
+    return Gain(relaxation, how, after.cycles, after.macs, gain)
 
 
 def _timed(case: Case) -> LayerResult:

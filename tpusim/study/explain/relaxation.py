@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from tpusim.base.units import BANDWIDTH, SIZE
+from tpusim.base.units import UNITS
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.ops import Op
+
+_ALUS = "vector_unit.alus"
+_CONVERSIONS = ("vector_unit.unpack_cycles", "vector_unit.pack_cycles")
+
+Setting = str | int | Callable[[Any], object]
 
 
 @dataclass(frozen=True)
@@ -21,19 +27,15 @@ class Case:
     lowering: str = "channel_first"
 
 
-@dataclass(frozen=True)
-class Relaxed:
-    """A case with one thing made easier, and what was done, as short as can be."""
-
-    case: Case
-    how: str
+Relaxed = tuple[Case, str]
+"""A case with one thing made easier, and what was done, as short as can be."""
 
 
 @dataclass(frozen=True)
 class Relaxation:
     """One thing made easier.
 
-    `limit` names what it relieves (a key of LIMITS); `name` says in words what is assumed. `change` returns None
+    `limit` names what it relieves, which reports put in words; `name` says what is assumed. `change` returns None
     where the case has nothing of the kind to relax, and raises InputError where the result would be out of range.
     `per` is what cycles are counted by where the amount of work changes: "image", "row" or "MAC"; else "layer".
     """
@@ -49,89 +51,44 @@ def relaxations(case: Case) -> tuple[Relaxation, ...]:
     return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[case.layer.counted_by], _FILLED)
 
 
-def _machine(settings: Callable[[Hardware], list[str]]) -> Callable[[Case], Relaxed | None]:
-    """A change of the machine alone, by `--set` texts; none: there is nothing to relax."""
+def _machine(settings: Mapping[str, Setting]) -> Callable[[Case], Relaxed | None]:
+    """A change of the machine alone: by path a new value, or how it follows from the old; nothing new: not tried."""
 
     def change(case: Case) -> Relaxed | None:
-        wanted = settings(case.hardware)
-        if not wanted:
-            return None
-        return Relaxed(replace(case, hardware=case.hardware.with_overrides(wanted)), " ".join(wanted))
+        before = {path: _written(case.hardware, path) for path in settings}
+        after = {path: value(before[path]) if callable(value) else value for path, value in settings.items()}
+        changes = {path: value for path, value in after.items() if value != before[path]}
+        how = " ".join(f"{path}={value}" for path, value in changes.items())
+        return (replace(case, hardware=case.hardware.with_overrides(changes)), how) if changes else None
 
     return change
 
 
-def _bandwidth(hardware: Hardware) -> list[str]:
-    return [f"hbm.bandwidth={BANDWIDTH.format(2 * hardware.hbm.bandwidth_bytes_per_s)}"]
+def _written(hardware: Hardware, path: str) -> object:
+    """Return what a description of the machine has at a path."""
+    section, _, key = path.partition(".")
+    return hardware.to_dict()[section][key]
 
 
-def _latency(hardware: Hardware) -> list[str]:
+def _twice(value: Any) -> object:
+    """Return twice a number, or a quantity with its unit."""
+    unit = next((unit for unit in UNITS if str(value).split()[-1] in unit.scales), None)
+    return 2 * value if unit is None else unit.format(2 * unit.parse(value))
+
+
+def _half(value: Any) -> object:
+    return value // 2
+
+
+def _latency(case: Case) -> Relaxed | None:
     # Latency is counted in whole cycles, so that this is one cycle.
-    return ["hbm.latency=1 ps"] if hardware.latency_cycles > 1 else []
-
-
-def _word(hardware: Hardware) -> list[str]:
-    """Conversions take as long for an element as before."""
-    unit = hardware.vector_unit
-    slower = [("unpack_cycles", unit.unpack_cycles), ("pack_cycles", unit.pack_cycles)]
-    return [
-        f"vector_memory.word_elements={2 * hardware.vector_memory.word_elements}",
-        *(f"vector_unit.{name}={2 * cycles}" for name, cycles in slower if cycles),
-    ]
-
-
-def _ports(hardware: Hardware) -> list[str]:
-    return ["vector_memory.ports=separate"] if hardware.vector_memory.ports == "shared" else []
-
-
-def _capacity(hardware: Hardware) -> list[str]:
-    return [f"vector_memory.capacity={SIZE.format(2 * hardware.vector_memory.capacity_bytes)}"]
-
-
-def _vector_unit(hardware: Hardware) -> list[str]:
-    unit = hardware.vector_unit
-    faster = [("unpack_cycles", unit.unpack_cycles), ("pack_cycles", unit.pack_cycles)]
-    return [
-        f"vector_unit.alus={2 * unit.alus}",
-        *(f"vector_unit.{name}={cycles // 2}" for name, cycles in faster if cycles),
-    ]
-
-
-def _weight_rate(hardware: Hardware) -> list[str]:
-    return [f"array.weights_per_cycle={2 * hardware.array.weights_per_cycle}"]
-
-
-def _weight_buffers(hardware: Hardware) -> list[str]:
-    return ["array.weight_buffers=2"] if hardware.array.weight_buffers == 1 else []
-
-
-def _arrays(hardware: Hardware) -> list[str]:
-    return [f"array.count={2 * hardware.array.count}"]
-
-
-def _size(hardware: Hardware) -> list[str]:
-    """A lane comes with its ALUs, as under array.size."""
-    array = hardware.array
-    sides = [f"array.rows={2 * array.rows}", f"array.cols={2 * array.cols}"]
-    return [*sides, f"vector_unit.alus={2 * hardware.vector_unit.alus}"]
-
-
-def _overlap(hardware: Hardware) -> list[str]:
-    return ["sequencer.between_blocks=overlap"] if hardware.sequencer.between_blocks == "drain" else []
-
-
-def _launch(hardware: Hardware) -> list[str]:
-    return ["sequencer.launch_cycles=0"] if hardware.sequencer.launch_cycles else []
-
-
-def _loop_order(hardware: Hardware) -> list[str]:
-    return ["mapping.loop_order=auto"] if hardware.mapping.loop_order != "auto" else []
+    return _machine({"hbm.latency": "1 ps"})(case) if case.hardware.latency_cycles > 1 else None
 
 
 def _whole_rows(case: Case) -> Relaxed | None:
     """Where it stacks more taps than now."""
-    relaxed = _machine(lambda hardware: ["mapping.multi_tile=rows"])(case)
-    return relaxed if relaxed and _stacked(relaxed.case) > _stacked(case) else None
+    relaxed = _machine({"mapping.multi_tile": "rows"})(case)
+    return relaxed if relaxed and _stacked(relaxed[0]) > _stacked(case) else None
 
 
 def _stacked(case: Case) -> int:
@@ -141,28 +98,35 @@ def _stacked(case: Case) -> int:
 
 def _more_input(case: Case) -> Relaxed:
     layer, batch, how = case.layer.with_more_input(case.batch)
-    return Relaxed(replace(case, layer=layer, batch=batch), how)
+    return replace(case, layer=layer, batch=batch), how
 
 
 def _filled(case: Case) -> Relaxed | None:
     """Channels rounded up to what fills every row and column: the waste of the mapping, and only that, is gone."""
     filled, how = case.layer.filled(case.hardware.array.rows, case.hardware.array.cols)
-    return None if filled == case.layer else Relaxed(replace(case, layer=filled), how)
+    return None if filled == case.layer else (replace(case, layer=filled), how)
 
 
 _MACHINE = (
-    Relaxation("twice the arrays", "array", _machine(_arrays)),
-    Relaxation("twice the HBM bandwidth", "hbm", _machine(_bandwidth)),
-    Relaxation("HBM latency of one cycle", "latency", _machine(_latency)),
-    Relaxation("a port for every client", "ports", _machine(_ports)),
-    Relaxation("words twice as long", "ports", _machine(_word)),
-    Relaxation("weights enter twice as fast", "weights", _machine(_weight_rate)),
-    Relaxation("a second weight buffer", "weights", _machine(_weight_buffers)),
-    Relaxation("twice the vector memory", "memory", _machine(_capacity)),
-    Relaxation("a vector unit twice as fast", "vector_unit", _machine(_vector_unit)),
-    Relaxation("blocks that overlap", "sequencer", _machine(_overlap)),
-    Relaxation("no launch", "sequencer", _machine(_launch)),
-    Relaxation("the loop order left open", "mapping", _machine(_loop_order)),
+    Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
+    Relaxation("twice the HBM bandwidth", "hbm", _machine({"hbm.bandwidth": _twice})),
+    Relaxation("HBM latency of one cycle", "latency", _latency),
+    Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"})),
+    # Conversions take as long for an element as before.
+    Relaxation(
+        "words twice as long",
+        "ports",
+        _machine({"vector_memory.word_elements": _twice, **dict.fromkeys(_CONVERSIONS, _twice)}),
+    ),
+    Relaxation("weights enter twice as fast", "weights", _machine({"array.weights_per_cycle": _twice})),
+    Relaxation("a second weight buffer", "weights", _machine({"array.weight_buffers": 2})),
+    Relaxation("twice the vector memory", "memory", _machine({"vector_memory.capacity": _twice})),
+    Relaxation(
+        "a vector unit twice as fast", "vector_unit", _machine({_ALUS: _twice, **dict.fromkeys(_CONVERSIONS, _half)})
+    ),
+    Relaxation("blocks that overlap", "sequencer", _machine({"sequencer.between_blocks": "overlap"})),
+    Relaxation("no launch", "sequencer", _machine({"sequencer.launch_cycles": 0})),
+    Relaxation("the loop order left open", "mapping", _machine({"mapping.loop_order": "auto"})),
 )
 _WHOLE_ROWS = Relaxation("whole filter rows stacked", "mapping", _whole_rows)
 _MORE_INPUT = {
@@ -170,8 +134,10 @@ _MORE_INPUT = {
     "row": Relaxation("twice the rows of input", "input", _more_input, "row"),
 }
 _FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC")
-LARGER = Relaxation("twice the rows and columns", "array", _machine(_size))
+LARGER = Relaxation(
+    "twice the rows and columns", "array", _machine({"array.rows": _twice, "array.cols": _twice, _ALUS: _twice})
+)
 """Tried when nothing gains but more input: an array that is full, on ports too full for another.
 
-It brings lanes, with their ports and memories, so that it gains also where those are what is short.
+It brings lanes, with their ALUs, ports and memories, so that it gains also where those are what is short.
 """
