@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from tpusim.base.errors import InputError, did_you_mean
+from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import hardware_paths
 
@@ -39,6 +41,11 @@ class Axis:
         """Whether neighbouring values are alike: numbers and quantities, as opposed to words."""
         return all(not isinstance(value, str) or value[:1].isdigit() for value in self.values[:_MOST_LISTED])
 
+    @property
+    def numeric(self) -> bool:
+        """Whether all values are numbers, so that points can be compared by them."""
+        return isinstance(self.values, range) or all(isinstance(value, int | float) for value in self.values)
+
     @classmethod
     def parse(cls, name: str, values: object) -> Axis:
         """Return the axis of `array.rows`, `layers.conv1.kernel`, `batch`, or several with commas between them.
@@ -57,6 +64,23 @@ class Axis:
 def shown(value: Value) -> Shown:
     """Return a value as a table shows it: a pair as [3, 1]."""
     return show(list(value)) if isinstance(value, tuple) else value
+
+
+def layers_of(document: Document, path: str) -> tuple[int, ...]:
+    """Return which layers of a sound file `layers.NAME.FIELD` means: the one of that name, or all that match the glob.
+
+    Raises:
+        InputError: none; says what the layers are called.
+    """
+    pattern, _, _ = path.removeprefix(LAYERS).rpartition(".")
+    names = [entry["name"] for entry in document.data["layers"]]
+    found = [index for index, name in enumerate(names) if name == pattern]
+    found = found or [index for index, name in enumerate(names) if fnmatchcase(name, pattern)]
+    if not found:
+        listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        hint = did_you_mean(pattern, names) or ";"
+        raise InputError(f"{document.data['name']} has no layer {show(pattern)}{hint} it has {listed}")
+    return tuple(found)
 
 
 def _check(path: str) -> None:

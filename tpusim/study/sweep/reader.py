@@ -2,60 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.scalars import name_text, show, unknown_key, whole_number
+from tpusim.input.fields import Choice, Count, written
+from tpusim.input.form import Form, validated
+from tpusim.input.scalars import name_text, show
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.network.workload import MOST_IMAGES, open_workload, workload_of
-from tpusim.study.sweep.axis import LAYERS, Axis
+from tpusim.study.sweep.axis import LAYERS, Axis, layers_of
 from tpusim.study.sweep.column import Goal, goals_of
 from tpusim.study.sweep.constraint import Constraint
-from tpusim.study.sweep.space import layers_of
 
 MOST_POINTS = 100_000
 """More would take days and cannot be looked at; a sweep of that size is a search."""
 
-_KEYS = ("name", "workloads", "hardware", "batch", "lowering", "axes", "combine", "where", "mode", "search", "pareto")
-_COMBINE = ("grid", "zip")
-_MODES = ("grid", "search")
-_SEARCH = ("objectives", "budget", "seed", "at_once")
 _MOST_AT_ONCE = 1000
 _LONGEST_NAME = 80
 _NAME = f"at most {_LONGEST_NAME} characters, no slash, no dot at the start"
+_SEARCH = "{objectives: [time_us, pes], budget: 60}"
 
 _Place = tuple[str, ...]
 """What an axis sets: a path of the machine, or a field, its layer and its workload."""
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search looks for: `budget` different points, `at_once` asked for together, from `seed`."""
-
-    objectives: tuple[Goal, ...]
-    budget: int
-    seed: int
-    at_once: int
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A file as it was read, each part sound by itself."""
-
-    name: str
-    workloads: tuple[Document, ...]
-    hardware: Hardware
-    batch: int
-    lowering: str
-    axes: tuple[Axis, ...]
-    combine: str
-    where: tuple[Constraint, ...]
-    search: Search | None
-    goals: tuple[Goal, ...]
+_Part = TypeVar("_Part")
 
 
 def read(document: Document) -> Spec:
@@ -64,177 +39,89 @@ def read(document: Document) -> Spec:
     Raises:
         InputError: with all that is wrong.
     """
-    return _Reader(document).spec()
+    stem = Path(document.label.strip("<>")).stem
+    parts = {"workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": "channel_first", "axes": None}
+    data = {"name": stem, **parts, **document.data}
+    return _FORM.read(document.with_data(data), data)
 
 
-class _Reader:
-    """Takes a document apart and gathers what is wrong with it."""
-
-    def __init__(self, document: Document) -> None:
-        self.document, self.data = document, document.data
-        self.problems: list[Problem] = []
-
-    def spec(self) -> Spec:
-        self._unknown_keys("", self.data, _KEYS)
-        hardware, workloads = self._hardware(), self._workloads()
-        axes = self._axes(workloads)
-        search, goals = self._search(axes), self._goals(axes)
-        spec = Spec(
-            name=self._name(),
-            workloads=workloads,
-            hardware=hardware,
-            batch=self._number("batch", self.data.get("batch", 8), 1, MOST_IMAGES),
-            lowering=self._lowering(),
-            axes=axes,
-            combine=self._combine(axes),
-            where=self._where(),
-            search=search,
-            goals=goals or _objectives_as_goals(search),
-        )
-        if found := self.document.in_order(self.problems):
-            raise InputError(found)
-        return spec
-
-    def _fail(self, path: str, message: str) -> None:
-        self.problems.append(self.document.problem(path, message))
-
-    def _unknown_keys(self, path: str, data: Mapping[str, object], known: Sequence[str]) -> None:
-        for key in data:
-            if key not in known:
-                self._fail(f"{path}{key}", unknown_key(key, known, did_you_mean(key, known)))
-
-    def _number(self, path: str, value: object, least: int, most: int) -> int:
+def _each(read: Callable[[Any], _Part], given: Iterable[tuple[str | None, object]]) -> tuple[_Part, ...]:
+    """Read every (place, value), and raise InputError with what is wrong with any."""
+    found: list[_Part] = []
+    problems: list[Problem] = []
+    for place, value in given:
         try:
-            return whole_number(value, least, most)
+            found.append(read(value))
         except InputError as error:
-            self._fail(path, str(error))
-            return least
-
-    def _name(self) -> str:
-        name = self.data.get("name", Path(self.document.label.strip("<>")).stem)
-        try:
-            if _unfit_for_a_folder(name_text(name)):
-                raise InputError(f"{show(name)} also names the results' directory; write {_NAME}")
-        except InputError as error:
-            self._fail("name", str(error))
-        return str(name)
-
-    def _hardware(self) -> Hardware:
-        given = self.data.get("hardware", "tpu_v2")
-        try:
-            if not isinstance(given, str):
-                raise InputError(f"{show(given)} is no machine; write a shipped name or a path")
-            return load_hardware(given)
-        except InputError as error:
-            self._fail("hardware", str(error))
-            return load_hardware("tpu_v2")
-
-    def _lowering(self) -> str:
-        given = self.data.get("lowering", "channel_first")
-        if str(given) not in LOWERINGS:
-            hint = did_you_mean(str(given), LOWERINGS) or ";"
-            self._fail("lowering", f"no lowering {show(given)}{hint} there is {', '.join(LOWERINGS)}")
-        return str(given)
-
-    def _workloads(self) -> tuple[Document, ...]:
-        given = self.data.get("workloads")
-        names = [given] if isinstance(given, str) else given
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            self._fail("workloads", "write one workload or a list of them, e.g. [vgg16, resnet50]")
-            return ()
-        documents: dict[str, Document] = {}
-        for index, name in enumerate(names):
-            try:
-                document = open_workload(name)
-                called = workload_of(document, 1).name
-                if called in documents and name not in names[:index]:
-                    raise InputError(
-                        f"another workload is called {show(called)}, too; give each file a name of its own"
-                    )
-                documents[called] = document
-            except InputError as error:
-                self._fail(f"workloads[{index}]", str(error))
-        return tuple(documents.values())
-
-    def _axes(self, workloads: Sequence[Document]) -> tuple[Axis, ...]:
-        given = self.data.get("axes")
-        if not isinstance(given, Mapping) or not given:
-            self._fail("axes", "write at least one axis, e.g. array.size: [64, 128, 256]")
-            return ()
-        axes: list[Axis] = []
-        owners: dict[_Place, str] = {}
-        for name, values in given.items():
-            try:
-                axes.append(Axis.parse(name, values))
-                # Only where all workloads are sound can their layers be looked for.
-                _check_owners(axes[-1], () if self.problems else workloads, owners)
-            except InputError as error:
-                self._fail(f"axes.{name}", str(error))
-        return tuple(axes)
-
-    def _combine(self, axes: Sequence[Axis]) -> str:
-        combine = self.data.get("combine", "grid")
-        if combine not in _COMBINE:
-            self._fail("combine", f"{show(combine)} is not allowed; write grid or zip")
-        elif combine == "zip":
-            lengths = {axis.name: len(axis.values) for axis in axes}
-            if len(set(lengths.values())) > 1:
-                counts = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-                self._fail("combine", f"zip needs as many different values on each axis; these have {counts}")
-            if self.data.get("mode") == "search":
-                self._fail("combine", "a search chooses the value of each axis by itself; leave combine out")
-        return str(combine)
-
-    def _where(self) -> tuple[Constraint, ...]:
-        given = self.data.get("where", [])
-        constraints = []
-        for index, text in enumerate(given if isinstance(given, list) else [given]):
-            try:
-                constraints.append(Constraint.parse(text))
-            except InputError as error:
-                self._fail(f"where[{index}]" if isinstance(given, list) else "where", str(error))
-        return tuple(constraints)
-
-    def _search(self, axes: Sequence[Axis]) -> Search | None:
-        mode, given = self.data.get("mode", "grid"), self.data.get("search")
-        if mode not in _MODES:
-            self._fail("mode", f"{show(mode)} is not allowed; write {' or '.join(_MODES)}")
-        elif (mode == "search") != (given is not None):
-            missing = "mode: search" if mode != "search" else "search: {objectives: [time_us, pes], budget: 60}"
-            self._fail("search" if given is not None else "mode", f"a search needs both parts; add {missing}")
-        elif mode == "search":
-            return self._read_search(given, axes)
-        return None
-
-    def _read_search(self, given: object, axes: Sequence[Axis]) -> Search | None:
-        if not isinstance(given, Mapping):
-            self._fail("search", f"{show(given)} is no search; write {{objectives: [time_us, pes], budget: 60}}")
-            return None
-        self._unknown_keys("search.", given, _SEARCH)
-        if isinstance(self.data.get("workloads"), list) and len(self.data["workloads"]) > 1:
-            self._fail("workloads", "a search has one workload; put the layers of several into one file")
-        if "budget" not in given:
-            self._fail("search.budget", "required key is missing; add budget: 60, the points to simulate at most")
-        return Search(
-            objectives=self._columns("search.objectives", given.get("objectives"), axes, 1),
-            budget=self._number("search.budget", given.get("budget", 1), 1, MOST_POINTS),
-            seed=self._number("search.seed", given.get("seed", 0), 0, 2**32 - 1),
-            at_once=self._number("search.at_once", given.get("at_once", 8), 1, _MOST_AT_ONCE),
-        )
-
-    def _goals(self, axes: Sequence[Axis]) -> tuple[Goal, ...]:
-        return self._columns("pareto", self.data["pareto"], axes, 2) if "pareto" in self.data else ()
-
-    def _columns(self, path: str, given: object, axes: Sequence[Axis], least: int) -> tuple[Goal, ...]:
-        try:
-            return goals_of(given, [axis.name for axis in axes if _is_numeric(axis)], least, 3)
-        except InputError as error:
-            self._fail(path, str(error))
-            return ()
+            problems.append(Problem(str(error), place))
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
 
 
-def _unfit_for_a_folder(name: str) -> bool:
-    return len(name) > _LONGEST_NAME or name.startswith(".") or any(sign in name for sign in "/\\")
+def _raw(info: ValidationInfo, key: str) -> Any:
+    """Return what the file has under another key, sound or not."""
+    return (info.context or {}).get(key)
+
+
+def _folder_name(given: object) -> str:
+    name = name_text(given)
+    if len(name) > _LONGEST_NAME or name.startswith(".") or any(sign in name for sign in "/\\"):
+        raise InputError(f"{show(name)} also names the results' directory; write {_NAME}")
+    return name
+
+
+def _mode(mode: str, info: ValidationInfo) -> str:
+    if mode == "search" and _raw(info, "search") is None:
+        raise InputError(f"a search needs both parts; add search: {_SEARCH}")
+    return mode
+
+
+def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InputError("write one workload or a list of them, e.g. [vgg16, resnet50]")
+    if len(names) > 1 and _raw(info, "mode") == "search":
+        raise InputError("a search has one workload; put the layers of several into one file")
+    taken: set[str] = set()
+
+    def opened(name: str) -> Document:
+        document = open_workload(name)
+        called = workload_of(document, 1).name
+        if called in taken:
+            raise InputError(f"another workload is called {show(called)}, too; give each file a name of its own")
+        taken.add(called)
+        return document
+
+    return _each(opened, ((f"[{i}]", name) for i, name in enumerate(names) if name not in names[:i]))
+
+
+def _machine(given: object) -> Hardware:
+    if not isinstance(given, str):
+        raise InputError(f"{show(given)} is no machine; write a shipped name or a path")
+    (hardware,) = _each(load_hardware, [(None, given)])
+    return hardware
+
+
+def _lowering(given: object) -> str:
+    if str(given) not in LOWERINGS:
+        hint = did_you_mean(str(given), LOWERINGS) or ";"
+        raise InputError(f"no lowering {show(given)}{hint} there is {', '.join(LOWERINGS)}")
+    return str(given)
+
+
+def _axes(given: object, info: ValidationInfo) -> tuple[Axis, ...]:
+    if not isinstance(given, Mapping) or not given:
+        raise InputError("write at least one axis, e.g. array.size: [64, 128, 256]")
+    owners: dict[_Place, str] = {}
+
+    def parsed(item: tuple[str, object]) -> Axis:
+        axis = Axis.parse(*item)
+        # Only where all workloads are sound can their layers be looked for.
+        _check_owners(axis, info.data.get("workloads", ()), owners)
+        return axis
+
+    return _each(parsed, ((item[0], item) for item in given.items()))
 
 
 def _check_owners(axis: Axis, workloads: Sequence[Document], owners: dict[_Place, str]) -> None:
@@ -256,9 +143,80 @@ def _fields_set(path: str, workloads: Sequence[Document]) -> Iterator[_Place]:
             yield path.rpartition(".")[2], layers[index]["name"], document.data["name"]
 
 
-def _is_numeric(axis: Axis) -> bool:
-    return isinstance(axis.values, range) or all(isinstance(value, int | float) for value in axis.values)
+def _combine(combine: str, info: ValidationInfo) -> str:
+    lengths = {axis.name: len(axis.values) for axis in info.data.get("axes", ())}
+    problems = []
+    if combine == "zip" and len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        problems.append(Problem(f"zip needs as many different values on each axis; these have {counts}"))
+    if combine == "zip" and _raw(info, "mode") == "search":
+        problems.append(Problem("a search chooses the value of each axis by itself; leave combine out"))
+    if problems:
+        raise InputError(problems)
+    return combine
 
 
-def _objectives_as_goals(search: Search | None) -> tuple[Goal, ...]:
-    return search.objectives if search and len(search.objectives) > 1 else ()
+def _where(given: object) -> tuple[Constraint, ...]:
+    texts = [(f"[{i}]", text) for i, text in enumerate(given)] if isinstance(given, list) else [(None, given)]
+    return _each(Constraint.parse, texts)
+
+
+def _search(given: object, info: ValidationInfo) -> Search | None:
+    if given is None:
+        return None
+    if info.data.get("mode") == "grid":
+        raise InputError("a search needs both parts; add mode: search")
+    if not isinstance(given, Mapping):
+        raise InputError(f"{show(given)} is no search; write {_SEARCH}")
+    return _SEARCH_FORM.build({"objectives": None, **given}, {"columns": _numeric_axes(info)})
+
+
+def _objectives(given: object, info: ValidationInfo) -> tuple[Goal, ...]:
+    return goals_of(given, _raw(info, "columns"), 1, 3)
+
+
+def _front(given: object, info: ValidationInfo) -> tuple[Goal, ...]:
+    return goals_of(given, _numeric_axes(info), 2, 3)
+
+
+def _numeric_axes(info: ValidationInfo) -> Sequence[str]:
+    """Return the axes that a goal may name; all, where some are not sound."""
+    if "axes" not in info.data:
+        return [*map(str, _raw(info, "axes") or ())]
+    return [axis.name for axis in info.data["axes"] if axis.numeric]
+
+
+@validated
+class Search:
+    """What a search looks for: `budget` different points, `at_once` asked for together, from `seed`."""
+
+    objectives: Annotated[tuple[Goal, ...], PlainValidator(_objectives)]
+    budget: Annotated[int, Count(MOST_POINTS), written("60, the points to simulate at most")]
+    seed: Annotated[int, Count(2**32 - 1, least=0)] = 0
+    at_once: Annotated[int, Count(_MOST_AT_ONCE)] = 8
+
+
+@validated
+class Spec:
+    """A file as it was read, each part sound by itself."""
+
+    name: Annotated[str, PlainValidator(_folder_name)]
+    workloads: Annotated[tuple[Document, ...], PlainValidator(_workloads)]
+    hardware: Annotated[Hardware, PlainValidator(_machine)]
+    batch: Annotated[int, Count(MOST_IMAGES)]
+    lowering: Annotated[str, PlainValidator(_lowering)]
+    axes: Annotated[tuple[Axis, ...], PlainValidator(_axes)]
+    combine: Annotated[str, Choice(("grid", "zip")), AfterValidator(_combine)] = "grid"
+    where: Annotated[tuple[Constraint, ...], PlainValidator(_where)] = ()
+    mode: Annotated[str, Choice(("grid", "search")), AfterValidator(_mode)] = "grid"
+    search: Annotated[Search | None, PlainValidator(_search)] = None
+    pareto: Annotated[tuple[Goal, ...], PlainValidator(_front)] = ()
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """The goals of the Pareto front: those given, or the objectives of a search that has several."""
+        return self.pareto or (self.search.objectives if self.search and len(self.search.objectives) > 1 else ())
+
+
+_SEARCH_FORM = Form(Search)
+_FORM = Form(Spec)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from math import prod
 from typing import Any
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.network.workload import MOST_IMAGES, Workload, read_layer, workload_of
-from tpusim.study.sweep.axis import BATCH, LAYERS, Axis, Shown, Value, shown
-from tpusim.study.sweep.constraint import Constraint
+from tpusim.study.sweep.axis import BATCH, LAYERS, Axis, Shown, Value, layers_of, shown
+from tpusim.study.sweep.reader import Spec
 
 Values = tuple[Value, ...]
 Settings = tuple[tuple[str, Shown], ...]
@@ -38,26 +37,17 @@ class Point:
 
 
 class Space:
-    """Every combination of the axes' values, over one machine and some workloads.
+    """Every combination of the axes' values, over the machine and the workloads of a sweep.
 
     Raises:
         InputError: an axis names a layer that a workload does not have.
     """
 
-    def __init__(
-        self,
-        axes: Sequence[Axis],
-        hardware: Hardware,
-        workloads: Sequence[Document],
-        batch: int,
-        lowering: str,
-        where: Sequence[Constraint],
-    ) -> None:
-        self.axes = tuple(axes)
-        self._where = tuple(where)
-        self._batch, self._lowering = batch, lowering
-        self._machines = _Machines(hardware, self.axes)
-        self._networks = [_Network(document, self.axes) for document in workloads]
+    def __init__(self, spec: Spec) -> None:
+        self.axes = spec.axes
+        self._spec = spec
+        self._machines = _Machines(spec.hardware, self.axes)
+        self._networks = [_Network(document, self.axes) for document in spec.workloads]
         fields = [(path, index) for index, axis in enumerate(self.axes) for path in axis.paths]
         self._batch_axis = next((index for path, index in fields if path == BATCH), None)
 
@@ -74,15 +64,15 @@ class Space:
         """
         batch = self._batch_of(values)
         hardware = self._machines.with_values(values)
-        if not all(each.holds(hardware, batch) for each in self._where):
+        if not all(each.holds(hardware, batch) for each in self._spec.where):
             return ()
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
         networks = (network.with_values(values, batch) for network in self._networks)
-        return tuple(Point(network, settings, hardware, self._lowering) for network in networks)
+        return tuple(Point(network, settings, hardware, self._spec.lowering) for network in networks)
 
     def _batch_of(self, values: Values) -> int:
         if self._batch_axis is None:
-            return self._batch
+            return self._spec.batch
         try:
             return whole_number(values[self._batch_axis], 1, MOST_IMAGES)
         except InputError as error:
@@ -162,23 +152,6 @@ class _Network:
             name, axes = f"layer {show(entry['name'])} of {self._document.data['name']}", dict(fields)
             problems = [(f"{name}: {each.message}", axes.get(str(each.where)), None) for each in error.problems]
             raise _impossible(problems, fields, self._axes, values) from None
-
-
-def layers_of(document: Document, path: str) -> tuple[int, ...]:
-    """Return which layers of a sound file `layers.NAME.FIELD` means: the one of that name, or all that match the glob.
-
-    Raises:
-        InputError: none; says what the layers are called.
-    """
-    pattern, _, _ = path.removeprefix(LAYERS).rpartition(".")
-    names = [entry["name"] for entry in document.data["layers"]]
-    found = [index for index, name in enumerate(names) if name == pattern]
-    found = found or [index for index, name in enumerate(names) if fnmatchcase(name, pattern)]
-    if not found:
-        listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        hint = did_you_mean(pattern, names) or ";"
-        raise InputError(f"{document.data['name']} has no layer {show(pattern)}{hint} it has {listed}")
-    return tuple(found)
 
 
 def _section(path: str) -> str:

@@ -57,7 +57,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     """
     document = open_document(name_or_path, FOLDER)
     spec = read(document)
-    space = Space(spec.axes, spec.hardware, spec.workloads, spec.batch, spec.lowering, spec.where)
+    space = Space(spec)
     combinations = space.size if spec.combine == "grid" else len(spec.axes[0].values)
     size = combinations * len(spec.workloads)
     if spec.search is None and size > MOST_POINTS:
