@@ -7,17 +7,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from types import CodeType
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from tpusim.base.errors import InputError, did_you_mean
-from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+from tpusim.base.units import UNITS
 from tpusim.input.fields import Choice, Name, Quantity
 from tpusim.machines.tpu.description import Hardware, hardware_paths
 
-_UNITS = {suffix: unit for unit in (BANDWIDTH, FREQUENCY, SIZE, TIME) for suffix in unit.scales}
+_UNITS = {suffix: unit for unit in UNITS for suffix in unit.scales}
 _QUANTITY = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?![\w/])")
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _ALLOWED = (
@@ -29,8 +30,6 @@ _WORDS = ("and", "or", "not")
 _EXTRA = ("lanes", "pes", "batch")
 _LONGEST = 1000
 
-Path = tuple[str, ...]
-
 
 @dataclass(frozen=True)
 class Constraint:
@@ -41,7 +40,7 @@ class Constraint:
     def holds(self, hardware: Hardware, batch: int) -> bool:
         """Return whether a machine and a batch satisfy it. Raise InputError for sums of texts, and division by zero."""
         code, names = _compiled(self.text)
-        values = {name: batch if path == ("batch",) else _value(hardware, path) for name, path in names.items()}
+        values = {name: batch if name == "batch" else value_of(hardware) for name, value_of in names.items()}
         try:
             return bool(eval(code, {"__builtins__": {}}, values))
         except (TypeError, ZeroDivisionError, OverflowError) as error:
@@ -89,15 +88,16 @@ def _is_allowed(node: ast.AST) -> bool:
 
 
 @cache
-def _fields() -> dict[str, tuple[Path, FieldInfo]]:
-    """Return by path, in the order of a machine's description, attributes and field of everything that is a number."""
-    found: dict[str, tuple[Path, FieldInfo]] = {}
+def _fields() -> dict[str, tuple[str, FieldInfo]]:
+    """Return by path, in the order of a machine's description, attribute and field of everything that is a number."""
+    found: dict[str, tuple[str, FieldInfo]] = {}
     for name, info in Hardware.model_fields.items():
-        section = getattr(info.annotation, "model_fields", None)
-        for key, field in ({name: info} if section is None else section).items():
-            path = field.serialization_alias or key
+        section, before = getattr(info.annotation, "model_fields", None), f"{name}."
+        if section is None:
+            section, before = {name: info}, ""
+        for key, field in section.items():
             if not any(map(_is_word, field.metadata)):
-                found[path if section is None else f"{name}.{path}"] = (key,) if section is None else (name, key), field
+                found[before + (field.serialization_alias or key)] = before + key, field
     return found
 
 
@@ -106,17 +106,17 @@ def _is_word(kind: object) -> bool:
 
 
 @cache
-def _known() -> dict[str, Path]:
-    """Return what a condition may name, with the attributes that lead to it."""
-    return {path: attributes for path, (attributes, _) in _fields().items()} | {name: (name,) for name in _EXTRA}
+def _known() -> dict[str, str]:
+    """Return what a condition may name, with the attribute of a machine that it is."""
+    return {path: attribute for path, (attribute, _) in _fields().items()} | {name: name for name in _EXTRA}
 
 
 @cache
-def _compiled(text: str) -> tuple[CodeType, Mapping[str, Path]]:
-    """Return the code, and the attributes of a machine behind each name in it."""
+def _compiled(text: str) -> tuple[CodeType, Mapping[str, attrgetter[Any]]]:
+    """Return the code, and what gives the value of each name in it for a machine."""
     code = compile(_python(text), "where", "eval")
-    paths = {_names(path): attributes for path, attributes in _known().items()}
-    return code, {name: paths[name] for name in code.co_names}
+    attributes = {_names(path): attribute for path, attribute in _known().items()}
+    return code, {name: attrgetter(attributes[name]) for name in code.co_names}
 
 
 def _python(text: str) -> str:
@@ -126,13 +126,6 @@ def _python(text: str) -> str:
 
 def _names(text: str) -> str:
     return _PATH.sub(lambda match: match[0].replace(".", "__"), text)
-
-
-def _value(hardware: Hardware, path: Path) -> Any:
-    value: Any = hardware
-    for name in path:
-        value = getattr(value, name)
-    return value
 
 
 def _clash(text: str) -> str:

@@ -114,27 +114,16 @@ def _channels(case: Case) -> int:
 
 
 def _conv_case(row: Row) -> Case:
-    layer = _conv(row)
+    keys = ("in_height", "in_width", "in_channels", "out_channels", "kernel", "stride", "padding")
+    sizes = [int(row[key]) for key in keys]
+    height, width, channels, out, kernel, stride, _ = sizes
+    layer = _conv(f"{height}x{width}x{channels}>{out} {kernel}x{kernel}/{stride}", sizes)
     return Case(layer.name, (layer,), int(row["batch"]), float(row["estimated_cycles_conv"]))
 
 
-def _conv(row: Row) -> Conv2d:
-    height, width, channels, out, kernel, stride, padding = (
-        int(row[key]) for key in ("in_height", "in_width", "in_channels", "out_channels", "kernel", "stride", "padding")
-    )
-    name = f"{height}x{width}x{channels}>{out} {kernel}x{kernel}/{stride}"
-    return Conv2d(
-        name=name,
-        in_channels=channels,
-        in_height=height,
-        in_width=width,
-        out_channels=out,
-        kernel=(kernel, kernel),
-        stride=(stride, stride),
-        padding=(padding, padding),
-        dilation=(1, 1),
-        groups=1,
-    )
+def _conv(name: str, sizes: list[int]) -> Conv2d:
+    height, width, channels, out, kernel, stride, padding = sizes
+    return Conv2d(name, channels, height, width, out, (kernel, kernel), (stride, stride), (padding, padding), (1, 1), 1)
 
 
 def _training() -> Iterator[Case]:
@@ -157,12 +146,6 @@ def _v3(odd: bool) -> Iterator[Case]:
             continue
         kind, shape = row["workload"].split("_")
         sizes = [int(size) for size in shape.split("x")]
-        layer: Op = Gemm(row["workload"], *sizes) if kind == "gemm" else _v3_conv(sizes)
+        # The sizes of a convolution begin with its batch.
+        layer: Op = Gemm(row["workload"], *sizes) if kind == "gemm" else _conv("conv", sizes[1:])
         yield Case(row["workload"], (layer,), int(row["batch"] or 1), float(row["measured_cycles_940mhz"]))
-
-
-def _v3_conv(sizes: list[int]) -> Conv2d:
-    _, height, width, channels, out, kernel, stride, padding = sizes
-    return Conv2d(
-        "conv", channels, height, width, out, (kernel, kernel), (stride, stride), (padding, padding), (1, 1), 1
-    )
