@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.fields import Choice, Count, written
+from tpusim.input.fields import Choice, whole, written
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import name_text, show
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -42,7 +43,7 @@ def read(document: Document) -> Spec:
     stem = Path(document.label.strip("<>")).stem
     parts = {"workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": "channel_first", "axes": None}
     data = {"name": stem, **parts, **document.data}
-    return _FORM.read(document.with_data(data), data)
+    return _FORM.read(replace(document, data=data), data)
 
 
 def _each(read: Callable[[Any], _Part], given: Iterable[tuple[str | None, object]]) -> tuple[_Part, ...]:
@@ -191,9 +192,9 @@ class Search:
     """What a search looks for: `budget` different points, `at_once` asked for together, from `seed`."""
 
     objectives: Annotated[tuple[Goal, ...], PlainValidator(_objectives)]
-    budget: Annotated[int, Count(MOST_POINTS), written("60, the points to simulate at most")]
-    seed: Annotated[int, Count(2**32 - 1, least=0)] = 0
-    at_once: Annotated[int, Count(_MOST_AT_ONCE)] = 8
+    budget: Annotated[int, whole(MOST_POINTS), written("60, the points to simulate at most")]
+    seed: Annotated[int, whole(2**32 - 1, least=0)] = 0
+    at_once: Annotated[int, whole(_MOST_AT_ONCE)] = 8
 
 
 @validated
@@ -203,12 +204,12 @@ class Spec:
     name: Annotated[str, PlainValidator(_folder_name)]
     workloads: Annotated[tuple[Document, ...], PlainValidator(_workloads)]
     hardware: Annotated[Hardware, PlainValidator(_machine)]
-    batch: Annotated[int, Count(MOST_IMAGES)]
+    batch: Annotated[int, whole(MOST_IMAGES)]
     lowering: Annotated[str, PlainValidator(_lowering)]
     axes: Annotated[tuple[Axis, ...], PlainValidator(_axes)]
-    combine: Annotated[str, Choice(("grid", "zip")), AfterValidator(_combine)] = "grid"
+    combine: Annotated[Literal["grid", "zip"], Choice(), AfterValidator(_combine)] = "grid"
     where: Annotated[tuple[Constraint, ...], PlainValidator(_where)] = ()
-    mode: Annotated[str, Choice(("grid", "search")), AfterValidator(_mode)] = "grid"
+    mode: Annotated[Literal["grid", "search"], Choice(), AfterValidator(_mode)] = "grid"
     search: Annotated[Search | None, PlainValidator(_search)] = None
     pareto: Annotated[tuple[Goal, ...], PlainValidator(_front)] = ()
 
