@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
 from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
+from tpusim.machines.tpu.program.addresses import PADDING
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.kernel import kernel
-from tpusim.machines.tpu.register.order import IDLE, NOTHING, ORDER, Order
+from tpusim.machines.tpu.register.order import IDLE, NOTHING, NOWHERE, ORDER, Order
 from tpusim.machines.tpu.register.window import Window
 from tpusim.machines.tpu.register.wires import Wires
 
@@ -48,7 +49,7 @@ class Lanes:
         _, cols, _, elements = wires.results.shape
         self.wires, self.settings, self.hbm = wires, settings, hbm
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
-        # Ports in this cycle: the address touched, -1 for none, and the word.
+        # Ports in this cycle: the address touched, or NOWHERE, and the word.
         self.addresses = np.zeros((ports, lanes), np.int64)
         self.words = np.zeros((ports, lanes, word_elements), np.float32)
         self.registers = np.zeros(lanes, LANE)
@@ -99,7 +100,7 @@ class Lanes:
 
     def _refuse(self, port: int, lane: int) -> None:
         address, depth = self.addresses[port, lane], self.memory.shape[1]
-        if not -1 <= address < depth:
+        if address != NOWHERE and not 0 <= address < depth:
             raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
         order = self.orders.registers[port, lane]
         number, complete = order["number"], self.wires.complete[order["array"], lane]
@@ -118,18 +119,18 @@ def _access(
         told, touched, word = orders[port], addresses[port], words[port]
         for number in range(len(lanes)):
             order, lane = told[head + number], lanes[number]
-            client, address = order["client"], -1
+            client, address = order["client"], NOWHERE
             if client == IFMAP and number < order["lanes"]:
                 pattern = patterns[order["generator"], number]
                 if pattern >= 0:
                     address = _generate(pattern, bases, counters, tables, order["word"])
             elif client != FREE and number < order["lanes"]:
-                address = order["address"] if client != DMA or hbm_used[_place(order, number)] else -1
+                address = order["address"] if client != DMA or hbm_used[_place(order, number)] else NOWHERE
             touched[number] = address
-            if address < -1 or address >= memory.shape[1]:
-                return port * len(lanes) + number
-            if address < 0:
+            if address == NOWHERE:
                 word[number] = 0
+            elif not 0 <= address < memory.shape[1]:
+                return port * len(lanes) + number
             elif client != RESULT and (client != DMA or order["spill"]):
                 lane["read"] += 1
                 word[number] = memory[number, address]
@@ -155,10 +156,11 @@ def _place(order: Any, number: int) -> int:
 
 @kernel
 def _generate(pattern: int, bases: Counts, counters: Counts, tables: Counts, word: int) -> int:
-    """The address at which nested counters, or a table, stand for word number `word` of a pass; -1: padding."""
+    """The address at which nested counters, or a table, stand for word number `word` of a pass; NOWHERE: padding."""
     address, slowest = bases[pattern], counters.shape[1] - 1
     if counters[pattern, 0, 0] == 0:
-        return int(tables[address + word])
+        address = tables[address + word]
+        return NOWHERE if address == PADDING else int(address)
     for each in range(slowest + 1):
         # A division takes as long as all the rest: only where more than one count is left to tell apart.
         count, length = word, counters[pattern, each, 0]
@@ -167,7 +169,7 @@ def _generate(pattern: int, bases: Counts, counters: Counts, tables: Counts, wor
             count = count - word * length if length > 1 else 0
         position = counters[pattern, each, 1] + count * counters[pattern, each, 2]
         if position < 0 or position >= counters[pattern, each, 3]:
-            return -1
+            return NOWHERE
         address += position * counters[pattern, each, 4]
     return int(address)
 

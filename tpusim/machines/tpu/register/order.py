@@ -8,6 +8,9 @@ import numpy as np
 
 from tpusim.machines.tpu.definition.frame import FREE
 
+NOWHERE = -(2**62)
+"""The address of a word that is not there: none that a Program could name by mistake."""
+
 
 class Order(NamedTuple):
     """Who uses the port, and for what; fields that a client does not need stay as they are.
@@ -15,7 +18,7 @@ class Order(NamedTuple):
     client: FREE, IFMAP, PSUM, RESULT, WEIGHT or DMA
     step: of the Program, for those who watch
     lanes: take part, from lane 0 on
-    address: of the word, -1 for a word that is not there; of an ifmap word every lane finds its own
+    address: of the word, or NOWHERE; of an ifmap word every lane finds its own
     generator, word: the address generators' setting, and the word of the pass (IFMAP)
     array: which array's serializers or results (IFMAP, PSUM, RESULT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
@@ -29,7 +32,7 @@ class Order(NamedTuple):
     client: int = FREE
     step: int = -1
     lanes: int = 0
-    address: int = -1
+    address: int = NOWHERE
     generator: int = 0
     word: int = 0
     array: int = 0

@@ -10,7 +10,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload
-from tpusim.machines.tpu.register.order import Order
+from tpusim.machines.tpu.register.order import NOWHERE, Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
 
@@ -63,7 +63,7 @@ class PreloadUnit:
         if self.row >= self.rows or self.injecting:
             return None
         first, step = self.row, self.step
-        address = step.base + first // self.word_elements if first < step.rows else -1
+        address = step.base + first // self.word_elements if first < step.rows else NOWHERE
         self.row += self.word_elements
         self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
         return Order(WEIGHT, self.index, step.cols, address, buffer=self.buffer, first=first)

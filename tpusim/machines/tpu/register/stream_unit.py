@@ -10,7 +10,7 @@ from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.register.generators import Settings
-from tpusim.machines.tpu.register.order import Order
+from tpusim.machines.tpu.register.order import NOWHERE, Order
 from tpusim.machines.tpu.register.result_queue import ResultQueue, Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
@@ -87,7 +87,7 @@ class StreamUnit:
         at = self.current
         if self.word == at.step.words:
             return None
-        order = Order(IFMAP, at.index, self.lanes, -1, at.generator, self.word, array=array, buffer=at.buffer)
+        order = Order(IFMAP, at.index, self.lanes, NOWHERE, at.generator, self.word, array=array, buffer=at.buffer)
         self.queues[array].read(at, self.word)
         self.word += 1
         return order

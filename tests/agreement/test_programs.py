@@ -1,0 +1,199 @@
+"""Programs written by hand, with what a Program may hold and our lowering never asks for: the engines agree on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.strategies import machine
+from tpusim.base.errors import CheckFailed
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
+from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.reference import Tensor as Values
+
+CHANNEL, ROW, COL, IMAGE = range(4)
+HARDWARE = machine(4, 4, word_elements=2)
+IFMAP, FILTER, OFMAP = Tensor("ifmap", (4, 3, 6, 8)), Tensor("filter", (4, 4)), Tensor("ofmap", (4, 6, 7, 8))
+RANDOM = np.random.default_rng(0)
+OPERANDS = {each.name: RANDOM.integers(1, 9, each.shape).astype(np.float32) for each in (IFMAP, FILTER)}
+PIXEL = Part(0, (0,), Along(CHANNEL, range(4)), (Along(IMAGE, range(8)),), 2)
+"""The eight images of pixel 0, 0: four words in each of four lanes."""
+WEIGHTS = Part(4, (0,), Along(0, range(4)), (Along(1, range(4)),), 2)
+INTO, BESIDE = 6, 10
+"""Words for the results of two passes."""
+ALL = Counters(0, (Counter(4, 0, 1, 4, 1),))
+"""The four words one after another."""
+
+
+def feed(*groups: tuple[int, int], pattern: AddressPattern = ALL) -> Feed:
+    """(first lane, lanes), all with one pattern."""
+    return Feed(tuple(LaneGroup(first, lanes, pattern) for first, lanes in groups))
+
+
+def program(*, fill: Part = PIXEL, reads: Feed | None = None, spill: Part = PIXEL) -> Program:
+    """Two passes over the same words: every lane reads the first, the second is read as `reads` says and spilled."""
+    steps: tuple[Step, ...] = (
+        Fill((), IFMAP, (fill,), 128),
+        Fill((), FILTER, (WEIGHTS,), 64),
+        Preload((1,), WEIGHTS.base, 2, 4, 4),
+        Stream((0,), 2, feed((0, 4)), INTO, 4, 4, 4, False),
+        Preload((1,), WEIGHTS.base, 2, 4, 4),
+        Stream((0,), 4, reads or feed((0, 4)), BESIDE, 4, 4, 4, False),
+        Spill((5,), OFMAP, (spill._replace(base=BESIDE),), 128),
+    )
+    buffers = Buffer("ifmap", 0, 4, 4), Buffer("filter", 4, 2, 4), Buffer("ofmap", 6, 8, 4)
+    return Program((IFMAP, FILTER, OFMAP), buffers, steps, 2)
+
+
+def change(index: int, **changes: Any) -> Program:
+    """The Program with a step changed, or the only part of it."""
+    sound = program()
+    step = sound.steps[index]
+    changed = replace(step, **changes) if hasattr(step, next(iter(changes))) else with_part(step, **changes)
+    return replace(sound, steps=(*sound.steps[:index], changed, *sound.steps[index + 1 :]))
+
+
+def with_part(step: Any, **changes: Any) -> Step:
+    return replace(step, parts=(step.parts[0]._replace(**changes),))
+
+
+def written(program: Program) -> Values:
+    """The ofmap, which both engines that compute must agree on; and they take as long as the event engine says."""
+    values = datapath.run(program, HARDWARE, OPERANDS)["ofmap"]
+    timing, registers = register.run(program, HARDWARE, OPERANDS)
+    np.testing.assert_array_equal(registers["ofmap"], values)
+    assert timing == event.run(program, HARDWARE)
+    return values
+
+
+def products(ifmap: Values) -> Values:
+    """What the array makes of [channel, element]."""
+    return OPERANDS["filter"][:, : len(ifmap)] @ ifmap
+
+
+def spilled(values: Values, *place: Any) -> Values:
+    """An ofmap that has `values` at `place` and was never written elsewhere."""
+    ofmap = np.full(OFMAP.shape, np.nan, np.float32)
+    ofmap[place] = values
+    return ofmap
+
+
+def test_the_program_itself() -> None:
+    np.testing.assert_array_equal(written(program()), spilled(products(OPERANDS["ifmap"][:, 0, 0]), slice(4), 0, 0))
+
+
+# ---- rows that nothing feeds
+
+
+FED = {
+    "the last": [(0, 3)],
+    "the first": [(1, 3)],
+    "between": [(0, 1), (3, 1)],
+    "two, another pair fed twice": [(0, 2), (0, 2)],
+    "one, another fed twice": [(0, 3), (2, 1)],
+    "all but one": [(2, 1)],
+    "none, but from the last to the first": [(2, 2), (0, 2)],
+}
+
+
+@pytest.mark.parametrize("groups", FED.values(), ids=FED)
+def test_a_row_that_no_lane_group_feeds_gets_zeros(groups: list[tuple[int, int]]) -> None:
+    """Not what stood there in the pass before."""
+    rows = sorted({lane for first, lanes in groups for lane in range(first, first + lanes)})
+    fed = np.zeros((4, 8), np.float32)
+    fed[rows] = OPERANDS["ifmap"][rows, 0, 0]
+    partly = program(reads=feed(*groups))
+    values = datapath.run(partly, HARDWARE, OPERANDS)["ofmap"]
+    np.testing.assert_array_equal(values[:, 0, 0], products(fed))
+    np.testing.assert_array_equal(register.run(partly, HARDWARE, OPERANDS)[1]["ofmap"], values)
+
+
+# ---- addresses
+
+
+def test_a_table_of_addresses() -> None:
+    """In any order, a word twice, and padding."""
+    gathered = np.zeros((4, 4, 2), np.float32)
+    gathered[:, [0, 1, 3]] = OPERANDS["ifmap"][:, 0, 0].reshape(4, 4, 2)[:, [3, 0, 3]]
+    reads = feed((0, 4), pattern=Table((3, 0, PADDING, 3)))
+    np.testing.assert_array_equal(written(program(reads=reads))[:, 0, 0], products(gathered.reshape(4, 8)))
+
+
+BELOW = {
+    "counters": lambda by: change(5, reads=feed((0, 4), pattern=ALL._replace(base=-by))),
+    "counters that go down": lambda by: change(
+        5, reads=feed((0, 4), pattern=Counters(3 - by, (Counter(4, 0, 1, 4, -1),)))
+    ),
+    "results": lambda by: change(5, result_base=-by),
+    "weights": lambda by: change(4, base=-by),
+    "a fill": lambda by: change(0, base=-by),
+    "a spill": lambda by: change(6, base=-by),
+}
+
+
+@pytest.mark.parametrize("engine", [datapath, register], ids=["data path", "register"])
+@pytest.mark.parametrize("by", [1, 2])
+@pytest.mark.parametrize("name", BELOW)
+def test_a_word_below_the_first_is_refused(name: str, by: int, engine: Any) -> None:
+    """-1 too, which a table has for padding."""
+    with pytest.raises(CheckFailed, match=rf"words \[-{by}, |word -\d is outside"):
+        engine.run(BELOW[name](by), HARDWARE, OPERANDS)
+
+
+@pytest.mark.parametrize("engine", [datapath, register], ids=["data path", "register"])
+@pytest.mark.parametrize("address", [-2, 14])
+def test_a_table_names_words_that_exist(address: int, engine: Any) -> None:
+    wrong = program(reads=feed((0, 4), pattern=Table((0, 1, address, 3))))
+    with pytest.raises(CheckFailed, match=rf"\[-2, |, 15\)|word {address} is outside"):
+        engine.run(wrong, HARDWARE, OPERANDS)
+
+
+# ---- parts of tensors
+
+
+PLACES = {
+    "every second row and column": (range(4), range(0, 4, 2), range(1, 5, 2), range(2)),
+    "backwards": (range(3, -1, -1), range(5, 3, -1), range(6, -1, -6), range(7, 4, -2)),
+    "tables": ((2, 0, 3, 1), (5, 0), (3, 6), (7, 1)),
+    "a table beside ranges": (range(4), (4, 1), range(0, 4, 3), range(6, 8)),
+    "an item a word": (range(4), range(0, 6, 5), (0, 2), (0, 3)),
+    "no whole number of items a word": (range(4), (4,), (0, 6, 5, 1, 3, 2, 4), (2,)),
+}
+
+
+def place_of(name: str) -> tuple[Part, tuple[Any, ...]]:
+    """A part of eight items a lane at most, and where NumPy finds it."""
+    channels, rows, cols, images = PLACES[name]
+    items = Along(ROW, rows), Along(COL, cols), Along(IMAGE, images)
+    return Part(0, (0,), Along(CHANNEL, channels), items, 2), np.ix_(channels, rows, cols, images)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_spill_goes_where_its_part_says(name: str) -> None:
+    part, place = place_of(name)
+    counts = tuple(map(len, PLACES[name]))
+    values = products(OPERANDS["ifmap"][:, 0, 0])[:, : int(np.prod(counts[1:]))].reshape(counts)
+    np.testing.assert_array_equal(written(program(spill=part)), spilled(values, *place))
+
+
+@pytest.mark.parametrize("name", ["every second row and column", "tables"])
+def test_a_fill_comes_from_where_its_part_says(name: str) -> None:
+    """Rows and columns of the ifmap, which has fewer: what lies outside is zero."""
+    part, place = place_of(name)
+    wide = np.zeros((4, 6, 7, 8), np.float32)
+    wide[:, :3, :6] = OPERANDS["ifmap"]
+    whole = spilled(products(wide[place].reshape(4, 8)), slice(4), 0, 0)
+    np.testing.assert_array_equal(written(program(fill=part)), whole)
+
+
+def test_what_is_spilled_outside_its_tensor_is_lost() -> None:
+    """The second of two rows and the first of two columns, two images each."""
+    part = PIXEL._replace(items=(Along(ROW, (0, -1)), Along(COL, (7, 6)), Along(IMAGE, range(2))))
+    values = products(OPERANDS["ifmap"][:, 0, 0]).reshape(4, 2, 2, 2)
+    np.testing.assert_array_equal(written(program(spill=part)), spilled(values[:, 0, 1], slice(4), 0, 6, slice(2)))
