@@ -10,7 +10,7 @@ import pytest
 from tests.strategies import conv
 from tpusim import reference
 from tpusim.base.errors import InputError
-from tpusim.network.ops import OPS, Gemm
+from tpusim.network.ops import OPS, Conv2d, Gemm
 from tpusim.reference.operands import EXACT
 
 
@@ -39,6 +39,10 @@ def test_the_largest_sum_of_products_is_still_exact(k: int, least: int) -> None:
     assert np.float32(EXACT) + np.float32(1) == np.float32(EXACT)
 
 
-def test_a_sum_too_long_for_float32_is_refused() -> None:
+@pytest.mark.parametrize(("channels", "kernel"), [(673, (97, 257)), (2**23, (3, 3))])
+def test_a_sum_too_long_for_float32_is_refused(channels: int, kernel: tuple[int, int]) -> None:
+    """One product more than EXACT, and many."""
+    layer = Conv2d("conv", channels, *kernel, 1, kernel)
+    assert layer.macs(1) in (EXACT + 1, 9 * 2**23)
     with pytest.raises(InputError, match=r"layer conv: a sum of .* products is not exact in float32; use --no-check"):
-        reference.operands(conv(2**23, 3, 1, 3), 1, seed=0)
+        reference.operands(layer, 1, seed=0)

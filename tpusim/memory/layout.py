@@ -21,12 +21,13 @@ def whole_bursts(size_bytes: int, burst: int) -> int:
 
 def burst_bytes(box: Box, shape: tuple[int, int, int, int], element_bytes: int, burst: int) -> int:
     """The HBM bytes moved for `box` of a map [channel, row, col, image] that is stored HWCN: images of a channel lie
-    side by side, channels of a pixel, pixels of a row, rows. Each contiguous run is rounded up to whole bursts.
+    side by side, channels of a pixel, pixels of a row, rows. Each contiguous run is rounded up to whole bursts;
+    strided coordinates never share one.
     """
     channels, _, cols, images = shape
     run, whole = len(box.images), len(box.images) == images
     for part, extent in ((box.channels, channels), (box.cols, cols), (box.rows, None)):
-        if not whole or part.step != 1:
+        if not whole or (len(part) > 1 and part.step != 1):
             break
         run *= len(part)
         whole = len(part) == extent

@@ -248,3 +248,14 @@ def test_array_size_brings_the_vector_alus_of_its_lanes() -> None:
     assert load_hardware("tpu_v2", ["array.size=32"]).vector_unit.alus == 64
     assert load_hardware("tpu_v2", ["array.size=512", "vector_unit.alus=256"]).vector_unit.alus == 256
     assert load_hardware("tpu_v2", ["array.rows=512"]).vector_unit.alus == 256
+
+
+@pytest.mark.parametrize(
+    ("sides", "alus"), [(["array.rows=64"], 512), (["array.cols=64"], 512), (["array.rows=256"], 256)]
+)
+def test_the_alus_of_a_lane_are_those_of_the_longer_side(sides: list[str], alus: int) -> None:
+    """256 ALUs for 128, 128 and 256 lanes: as many a lane on 256 lanes, whichever side is the longer."""
+    flat = load_hardware("tpu_v2").with_overrides(sides)
+    square = flat.with_overrides(["array.size=256"])
+    assert (square.array.rows, square.array.cols, square.vector_unit.alus) == (256, 256, alus)
+    assert flat.with_overrides(["array.size=1"]).vector_unit.alus == 256 // flat.lanes

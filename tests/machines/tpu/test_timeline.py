@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import conv, convs, layers, machine, machines, small_layers
+from tests.strategies import convs, layers, machine, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import operands_of
@@ -15,11 +15,9 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition.frame import CLIENTS
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.machines.tpu.observation.occupancy import words_in_use
 from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Track
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Stream
 from tpusim.network.ops import Conv2d, Gemm
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -121,6 +119,7 @@ def test_slices_add_up_to_the_accounts(hardware: Hardware, layer: Conv2d | Gemm,
 @given(hardware=machines(6), layer=convs(channels=60, size=9))
 def test_slices_of_passes_that_repeat(hardware: Hardware, layer: Conv2d) -> None:
     program = lowered(layer, 3, hardware)
+    assume(len(program.streams) < 2000)
     agree(event.record(program, hardware).timeline(), event.run(program, hardware))
 
 
@@ -178,41 +177,3 @@ def test_the_ports_are_those_of_lane_0_in_the_register_engine(
         running.clock()
         told = [CLIENTS[client] for client in running.orders["client"][:, 0]]
         assert told == [owner.get(now, "idle") for owner in owners], now
-
-
-# ---- words in use
-
-
-def test_words_in_use_of_the_pass_by_hand() -> None:
-    """Filter: 2 words, from 0 until its weights are loaded at 12; ifmap: 2, 1 to 24; results: 2, 21 to 26."""
-    hardware = machine(4, 4, word_elements=2)
-    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
-    cycles, words = words_in_use(program, event.record(program, hardware).timeline())
-    assert dict(zip(cycles.tolist(), words.tolist(), strict=True)) == {0: 2, 1: 4, 12: 2, 21: 4, 24: 2, 26: 0}
-
-
-@relaxed
-@given(hardware=machines(), layer=layers(), batch=st.integers(1, 9))
-def test_words_in_use_never_exceed_those_set_aside(hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> None:
-    program = lowered(layer, batch, hardware)
-    cycles, words = words_in_use(program, event.record(program, hardware).timeline())
-    assert (np.diff(cycles) > 0).all()
-    assert words.min() >= 0
-    assert words.max() <= program.words
-    assert words[-1] == 0
-
-
-def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
-    """Also the pieces that no stream names."""
-    hardware = machine(4, 4, word_elements=2, capacity_words=60)
-    program = lower(conv(4, 12, 4, 3), 2, hardware)[0]
-    wanted = [index for index, step in enumerate(program.steps) if step.label == "ifmap fill"]
-    named = {fill: index for index, step in enumerate(program.steps) if isinstance(step, Stream) for fill in step.after}
-    first, last = [fill for fill in wanted if fill in named][:2]
-    unnamed = [fill for fill in wanted if first < fill < last]
-    assert unnamed
-    timeline = event.record(program, hardware).timeline()
-    end = next(each.end for each in timeline.tracks["drain"] if each.step == named[last])
-    cycles, words = words_in_use(program, timeline)
-    pieces = [program.steps[fill] for fill in (*unnamed, last)]
-    assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, Fill))

@@ -1,0 +1,76 @@
+"""The bytes of a layer and of a run, by hand and against what steps touch."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import layers, machine, machines
+from tpusim.base.errors import CapacityError
+from tpusim.flow.simulation import simulate
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream, Transfer
+from tpusim.network.ops import Gemm, Op
+from tpusim.network.workload import Workload
+
+WIDE = machine(4, 6, word_elements=2)
+"""6 lanes, words of 8 bytes."""
+FOLDED = Gemm("folded", m=3, n=7, k=5)
+LONG = Gemm("long", m=20, n=1, k=4)
+
+
+def test_bytes_by_hand_where_the_array_is_not_square() -> None:
+    """Three rows in two words. Ifmap: two row folds in 4 lanes. Weights: 2 + 1 words, results: 2; of two column folds,
+    each in 6 lanes.
+    """
+    layer = simulate(Workload("w", 1, (FOLDED,)), WIDE).layers[0]
+    assert layer.vector_memory.ifmap_bytes == 8 * 4 * 2 * 2
+    assert layer.vector_memory.peak_bytes == 8 * (4 * 2 * 2 + 6 * 2 * 3 + 6 * 2 * 2)
+    assert layer.hbm_read_bytes == sum(64 * -(-size * 4 // 64) for size in (4 * 3, 3, 6 * 4, 6, 4, 1))
+    assert layer.hbm_write_bytes == sum(64 * -(-size * 4 // 64) for size in (3 * 6, 3))
+
+
+def test_the_total_has_the_most_of_any_layer() -> None:
+    """One layer has the larger memory, the other the larger ifmap."""
+    run = simulate(Workload("w", 1, (FOLDED, LONG)), WIDE)
+    folded, long = (layer.vector_memory for layer in run.layers)
+    assert folded.peak_bytes > long.peak_bytes
+    assert folded.ifmap_bytes < long.ifmap_bytes
+    assert run.total.vector_memory.peak_bytes == folded.peak_bytes
+    assert run.total.vector_memory.ifmap_bytes == long.ifmap_bytes
+    assert run.total.hbm_read_bytes == sum(layer.hbm_read_bytes for layer in run.layers)
+    assert run.total.hbm_write_bytes == sum(layer.hbm_write_bytes for layer in run.layers)
+
+
+def touched(program: Program, tensor: str) -> list[tuple[range, range]]:
+    """(lanes, words) of every transfer of a tensor, and of every pass that writes it."""
+    found = []
+    for step in program.steps:
+        match step:
+            case Transfer() if step.tensor.name == tensor:
+                for part in step.parts:
+                    words = range(part.base, part.base + part.words)
+                    found += [(range(first, first + part.lanes), words) for first in part.first_lanes]
+            case Stream() if tensor == "ofmap":
+                found.append((range(step.cols), range(step.result_base, step.result_base + step.words)))
+    return found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
+def test_buffers_are_where_steps_go_and_no_wider(layer: Op, batch: int, hardware: Hardware) -> None:
+    """The last lane is used; a last word need not be, where one block is smaller than another."""
+    try:
+        program = lower(layer, batch, hardware)[0]
+    except CapacityError:
+        assume(False)
+    for buffer in program.buffers:
+        places = touched(program, buffer.tensor)
+        for _, words in places:
+            assert buffer.base <= words.start <= words.stop <= buffer.base + buffer.words
+        assert max((lanes.stop for lanes, _ in places), default=buffer.lanes) == buffer.lanes
+    ends = [buffer.base + buffer.words for buffer in program.buffers]
+    assert [buffer.base for buffer in program.buffers] == [0, *ends[:-1]]
+    assert program.words == ends[-1] <= hardware.capacity_words

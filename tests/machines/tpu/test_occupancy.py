@@ -1,0 +1,90 @@
+"""How much of the vector memories is in use when, by hand and within bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import conv, layers, machine, machines
+from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.observation.occupancy import words_in_use
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Stream
+from tpusim.network.ops import Conv2d, Gemm
+
+
+def used(program: Program, hardware: Hardware) -> dict[int, int]:
+    """The words in use from each cycle on."""
+    cycles, words = words_in_use(program, event.record(program, hardware).timeline())
+    return dict(zip(cycles.tolist(), words.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("launch", [0, 10, 250])
+def test_words_in_use_of_the_pass_by_hand(launch: int) -> None:
+    """Filter: 2 words, from 0 until its weights are loaded at 12; ifmap: 2, 1 to 24; results: 2, 21 to 26.
+
+    All of it later by the launch, until which nothing is in use: a whole number of frames of 2 cycles.
+    """
+    hardware = machine(4, 4, word_elements=2, launch_cycles=launch)
+    words = {0: 2, 1: 4, 12: 2, 21: 4, 24: 2, 26: 0}
+    later = {launch + cycle: count for cycle, count in words.items()}
+    assert used(lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0], hardware) == {0: 0} | later
+
+
+@pytest.mark.parametrize("launch", [0, 7])
+def test_words_are_in_use_until_their_last_reader_has_them(launch: int) -> None:
+    """Two row folds and two column folds: either fold of the ifmap is streamed again for the second seven columns."""
+    hardware = machine(4, 6, word_elements=2, launch_cycles=launch)
+    program = lower(Gemm("gemm", m=3, n=7, k=5), 1, hardware)[0]
+    assert [step.label for step in program.steps] == [
+        "filter fill", "ifmap fill", "filter fill", "ifmap fill", "preload", "stream", "preload", "stream",
+        "filter fill", "filter fill", "ofmap spill", "preload", "stream", "preload", "stream", "ofmap spill",
+    ]  # fmt: skip
+    tracks = event.record(program, hardware).timeline().tracks
+    dma = {each.step: each for name in ("dma_0", "dma_1") for each in tracks[name]}
+    preload, drain = ({each.step: each for each in tracks[name]} for name in ("preload", "drain"))
+    held = [
+        (dma[1].start, drain[12].end, 2), (dma[3].start, drain[14].end, 2),
+        (dma[0].start, preload[4].end, 2), (dma[2].start, preload[6].end, 1),
+        (dma[8].start, preload[11].end, 2), (dma[9].start, preload[13].end, 1),
+        (drain[5].start, dma[10].end, 2), (drain[12].start, dma[15].end, 2),
+    ]  # fmt: skip
+    found = used(program, hardware)
+    changes = {0} | {cycle for start, end, _ in held for cycle in (start, end)}
+    assert found == {now: sum(words for start, end, words in held if start <= now < end) for now in sorted(changes)}
+    assert list(found) == sorted(changes)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(hardware=machines(), layer=layers(), batch=st.integers(1, 9))
+def test_words_in_use_never_exceed_those_set_aside(hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> None:
+    try:
+        program = lower(layer, batch, hardware)[0]
+    except CapacityError:
+        assume(False)
+    cycles, words = words_in_use(program, event.record(program, hardware).timeline())
+    assert (np.diff(cycles) > 0).all()
+    assert words.min() >= 0
+    assert words.max() <= program.words
+    assert words[-1] == 0
+
+
+def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
+    """Also the pieces that no stream names."""
+    hardware = machine(4, 4, word_elements=2, capacity_words=60)
+    program = lower(conv(4, 12, 4, 3), 2, hardware)[0]
+    wanted = [index for index, step in enumerate(program.steps) if step.label == "ifmap fill"]
+    named = {fill: index for index, step in enumerate(program.steps) if isinstance(step, Stream) for fill in step.after}
+    first, last = [fill for fill in wanted if fill in named][:2]
+    unnamed = [fill for fill in wanted if first < fill < last]
+    assert unnamed
+    timeline = event.record(program, hardware).timeline()
+    end = next(each.end for each in timeline.tracks["drain"] if each.step == named[last])
+    cycles, words = words_in_use(program, timeline)
+    pieces = [program.steps[fill] for fill in (*unnamed, last)]
+    assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, Fill))

@@ -1,0 +1,154 @@
+"""How a layer is cut up: every output, weight and image is in one piece and no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import conv, layers, machine, machines
+from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.geometry import Axis, shape_of
+from tpusim.machines.tpu.lowering.plan import Plan, portions
+from tpusim.machines.tpu.lowering.tiling import choose
+from tpusim.network.ops import Gemm, Op
+
+
+def planned(layer: Op, batch: int, hardware: Hardware) -> Plan:
+    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    return Plan(shape, hardware, choose(shape, hardware))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    try:
+        return planned(draw(layers()), draw(st.integers(1, 9)), draw(machines()))
+    except CapacityError:
+        assume(False)
+        raise
+
+
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@given(st.integers(0, 99), st.integers(1, 30))
+def test_portions(extent: int, size: int) -> None:
+    parts = portions(extent, size)
+    assert [at for part in parts for at in part] == [*range(extent)]
+    assert all(len(part) == size for part in parts[:-1])
+
+
+@relaxed
+@given(plans())
+def test_blocks_have_every_output_once(plan: Plan) -> None:
+    """Rows of a strip, columns and word groups; the first is the largest."""
+    shape = plan.shape
+    groups = -(-shape.word_images // plan.word_fill)
+    times = np.zeros((shape.row.extent, shape.col.extent, groups), np.int64)
+    for block in plan.blocks:
+        times[block.rows.start : block.rows.stop, block.cols.start : block.cols.stop, block.groups.start :][
+            ..., : len(block.groups)
+        ] += 1
+        assert block.words <= plan.blocks[0].words
+    assert (times == 1).all()
+
+
+def touched(axis: Axis, outputs: range) -> set[int]:
+    """Ifmap coordinates under some tap of some output of some strip, each as strip 0 would call it."""
+    return {
+        output * axis.stride + tap * axis.dilation - axis.padding
+        for output, tap, strip in product(outputs, range(axis.kernel), range(axis.strips))
+        if 0 <= (output + strip * axis.extent) * axis.stride + tap * axis.dilation - axis.padding < axis.size
+    }
+
+
+@relaxed
+@given(plans())
+def test_blocks_fetch_what_their_outputs_touch(plan: Plan) -> None:
+    """And nothing before the first tap or after the last, nor, without strips, outside the ifmap."""
+    row, col = plan.shape.row, plan.shape.col
+    for block in (*plan.blocks[:3], *plan.blocks[-3:]):
+        for axis, outputs, grid in ((row, block.rows, block.grid_rows), (col, block.cols, block.grid_cols)):
+            coordinates = axis.coordinates(grid)
+            assert touched(axis, outputs) <= {*coordinates}
+            taps = outputs[0] * axis.stride, outputs[-1] * axis.stride + (axis.kernel - 1) * axis.dilation
+            ends = [coordinates[0], coordinates[-1]] if grid else []
+            assert all(taps[0] <= end + axis.padding <= taps[1] for end in ends)
+            assert axis.strips > 1 or all(0 <= end < axis.size for end in ends)
+
+
+@relaxed
+@given(plans())
+def test_passes_have_every_weight_once(plan: Plan) -> None:
+    """And a fold of columns has each output channel."""
+    taps = plan.shape.row.kernel * plan.shape.col.kernel
+    weights = [k for rows in plan.filter_rows for k in rows.coordinates]
+    assert sorted(weights) == [*range(taps * plan.shape.channels)]
+    assert [len(rows.coordinates) for rows in plan.filter_rows] == [each.rows for each in plan.passes]
+    assert max(each.rows for each in plan.passes) <= plan.hardware.array.rows
+    assert [channel for fold in plan.col_folds for channel in fold] == [*range(plan.shape.out_channels)]
+    assert max(map(len, plan.col_folds)) <= plan.hardware.array.cols
+    assert [number for chunk in plan.chunks for number in chunk] == [*range(len(plan.passes))]
+
+
+@relaxed
+@given(plans())
+def test_stages_have_every_chunk_of_every_block_once(plan: Plan) -> None:
+    """Chunks are the inner loop, channel groups the outer; between them blocks or column folds, as the tiling says."""
+    stages = plan.stages
+    sizes = plan.shape.groups, len(plan.blocks), len(plan.col_folds), len(plan.chunks)
+    assert len(stages) == np.prod(sizes)
+    assert len({*stages}) == len(stages)
+    outside = [(each.group, *((each.block, each.fold) if plan.tiling.loop_order == "block_major" else
+                              (each.fold, each.block)), each.chunk) for each in stages]  # fmt: skip
+    assert outside == sorted(outside)
+
+
+@relaxed
+@given(plans())
+def test_word_groups_have_every_image_once(plan: Plan) -> None:
+    """Strips of an image share its one word."""
+    groups = -(-plan.shape.word_images // plan.word_fill)
+    if plan.shape.row.strips > 1:
+        assert (groups, plan.images(range(1))) == (1, range(plan.shape.images))
+    images = Counter(image for group in range(groups) for image in plan.images(range(group, group + 1)))
+    assert images == Counter(range(plan.shape.images))
+
+
+@pytest.mark.parametrize(
+    ("images", "fill", "shared"),
+    [(8, 4, [range(4), range(4, 8)]), (7, 4, [range(4), range(4, 7)]), (9, 3, [range(3), range(3, 6), range(6, 9)])],
+)
+def test_images_of_a_partial_word_are_those_there_are(images: int, fill: int, shared: list[range]) -> None:
+    """Seven images in words of four: the second word group has three."""
+    plan = planned(Gemm("g", m=images, n=3, k=3), 1, machine(4, 4, word_elements=4))
+    assert plan.word_fill == fill
+    assert [plan.images(range(group, group + 1)) for group in range(len(shared))] == shared
+    assert plan.images(range(len(shared))) == range(images)
+
+
+def test_partial_words_cost_the_bytes_of_the_images_there_are() -> None:
+    """Seven rows of nine numbers in words of four: 252 bytes come in, and go out, whatever the words hold."""
+    program = lower(Gemm("g", m=7, n=9, k=9), 1, machine(9, 9, word_elements=4, burst_bytes=4))[0]
+    assert sum(step.hbm_bytes for step in program.steps if step.label == "ifmap fill") == 252
+    assert sum(step.hbm_write_bytes for step in program.steps) == 252
+
+
+def test_buffers_lie_one_after_another() -> None:
+    plan = planned(conv(6, 9, 7, 3), 3, machine(4, 4, capacity_words=200))
+    tiling = plan.tiling
+    assert (tiling.ifmap_buffers, tiling.psum_buffers) == (2, 2)
+    bases = [
+        *(plan.ifmap_base(number) for number in range(tiling.ifmap_buffers)),
+        *(plan.filter_base(number) for number in range(tiling.filter_buffers)),
+        *(plan.psum_base(number) for number in range(tiling.psum_buffers + 1)),
+    ]
+    sizes = [tiling.ifmap_words] * 2 + [tiling.chunk_words] * tiling.filter_buffers + [tiling.psum_words] * 2
+    assert [after - before for before, after in pairwise(bases)] == sizes
+    assert bases[-1] == tiling.words

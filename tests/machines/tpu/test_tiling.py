@@ -1,0 +1,117 @@
+"""The tiling fits, is what the plan then needs, and its estimate is near what the engine counts."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.machines.tpu.test_plan import planned, plans
+from tests.strategies import conv, machine
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.geometry import shape_of
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.tiling import TOLERANCE, _parts, _Search, choose, word_groups
+from tpusim.network.ops import Op
+from tpusim.network.workload import load_workload
+
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@relaxed
+@given(plans())
+def test_the_tiling_fits_and_is_what_the_plan_needs(plan: Plan) -> None:
+    tiling = plan.tiling
+    assert tiling.words <= plan.hardware.capacity_words
+    assert tiling.psum_words == max(block.words for block in plan.blocks)
+    assert tiling.ifmap_words >= len(plan.row_folds) * max(block.grid_words for block in plan.blocks)
+    chunks = [sum(plan.pass_words[number] for number in chunk) for chunk in plan.chunks]
+    assert tiling.chunk_words == max(chunks)
+    loads = plan.shape.groups * len(plan.blocks), plan.shape.groups * len(plan.blocks) * len(plan.col_folds)
+    assert (tiling.ifmap_buffers, tiling.psum_buffers) == (min(2, loads[0]), min(2, loads[1]))
+
+
+@given(st.integers(1, 300))
+def test_candidates_cut_an_axis_into_nearly_equal_parts(extent: int) -> None:
+    assert _parts(extent) == sorted({-(-extent // count) for count in range(1, extent + 1)})
+
+
+@given(st.integers(1, 200), st.integers(1, 20))
+def test_images_are_spread_over_as_few_words_as_hold_them(images: int, word: int) -> None:
+    groups, fill = word_groups(images, word)
+    assert fill <= word
+    assert (groups - 1) * word < images <= groups * fill
+    assert fill - images / groups < 1
+
+
+@pytest.mark.parametrize(("groups", "waste"), [(1, 64 / 8), (3, 64 / 24), (4, 128 / 96)])
+def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
+    """Eight images in words of two, four bytes each: some of a channel's, or of all three channels."""
+    hardware = machine(4, 4, word_elements=2, burst_bytes=64)
+    search = _Search(shape_of(conv(3, 6, 5, 3), 8, 2), hardware, (1, 1, groups))
+    assert search._waste("in") == pytest.approx(waste)
+
+
+def estimates(search: _Search) -> list[tuple[float, int]]:
+    """(cost, words of results) of every block that fits, under every filter plan."""
+    found = []
+    for plan in search.filter_plans():
+        tilings = search._tilings(plan)
+        costs = search._cost(plan, tilings)
+        fits = tilings.words <= search.hardware.capacity_words
+        found += [(float(cost), int(words)) for cost, words in zip(costs[fits], tilings.psum_words[fits], strict=True)]
+    return found
+
+
+def estimate(search: _Search, hardware: Hardware) -> float:
+    """What the tiling is thought to cost that is chosen."""
+    tiling = choose(search.shape, hardware)
+    given_block = _Search(search.shape, hardware, (tiling.rows, tiling.cols, tiling.groups))
+    held = tiling.loop_order, tiling.chunk_passes, tiling.filter_buffers
+    plan = next(p for p in given_block.filter_plans() if (p.loop_order, p.chunk_passes, p.buffers) == held)
+    return float(given_block._cost(plan, given_block._tilings(plan))[0])
+
+
+@relaxed
+@given(plans())
+def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
+    """Of filter plans, and of blocks under one, any within the tolerance may be taken."""
+    assume(not isinstance(plan.hardware.mapping.multi_tile, int))
+    search = _Search(plan.shape, plan.hardware, None)
+    chosen = estimate(search, plan.hardware)
+    assert chosen <= min(cost for cost, _ in estimates(search)) * (1 + TOLERANCE) ** 2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("capacity", [100, 200, 1000])
+def test_a_forced_multi_tile_keeps_the_block(capacity: int) -> None:
+    """One thing changes at a time: the block is that of the paper's rule wherever it fits."""
+    layer = conv(2, 12, 5, 3, padding=1)
+    free = planned(layer, 3, machine(8, 4, capacity_words=capacity))
+    for number in (1, 2, 3):
+        forced = planned(layer, 3, machine(8, 4, capacity_words=capacity, multi_tile=number))
+        assert forced.multi_tile == number
+        assert [each.rows for each in forced.blocks] == [each.rows for each in free.blocks]
+        assert [each.cols for each in forced.blocks] == [each.cols for each in free.blocks]
+
+
+def sample() -> list[Op]:
+    """Every third shape of four networks."""
+    networks = (load_workload(name, batch=8) for name in ("resnet50", "googlenet", "vgg16", "alexnet"))
+    shapes = {layer.shape_key: layer for network in networks for layer in network.layers}
+    return [*shapes.values()][::3]
+
+
+@pytest.mark.parametrize(("base", "changes"), [("tpu_v2", []), ("tpu_v3_core", []), ("tpu_v2", ["array.size=64"])])
+def test_estimates_are_near_the_cycles_of_the_engine(base: str, changes: list[str]) -> None:
+    """Within a third of the cycles, and the half of them within a tenth."""
+    hardware, ratios = load_hardware(base, changes), []
+    for layer in sample():
+        search = _Search(shape_of(layer, 8, hardware.vector_memory.word_elements), hardware, None)
+        ratios.append(estimate(search, hardware) / event.run(lower(layer, 8, hardware)[0], hardware).cycles)
+    assert len(ratios) >= 30
+    assert 3 / 4 < min(ratios) <= max(ratios) < 4 / 3, sorted(ratios)
+    assert 0.9 < median(ratios) < 1.1
