@@ -1,4 +1,4 @@
-"""Goldens: readable text files that a run must reproduce; `--update-golden` writes them anew."""
+"""Goldens: readable text files that a run must reproduce; `--update-golden` writes them anew. And what tests share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tpusim.study.validation.cases import number_sets
+from tpusim.study.validation.compare import Comparison, compare
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,3 +28,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{path} differs; if that is right, run with --update-golden"
 
     return check
+
+
+@pytest.fixture(scope="session")
+def comparisons() -> dict[str, Comparison]:
+    """Every set of numbers compared with us, once: what uses it is marked to run in one process."""
+    return {each.numbers.name: each for each in compare(number_sets().values(), [], lambda *_: None)}

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
+from tpusim.study.validation.compare import Comparison
 
 NETWORKS = (
     "alexnet", "densenet121", "gemm_suite", "googlenet", "resnet18", "resnet50", "vgg16", "yolov2", "zfnet",
@@ -47,10 +48,9 @@ def test_every_figure_of_every_layer(machine: str, golden: Callable[[str, str], 
     golden(f"networks_{machine}.txt", "\n".join((HEADER, *lines, "")))
 
 
-def test_every_row_of_validate(golden: Callable[[str, str], None], tmp_path: Path) -> None:
-    run("validate", "--json", str(tmp_path / "rows.json"))
-    sets = json.loads((tmp_path / "rows.json").read_text())["sets"]
-    lines = [f"{each['name']} {row['name']}: {row['ours']:.10g}" for each in sets for row in each["rows"]]
+@pytest.mark.xdist_group("comparisons")
+def test_every_row_of_validate(golden: Callable[[str, str], None], comparisons: dict[str, Comparison]) -> None:
+    lines = [f"{name} {row.name}: {row.ours:.10g}" for name, each in comparisons.items() for row in each.rows]
     golden("validate.txt", "\n".join((*lines, "")))
 
 

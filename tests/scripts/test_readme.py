@@ -19,19 +19,33 @@ FILES = dict(zip(re.findall(r"`(my_\w+\.yaml)`[:;]", README), [b for kind, b in 
 COMMANDS = [
     line.split("#")[0].strip()
     for kind, block in BLOCKS
-    if not kind
-    for line in block.splitlines()
+    for line in (block.splitlines() if not kind else ())
     if line.startswith("tpusim ")
 ]
+CODE = [block for kind, block in BLOCKS if kind == "python"]
 
 
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(text: str) -> set[str]:
+    """What a command or some Python reads or writes; a sweep writes results of its name."""
+    swept = re.findall(r"^tpusim sweep (\w+)", text)
+    return {*re.findall(r"results/\w+|\w+\.json", text), *(f"results/{name}" for name in swept)}
+
+
+def strands() -> list[list[str]]:
+    """What works on the same files, in order; whatever shares none stands alone, so that all can be tried at once."""
+    found: list[list[str]] = []
+    for text in (*COMMANDS, *CODE):
+        joined = [each for each in found if any(files(text) & files(other) for other in each)]
+        found = [each for each in found if each not in joined] + [[*(line for each in joined for line in each), text]]
+    return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
     """A directory with the files that the README shows."""
-    path = tmp_path_factory.mktemp("desk")
     for name, text in FILES.items():
-        (path / name).write_text(text)
-    return path
+        (tmp_path / name).write_text(text)
+    return tmp_path
 
 
 def typed(words: list[str], desk: Path) -> subprocess.CompletedProcess[str]:
@@ -44,21 +58,28 @@ def test_the_readme_has_what_is_tested_here() -> None:
     assert len(COMMANDS) >= 8
 
 
-def test_commands(desk: Path) -> None:
-    """In order: some read what those before them wrote; then the Python, which does too."""
-    for command in COMMANDS:
-        done = typed([sys.executable, "-m", "tpusim", *shlex.split(command)[1:]], desk)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        if command.startswith("tpusim run") and "--no-check" not in command:
-            assert "0 wrong" in done.stdout, command
-    suffixes = sorted(path.suffix for path in (desk / "results" / "resnet50").iterdir())
-    assert suffixes == [".json", ".pdf", ".pdf", ".pdf", ".txt"]
-    for name in ("conv5.png", "report.html", "sweep.html", "conv2.perfetto-trace", "fig10.vcd"):
-        assert (desk / name).stat().st_size > 1000
-    shown = [typed([sys.executable, "-c", code], desk) for kind, code in BLOCKS if kind == "python"]
-    assert not any(done.returncode for done in shown), [done.stderr for done in shown]
-    assert "512 is fastest" in shown[0].stdout
-    assert "True" in shown[1].stdout
+@pytest.mark.parametrize("strand", strands(), ids=lambda strand: strand[0])
+def test_commands(strand: list[str], desk: Path) -> None:
+    """In order: some read what those before them wrote; also the Python."""
+    for text in strand:
+        words = ["-c", text] if text in CODE else ["-m", "tpusim", *shlex.split(text)[1:]]
+        done = typed([sys.executable, *words], desk)
+        assert done.returncode == 0, f"{text}: {done.stderr}"
+        if text.startswith("tpusim run") and "--no-check" not in text:
+            assert "0 wrong" in done.stdout, text
+        for name in re.findall(r"(?:-o|--out|--json) (\S+\.\S+)", text):
+            assert (desk / name).stat().st_size > 1000
+        if text in CODE:
+            assert ("512 is fastest" if "points.csv" in text else "True") in done.stdout
+    if "tpusim plot results/resnet50 --format pdf" in strand:
+        suffixes = sorted(path.suffix for path in (desk / "results" / "resnet50").iterdir())
+        assert suffixes == [".json", ".pdf", ".pdf", ".pdf", ".txt"]
+
+
+def test_the_strands_are_everything_once() -> None:
+    """Of two of them, several commands long, one reads a run and the other a sweep."""
+    assert sorted(text for strand in strands() for text in strand) == sorted((*COMMANDS, *CODE))
+    assert sorted(len(strand) for strand in strands())[-2:] == [3, 5]
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^):]+)\)", README))

@@ -30,12 +30,6 @@ GOALS = {"gemm": 0.03, "resnet50": 0.05, "vgg16": 0.05, "yolov2": 0.05, "micro":
 NETWORKS = ("resnet50", "vgg16", "yolov2")
 
 
-@pytest.fixture(scope="module")
-def comparisons() -> dict[str, Comparison]:
-    """Every set, once."""
-    return {each.numbers.name: each for each in compare(number_sets().values(), [], quiet)}
-
-
 def quiet(*_: object) -> None:
     """No progress."""
 
@@ -87,6 +81,7 @@ def test_the_halves_are_halves() -> None:
     assert 0.4 < fitted < 0.6
 
 
+@pytest.mark.xdist_group("comparisons")
 def test_no_further_off_than_the_goals(comparisons: dict[str, Comparison]) -> None:
     for name, goal in GOALS.items():
         comparison = comparisons[name]
@@ -95,6 +90,7 @@ def test_no_further_off_than_the_goals(comparisons: dict[str, Comparison]) -> No
     assert all(abs(comparisons[name].total_error) < 0.03 for name in NETWORKS)
 
 
+@pytest.mark.xdist_group("comparisons")
 def test_the_other_half_is_hardly_worse(comparisons: dict[str, Comparison]) -> None:
     """Over all cases of the sets of which half served for fitting."""
     rows = [row for name in FITTED for row in comparisons[name].rows]
@@ -103,6 +99,7 @@ def test_the_other_half_is_hardly_worse(comparisons: dict[str, Comparison]) -> N
     assert comparisons["v3"].half(True) is comparisons["training"].half(False) is None
 
 
+@pytest.mark.xdist_group("comparisons")
 def test_the_document_says_what_the_command_prints(comparisons: dict[str, Comparison]) -> None:
     """The whole table, to the digit."""
     text = io.StringIO()
@@ -153,6 +150,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert json.loads(drawn.stdout)["sets"][0]["rows"] == numbers["rows"]
 
 
+@pytest.mark.xdist_group("comparisons")
 def test_a_narrow_terminal_loses_columns_not_digits(comparisons: dict[str, Comparison]) -> None:
     text = io.StringIO()
     Console(file=text, width=80).print(summary_table(list(comparisons.values()), 80))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis.strategies import integers
 
 from tests.strategies import convs, machine, machines
@@ -40,25 +40,31 @@ def counted() -> Iterator[list[int]]:
         yield skipped
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(layer=convs(channels=60, size=9), hardware=machines(6))
-def test_repeating_changes_no_figure(layer: Conv2d, hardware: Hardware) -> None:
+MOST_PASSES = 2000
+"""Of a case: few have more, and they take most of the time; whole layers of networks are below."""
+relaxed = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def agree(layer: Conv2d, hardware: Hardware) -> None:
     try:
         program = lower(layer, 3, hardware)[0]
     except CapacityError:
         return
+    assume(len(program.streams) < MOST_PASSES)
     assert event.run(program, hardware) == one_by_one(program, hardware)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("part", range(3))
+@relaxed
+@given(layer=convs(channels=60, size=9), hardware=machines(6))
+def test_repeating_changes_no_figure(part: int, layer: Conv2d, hardware: Hardware) -> None:
+    agree(layer, hardware)
+
+
+@relaxed
 @given(layer=convs(channels=60, size=9), hardware=machines(6), rate=integers(1, 4))
 def test_nor_where_each_client_has_a_port(layer: Conv2d, hardware: Hardware, rate: int) -> None:
-    hardware = hardware.with_overrides(["vector_memory.ports=separate", f"array.weights_per_cycle={rate}"])
-    try:
-        program = lower(layer, 3, hardware)[0]
-    except CapacityError:
-        return
-    assert event.run(program, hardware) == one_by_one(program, hardware)
+    agree(layer, hardware.with_overrides(["vector_memory.ports=separate", f"array.weights_per_cycle={rate}"]))
 
 
 LAYERS = [

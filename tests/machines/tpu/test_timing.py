@@ -155,7 +155,7 @@ class Quiet:
         before = {name: wire.copy() for name, wire in vars(self.wires).items()}
         self.unit.sample()
         for name, wire in vars(self.wires).items():
-            np.testing.assert_array_equal(wire, before[name], err_msg=name)
+            assert np.array_equal(wire, before[name]), name
 
     def commit(self) -> None:
         self.unit.commit()
