@@ -54,7 +54,7 @@ def unknown_key(key: str, allowed: Iterable[str], hint: str = "", inside: str = 
 def path_of(places: Iterable[str | int]) -> str:
     """The path to a value by the indexes, keys and paths that lead there, "" being none: "layers[0].kernel"."""
     parts = (f"[{place}]" if isinstance(place, int) else f".{place}" if place else "" for place in places)
-    return "".join(parts).removeprefix(".")
+    return "".join(parts).replace(".[", "[").removeprefix(".")
 
 
 def _why_not_whole(value: object) -> tuple[str, str]:
