@@ -13,7 +13,7 @@ from tpusim.result.vocabulary.fields import by_path, field_of
 from tpusim.result.vocabulary.figures import MEMORY
 from tpusim.result.vocabulary.states import CLIENTS, PARTS, STATES
 
-Part = tuple[str, str, float]
+Share = tuple[str, str, float]
 """A share of the cycles: its key, its name, how much."""
 
 
@@ -49,7 +49,7 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
     array_count = f"{array.count} x " if array.count > 1 else ""
     states = zip(PARTS, states_of(result.total, hardware.pes), strict=True)
 
-    def busy(unit: str) -> list[Part]:
+    def busy(unit: str) -> list[Share]:
         return [("busy", STATES["busy"].label, units[unit]["busy"] / cycles)]
 
     blocks = {
@@ -75,7 +75,7 @@ def _owned(units: Mapping[str, Mapping[str, int]], client: str) -> int:
     return sum(split.get(client, 0) for split in ports_of(units).values())
 
 
-def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tuple[list[str], list[Part]]:
+def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tuple[list[str], list[Share]]:
     """The one port, whose shares are drawn; of several, each with its own share, as they add up to nothing."""
     parts = [(key, client.label, _owned(units, key) / cycles) for key, client in CLIENTS.items()]
     if "port" in units:

@@ -17,8 +17,8 @@ from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
 from tpusim.result.vocabulary.states import PARTS
 
-Part = str | dict[str, int]
-Sentence = list[Part]
+Piece = str | dict[str, int]
+Sentence = list[Piece]
 """Text, and layers by their place in the network, which the page shows by name."""
 
 
@@ -67,7 +67,7 @@ def sentences(result: Result, hardware: Hardware, peaks: Peaks) -> list[Sentence
     return [sentence for sentence in found if any(sentence)]
 
 
-def plain(sentence: Sequence[Part], result: Result) -> str:
+def plain(sentence: Sequence[Piece], result: Result) -> str:
     """A sentence without links."""
     return "".join(part if isinstance(part, str) else result.layers[part["layer"]].name for part in sentence)
 
@@ -135,7 +135,7 @@ def _descending(values: Sequence[float]) -> list[int]:
     return sorted(range(len(values)), key=lambda i: -values[i])
 
 
-def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Part]:
+def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Piece]:
     """Layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
-    parts: list[list[Part]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
+    parts: list[list[Piece]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
     return [*chain.from_iterable(parts)][1:]

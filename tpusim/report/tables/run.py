@@ -1,4 +1,4 @@
-"""A result as tables and sentences for a terminal. Text only: `tpusim.cli.app` does the printing."""
+"""A result as tables and sentences for a terminal. Text only: `cli/actions/run` shows them."""
 
 from __future__ import annotations
 

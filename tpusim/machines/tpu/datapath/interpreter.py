@@ -62,6 +62,8 @@ class _Run:
                     self._fill(step)
                 case Spill():
                     self._spill(step)
+                case _:
+                    raise CheckFailed(f"step {index} ({step.label}): the data path has no handler for it")
         return {name: tensor.values for name, tensor in self.hbm.items() if name not in self.operands}
 
     def _words(self, first_lane: int, lanes: int, base: int, words: int) -> Values:

@@ -16,11 +16,12 @@ import simpy
 
 from tpusim.machines.tpu.definition.frame import PORTS
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.accounts import Log, timing_of
+from tpusim.machines.tpu.event.accounts import timing_of
 from tpusim.machines.tpu.event.board import Board
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
 from tpusim.machines.tpu.event.issue import IssueUnit
+from tpusim.machines.tpu.event.log import Log
 from tpusim.machines.tpu.event.tracks import Recording
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program

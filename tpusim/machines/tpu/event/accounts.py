@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from tpusim.machines.tpu.definition.frame import Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Ports
-from tpusim.machines.tpu.event.log import Loads, Move, Passes
+from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
-
-
-@dataclass(frozen=True)
-class Log:
-    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order."""
-
-    cycles: int
-    frame: Frame
-    loads: tuple[Loads, ...]
-    passes: tuple[Passes, ...]
-    moves: tuple[Move, ...]
 
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:

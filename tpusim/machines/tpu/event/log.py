@@ -6,7 +6,10 @@ All cycles are lane 0's. Steps that repeat `every` so many cycles with nothing e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from tpusim.machines.tpu.definition.frame import Frame
 
 
 class Loads(NamedTuple):
@@ -62,3 +65,14 @@ class Move(NamedTuple):
     busy: int
     ended: int
     done: int
+
+
+@dataclass(frozen=True)
+class Log:
+    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order."""
+
+    cycles: int
+    frame: Frame
+    loads: tuple[Loads, ...]
+    passes: tuple[Passes, ...]
+    moves: tuple[Move, ...]

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition.frame import FREE, WEIGHT, Frame
 from tpusim.machines.tpu.definition.latencies import preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.accounts import Log
 from tpusim.machines.tpu.event.calendar import Owners
-from tpusim.machines.tpu.event.log import Loads, Move, Passes
+from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
 from tpusim.machines.tpu.program.program import Program
