@@ -30,7 +30,7 @@ from tpusim.machines.tpu import event, register
 from tpusim.report.tables.compare_results import ORDERS
 from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import Mismatch
-from tpusim.study.validation.cases import SET_NAMES
+from tpusim.study.validation.cases import number_sets
 
 WORKLOAD = """\
 name: small
@@ -450,7 +450,7 @@ def test_what_needs_no_simulator_imports_none(arguments: list[str]) -> None:
 def test_help_names_what_there_is() -> None:
     assert tuple(ENGINES) == commands.ENGINES
     assert tuple(ORDERS) == commands.LAYER_ORDERS
-    assert commands.NUMBER_SETS == SET_NAMES
+    assert tuple(number_sets()) == commands.NUMBER_SETS
     assert commands.RESULT_FILE == RESULT_FILE
     assert commands.TRACE_FORMATS == trace_action.FORMATS
 

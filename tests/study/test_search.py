@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 from tpusim.cli import app as cli
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import Done, Job, simulated
-from tpusim.study.sweep.rows import rows_of
-from tpusim.study.sweep.run import Outcome, keyed, run_sweep
+from tpusim.study.sweep.run import Outcome, keyed, rows_of, run_sweep
 from tpusim.study.sweep.search import run_search
 from tpusim.study.sweep.spec import load_sweep
 from tpusim.study.sweep.store import Store

@@ -13,7 +13,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option, Typer
 
 from tpusim.base.version import __version__
-from tpusim.cli.terminal import errors_reported, interruption_told, say
+from tpusim.cli.terminal import errors_reported, say
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.formats import FORMATS, KNOWN, known_formats
 
@@ -24,6 +24,8 @@ NUMBER_SETS = ("gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "
 TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace")
 RESULT_FILE = "run.json"
 PAGE_FILE = "report.html"
+
+_NO_FILE = "Interrupted; no file was written."
 
 # Options that several commands share.
 Workload = Annotated[
@@ -100,8 +102,7 @@ def run(
 
 
 @app.command(epilog="Example: tpusim report results/resnet50 -o report.html")
-@errors_reported()
-@interruption_told()
+@errors_reported(_NO_FILE)
 def report(
     source: Annotated[
         Path,
@@ -123,8 +124,7 @@ def report(
 
 
 @app.command(epilog="Example: tpusim explain resnet50 --layer conv1")
-@errors_reported()
-@interruption_told()
+@errors_reported(_NO_FILE)
 def explain(
     workload: Workload,
     layer: Annotated[
@@ -213,8 +213,7 @@ def plot(
 
 
 @app.command(epilog="Example: tpusim trace resnet50 --layers conv1 -o conv1.perfetto-trace")
-@errors_reported()
-@interruption_told()
+@errors_reported(_NO_FILE)
 def trace(
     workload: Workload,
     hardware: Hardware = "tpu_v2",
@@ -247,8 +246,7 @@ def trace(
 
 
 @app.command(epilog="Example: tpusim validate --set-of-numbers vgg16")
-@errors_reported()
-@interruption_told()
+@errors_reported(_NO_FILE)
 def validate(
     sets: Annotated[
         list[str] | None,

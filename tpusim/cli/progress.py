@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from tpusim.cli.terminal import say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 QUIET_SECONDS = 2.0
 """What takes less shows no progress; in a pipe, also the time between two lines of it."""
@@ -24,11 +28,15 @@ class Meter:
         self.done = 0
         self._total, self._unit = total, unit
         self._began = self._told = time.monotonic()
-        self._bar: _Bar | None = None
+        self._bar: Progress | None = None
 
     def __enter__(self) -> Meter:
         console = Console(stderr=True)
-        self._bar = _Bar(self._total, console) if console.is_terminal else None
+        if console.is_terminal:
+            self._bar = _bar(self._total, console)
+            self._timer = threading.Timer(QUIET_SECONDS, self._bar.start)
+            self._timer.daemon = True
+            self._timer.start()
         return self
 
     def show(self, done: int, name: str, share: float | None = None) -> None:
@@ -39,14 +47,26 @@ class Meter:
             speed = pace(done, seconds, done / self._total if share is None else share, self._unit)
             name = ", ".join(filter(None, (name, speed)))
         if self._bar:
-            self._bar.show(done, name)
+            self._bar.update(self._bar.task_ids[0], completed=done, name=name)
         elif time.monotonic() - self._told > QUIET_SECONDS:
             self._told = time.monotonic()
             say(sys.stderr, f"{done:,}/{self._total:,} {name} ...")
 
     def __exit__(self, *_: object) -> None:
         if self._bar:
+            self._timer.cancel()
+            self._timer.join()
             self._bar.stop()
+
+
+def _bar(total: int, console: Console) -> Progress:
+    # Here, because it takes as long to import as all of the table code.
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    name = TextColumn("{task.fields[name]}", markup=False)
+    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name, console=console, transient=True)
+    bar.add_task("", total=total, name="")
+    return bar
 
 
 def pace(done: int, seconds: float, share: float, unit: str) -> str:
@@ -58,27 +78,3 @@ def pace(done: int, seconds: float, share: float, unit: str) -> str:
     hours, minutes = divmod(minutes, 60)
     left = f"about {f'{hours}:{minutes:02}' if hours else minutes}:{rest:02} left"
     return f"{rate}, {left}" if rate else left
-
-
-class _Bar:
-    """A progress bar that appears only when the work takes over QUIET_SECONDS."""
-
-    def __init__(self, total: int, console: Console) -> None:
-        # Here, because it takes as long to import as all of the table code.
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        name = TextColumn("{task.fields[name]}", markup=False)
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name)
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task("", total=total, name="")
-        self._timer = threading.Timer(QUIET_SECONDS, self._progress.start)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def show(self, done: int, name: str) -> None:
-        self._progress.update(self._task, completed=done, name=name)
-
-    def stop(self) -> None:
-        self._timer.cancel()
-        self._timer.join()
-        self._progress.stop()

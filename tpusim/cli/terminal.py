@@ -44,8 +44,8 @@ def prepare_streams() -> None:
 
 
 @contextmanager
-def errors_reported() -> Iterator[None]:
-    """Turn an error into its messages on stderr and its exit code."""
+def errors_reported(interrupted: str = "") -> Iterator[None]:
+    """Turn an error into its messages on stderr and its exit code; after Ctrl-C, `interrupted` is the message."""
     try:
         yield
     except TpusimError as error:
@@ -53,6 +53,8 @@ def errors_reported() -> Iterator[None]:
         say(sys.stderr, *(f"Error: {problem}" for problem in problems))
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
+        if interrupted:
+            say(sys.stderr, interrupted)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -93,13 +95,3 @@ def say(stream: TextIO, *lines: str) -> bool:
         if stream is sys.stdout and not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output: cannot be written ({error.strerror})") from None
         return False
-
-
-@contextmanager
-def interruption_told() -> Iterator[None]:
-    """Say after Ctrl-C that no file was written."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(sys.stderr, "Interrupted; no file was written.")
-        raise

@@ -58,13 +58,15 @@ class Processes(Generic[Given, Found]):
             while places:
                 ready = wait([*places])
                 for connection in [each for each in places if each in ready]:
-                    found, error = _receive(connection)
+                    found, error = connection.recv()
                     place = places.pop(connection)
                     if error is not None:
                         errors[place] = error
                     elif not errors:
                         places |= _send_next(waiting, connection)
                         yield inputs[place], found
+        except (EOFError, OSError):
+            raise TpusimError("a worker process was killed, perhaps for lack of memory; try fewer --workers") from None
         finally:
             if places:
                 self.close()
@@ -93,26 +95,10 @@ class Processes(Generic[Given, Found]):
 
 def _send_next(waiting: Iterator[tuple[int, Any]], connection: Connection) -> dict[Connection, int]:
     """Send the next input, if there is one, and return its place."""
-    with _death_told():
-        for place, given in islice(waiting, 1):
-            connection.send(given)
-            return {connection: place}
+    for place, given in islice(waiting, 1):
+        connection.send(given)
+        return {connection: place}
     return {}
-
-
-def _receive(connection: Connection) -> tuple[Any, Exception | None]:
-    """Wait for what the function returned, or what it raised."""
-    with _death_told():
-        found, error = connection.recv()
-        return found, error
-
-
-@contextmanager
-def _death_told() -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, OSError):
-        raise TpusimError("a worker process was killed, perhaps for lack of memory; try fewer --workers") from None
 
 
 @contextmanager

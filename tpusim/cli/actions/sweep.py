@@ -18,8 +18,7 @@ from tpusim.cli.terminal import say, show
 from tpusim.report.tables import sweep_tables as tables
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import Executor, simulated
-from tpusim.study.sweep.rows import rows_of
-from tpusim.study.sweep.run import Outcome, keyed, missing, run_sweep
+from tpusim.study.sweep.run import Outcome, keyed, missing, rows_of, run_sweep
 from tpusim.study.sweep.search import need_optuna, run_search
 from tpusim.study.sweep.spec import Sweep, load_sweep
 from tpusim.study.sweep.store import FILE, Store
@@ -37,7 +36,11 @@ def run_and_report(
     Raises:
         TpusimError: a point failed; the others are there.
     """
-    sweep = _read(spec, parquet)
+    sweep = load_sweep(spec)
+    if parquet:
+        need("--parquet", "pyarrow", "pyarrow.parquet")
+    if sweep.search:
+        need_optuna()
     folder = out or Path("results") / sweep.name
     say(sys.stderr, sweep.summary)
     with _executor(workers, cluster) as executor:
@@ -51,16 +54,6 @@ def run_and_report(
             names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
     say(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
     _report_failures(sweep, rows, folder)
-
-
-def _read(spec: str, parquet: bool) -> Sweep:
-    """Read a sweep, and find out whether the libraries that it needs are there."""
-    sweep = load_sweep(spec)
-    if parquet:
-        need("--parquet", "pyarrow", "pyarrow.parquet")
-    if sweep.search:
-        need_optuna()
-    return sweep
 
 
 @contextmanager

@@ -35,14 +35,6 @@ def phases_of(log: Log, array: Mapping[str, int], lanes: int) -> Phases:
     skew = lanes - 1
     ended = log.cycles - array["idle"]
     drain = min(max(last_spill.start - ended, 0), array["idle"] - skew)
-    return Phases(
-        busy=array["busy"],
-        first_fill=first_fill,
-        starved=array["starved"] - first_fill,
-        blocked=array["blocked"],
-        waiting_weights=array["waiting_weights"],
-        port_stall=array["port_stall"],
-        drain=drain,
-        spill=array["idle"] - drain - skew,
-        skew=skew,
-    )
+    ends = {"first_fill": first_fill, "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
+    rest = {state: cycles for state, cycles in array.items() if state != "idle"}
+    return Phases(**rest | ends | {"starved": array["starved"] - first_fill})

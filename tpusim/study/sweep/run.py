@@ -1,13 +1,16 @@
-"""Run what is missing of a sweep, and keep every point as soon as it is there."""
+"""Run what is missing of a sweep, keep every point as soon as it is there, and give all of them back as rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from tpusim.study.sweep.assembly import Assembly, weight
+from tpusim.study.sweep.column import costs
 from tpusim.study.sweep.job import Executor
+from tpusim.study.sweep.pareto import front_of
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import Sweep
 from tpusim.study.sweep.store import Store, key_of
@@ -63,3 +66,17 @@ def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> d
     wanted = {key: point for point, key in points}
     there = set() if fresh else store.done(wanted)
     return {key: point for key, point in wanted.items() if key not in there}
+
+
+def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[dict[str, Any]]:
+    """Return a row a point, in order: every column that is stored, what its machine is made of, and its axes.
+
+    Where the sweep has goals, `pareto` tells who is on the front of these points.
+    """
+    found = store.points([key for _, key in points])
+    rows = [
+        {**row, **costs(point.hardware), **dict(point.settings)} for (point, _), row in zip(points, found, strict=True)
+    ]
+    if sweep.goals:
+        rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]
+    return rows

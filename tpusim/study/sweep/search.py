@@ -13,8 +13,7 @@ from tpusim.base.extras import need
 from tpusim.study.sweep.axis import Axis
 from tpusim.study.sweep.job import Executor
 from tpusim.study.sweep.reader import Search
-from tpusim.study.sweep.rows import rows_of
-from tpusim.study.sweep.run import Outcome, Progress, run_sweep
+from tpusim.study.sweep.run import Outcome, Progress, rows_of, run_sweep
 from tpusim.study.sweep.space import Point, Space
 from tpusim.study.sweep.spec import Sweep
 from tpusim.study.sweep.store import Store, key_of

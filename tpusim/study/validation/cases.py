@@ -58,9 +58,6 @@ class NumberSet:
         return self.name in FITTED
 
 
-SET_NAMES = ("gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "v3", "v3_odd", "training")
-"""All sets, in the order of reports; `number_sets` reads them."""
-
 FITTED = ("gemm", "resnet50", "vgg16", "yolov2", "micro")
 """Sets of which half served to choose the fitted numbers of tpu_v2_core."""
 
@@ -70,7 +67,7 @@ ODD = "conv_64x56x56x64x64x3x1x1"
 
 @cache
 def number_sets() -> dict[str, NumberSet]:
-    """Return every set by its name."""
+    """Return every set by its name, in the order of reports."""
     v2, v3, f32 = "tpu_v2_core", "tpu_v3_core", ("vector_memory.element_bytes=4",)
     xla = "estimates of XLA:TPU for v2"
     sets = [
