@@ -9,6 +9,7 @@ from tpusim import reference
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
 from tpusim.numerics.equality import Verdict, compare
@@ -32,6 +33,7 @@ def check_layer(layer: Op, batch: int, program: Program, hardware: Hardware, see
     """
     operands = operands_of(layer, batch, seed)
     with failures_named(layer):
+        check_program(program, hardware)
         written = datapath.run(program, hardware, operands)
     return verdict_of(layer, operands, written)
 

@@ -14,7 +14,7 @@ from tests.strategies import conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.machines.tpu.lowering.geometry import Axis, shape_of
+from tpusim.machines.tpu.lowering.geometry import MapAxis, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan, portions
 from tpusim.machines.tpu.lowering.tiling import choose
 from tpusim.network.ops import Gemm, Op
@@ -59,7 +59,7 @@ def test_blocks_have_every_output_once(plan: Plan) -> None:
     assert (times == 1).all()
 
 
-def touched(axis: Axis, outputs: range) -> set[int]:
+def touched(axis: MapAxis, outputs: range) -> set[int]:
     """Ifmap coordinates under some tap of some output of some strip, each as strip 0 would call it."""
     return {
         output * axis.stride + tap * axis.dilation - axis.padding

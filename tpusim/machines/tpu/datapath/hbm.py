@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.steps import Spill, Transfer
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 
 Values = NDArray[np.float32]
@@ -23,11 +23,11 @@ class HbmTensor:
     What is written into the margin is lost.
     """
 
-    def __init__(self, tensor: Tensor, given: Values | None, parts: Iterable[Part]) -> None:
+    def __init__(self, tensor: Tensor, given: Values | None, parts: Iterable[Part], written: bool) -> None:
         reach = _reach(tensor, parts)
         self._low, self._shape = [low for low, _ in reach], tensor.shape
         extent = tuple(high - low for low, high in reach)
-        if given is not None and extent == tensor.shape:
+        if given is not None and extent == tensor.shape and not written:
             self._stored = given.reshape(extent)
             return
         self._stored = np.zeros(extent, np.float32)
@@ -49,6 +49,10 @@ class HbmTensor:
             self._view(part)[...] = values
         else:
             self._stored[self._index(part)] = values
+        for axis, (low, size) in enumerate(zip(self._low, self._shape, strict=True)):
+            before = (slice(None),) * axis
+            self._stored[(*before, slice(0, -low))] = 0
+            self._stored[(*before, slice(size - low, None))] = 0
 
     def _view(self, part: Part) -> Values:
         """Every counter becomes an axis of the view."""
@@ -57,7 +61,10 @@ class HbmTensor:
         for axis, coordinates in counters:
             start[axis] += coordinates[0]
         origin = self._stored[tuple(slice(at, None) for at in start)]
-        strides = [origin.strides[axis] * getattr(coordinates, "step", 1) for axis, coordinates in counters]
+        strides = [
+            origin.strides[axis] * (coordinates[1] - coordinates[0] if len(coordinates) > 1 else 1)
+            for axis, coordinates in counters
+        ]
         return as_strided(origin, [len(each.coordinates) for each in counters], strides)
 
     def _index(self, part: Part) -> tuple[NDArray[np.int64], ...]:
@@ -72,10 +79,12 @@ class HbmTensor:
 def hbm_tensors(program: Program, given: Mapping[str, Values]) -> dict[str, HbmTensor]:
     """Every tensor of a Program; those that are not given hold NaN until they are written."""
     parts: dict[str, list[Part]] = {tensor.name: [] for tensor in program.tensors}
-    for step in program.steps:
-        if isinstance(step, Transfer):
-            parts[step.tensor.name] += step.parts
-    return {each.name: HbmTensor(each, given.get(each.name), parts[each.name]) for each in program.tensors}
+    transfers = [step for step in program.steps if isinstance(step, Transfer)]
+    for step in transfers:
+        parts[step.tensor.name] += step.parts
+    written = {step.tensor.name for step in transfers if isinstance(step, Spill)}
+    names = {each.name: each for each in program.tensors}
+    return {name: HbmTensor(each, given.get(name), parts[name], name in written) for name, each in names.items()}
 
 
 def _reach(tensor: Tensor, parts: Iterable[Part]) -> Reach:

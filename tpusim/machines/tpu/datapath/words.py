@@ -15,7 +15,8 @@ Values = NDArray[np.float32]
 
 
 def pack(values: Values, words: Values, part: Part) -> None:
-    """Put `values` [lane, *items] into `words` [lanes, words, W]; what is left of a short last word gets zeros."""
+    """Put `values` [lane, *items] into `words` [lanes, words, W]; what is left of a word gets zeros."""
+    words[..., part.per_word :] = 0
     if (place := _by_item(words, part)) is not None:
         place[...] = values
         return

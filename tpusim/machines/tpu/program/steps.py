@@ -16,9 +16,6 @@ from tpusim.machines.tpu.description import VectorUnit
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 
-DMA, WEIGHT_PATH, ARRAY = "dma", "weight path", "array"
-"""The units that take steps."""
-
 
 class Use(NamedTuple):
     """What a step takes of the machine: bytes from and to HBM, words through the ports of all lanes, words that each
@@ -37,7 +34,6 @@ class Use(NamedTuple):
 class Step:
     """Something one unit does. A new kind is a class here and a handler in each interpreter."""
 
-    unit: ClassVar[str]
     cause: ClassVar[str]
     """What the array is said to be while it waits for such a step: the name of a stall cause."""
 
@@ -62,8 +58,6 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Transfer(Step):
     """Parts of a tensor on their way between HBM and the lanes, one after another; `hbm_bytes` cross the bus."""
-
-    unit = DMA
 
     tensor: Tensor
     parts: tuple[Part, ...]
@@ -135,7 +129,6 @@ class Spill(Transfer):
 class Preload(Step):
     """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on."""
 
-    unit = WEIGHT_PATH
     cause = "waiting_weights"
 
     base: int
@@ -163,7 +156,6 @@ class Stream(Step):
         accumulate: whether results are added, by the vector unit, to the words already at `result_base`.
     """
 
-    unit = ARRAY
     cause = "blocked"
 
     preload: int

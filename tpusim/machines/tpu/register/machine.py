@@ -19,9 +19,9 @@ from tpusim.machines.tpu.definition.frame import PORTS, frame_of
 from tpusim.machines.tpu.definition.latencies import word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
+from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.array import PeArray
-from tpusim.machines.tpu.register.bounds import check_lanes
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.control import Control
 from tpusim.machines.tpu.register.deserializers import Deserializers
@@ -57,7 +57,7 @@ class Machine:
     """
 
     def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> None:
-        check_lanes(program, hardware)
+        check_program(program, hardware)
         self.program, self.hardware = program, hardware
         word = hardware.vector_memory.word_elements
         self.hbm = HbmWords.of(program, operands, word)

@@ -1,0 +1,73 @@
+"""What every interpreter takes for granted of a Program, looked at once: a lowering may be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpusim.base.errors import CheckFailed
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.addresses import Counters, Feed
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Spill, Step, Stream, Transfer
+
+
+def check_program(program: Program, hardware: Hardware) -> None:
+    """Look at every step.
+
+    Raises:
+        CheckFailed: when one names lanes, rows, columns or words that the machine does not have, or contradicts itself.
+    """
+    if program.words > hardware.capacity_words:
+        raise CheckFailed(f"the Program takes {program.words} words a lane; the machine has {hardware.capacity_words}")
+    limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
+    for index, step in enumerate(program.steps):
+        for what, first, stop in _named(step):
+            if first < 0 or stop > limits[what]:
+                raise CheckFailed(
+                    f"step {index} ({step.label}) names {what}s [{first}, {stop}); the machine has {limits[what]}"
+                )
+        for wrong in _contradictions(step, program, hardware.vector_memory.word_elements):
+            raise CheckFailed(f"step {index} ({step.label}) {wrong}")
+
+
+def _named(step: Step) -> Iterator[tuple[str, int, int]]:
+    """What a step names: rows, columns or lanes, the first and the one after the last."""
+    match step:
+        case Stream():
+            yield "column", 0, step.cols
+            for group in step.reads.groups:
+                yield "row", group.first_lane, group.first_lane + group.lanes
+        case Preload():
+            yield "column", 0, step.cols
+            yield "row", 0, step.rows
+        case Transfer():
+            for part in step.parts:
+                for first in part.first_lanes:
+                    yield "lane", first, first + part.lanes
+
+
+def _contradictions(step: Step, program: Program, word_elements: int) -> Iterator[str]:
+    """What cannot be meant."""
+    match step:
+        case Stream():
+            preload = program.steps[step.preload]
+            if not isinstance(preload, Preload) or (preload.rows, preload.cols) != (step.rows, step.cols):
+                yield f"uses {step.rows} x {step.cols} weights that step {step.preload} does not load"
+            yield from _misfits(step.reads, step.words)
+        case Preload():
+            if step.words != -(-step.rows // word_elements):
+                yield f"reads {step.words} words for {step.rows} weights"
+        case Transfer():
+            if isinstance(step, Spill) and any(len(part.first_lanes) > 1 for part in step.parts):
+                yield "takes one element from several lanes"
+            if any(not 0 < part.per_word <= word_elements for part in step.parts):
+                yield f"puts more elements into a word than its {word_elements}"
+
+
+def _misfits(reads: Feed, words: int) -> Iterator[str]:
+    """Patterns that are not as long as the pass, or do not move forward."""
+    for group in reads.groups:
+        if group.pattern.words != words:
+            yield f"streams {words} words, and lane {group.first_lane} reads {group.pattern.words}"
+        if isinstance(group.pattern, Counters) and any(each.step < 1 for each in group.pattern.counters):
+            yield "has a counter that does not move forward"
