@@ -16,7 +16,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.geometry import MapAxis, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan, portions
-from tpusim.machines.tpu.lowering.tiling import choose
+from tpusim.machines.tpu.lowering.search import choose
 from tpusim.network.ops import Gemm, Op
 
 

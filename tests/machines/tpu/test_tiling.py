@@ -15,7 +15,8 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.tiling import TOLERANCE, _parts, _Search, choose, word_groups
+from tpusim.machines.tpu.lowering.search import TOLERANCE, _parts, _Space, choose
+from tpusim.machines.tpu.lowering.tiling import word_groups
 from tpusim.network.ops import Op
 from tpusim.network.workload import load_workload
 
@@ -52,11 +53,11 @@ def test_images_are_spread_over_as_few_words_as_hold_them(images: int, word: int
 def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
     """Eight images in words of two, four bytes each: some of a channel's, or of all three channels."""
     hardware = machine(4, 4, word_elements=2, burst_bytes=64)
-    search = _Search(shape_of(conv(3, 6, 5, 3), 8, 2), hardware, (1, 1, groups))
+    search = _Space(shape_of(conv(3, 6, 5, 3), 8, 2), hardware, (1, 1, groups))
     assert search._waste("in") == pytest.approx(waste)
 
 
-def estimates(search: _Search) -> list[tuple[float, int]]:
+def estimates(search: _Space) -> list[tuple[float, int]]:
     """(cost, words of results) of every block that fits, under every filter plan."""
     found = []
     for plan in search.filter_plans():
@@ -67,10 +68,10 @@ def estimates(search: _Search) -> list[tuple[float, int]]:
     return found
 
 
-def estimate(search: _Search, hardware: Hardware) -> float:
+def estimate(search: _Space, hardware: Hardware) -> float:
     """What the tiling is thought to cost that is chosen."""
     tiling = choose(search.shape, hardware)
-    given_block = _Search(search.shape, hardware, (tiling.rows, tiling.cols, tiling.groups))
+    given_block = _Space(search.shape, hardware, (tiling.rows, tiling.cols, tiling.groups))
     held = tiling.loop_order, tiling.chunk_passes, tiling.filter_buffers
     plan = next(p for p in given_block.filter_plans() if (p.loop_order, p.chunk_passes, p.buffers) == held)
     return float(given_block._cost(plan, given_block._tilings(plan))[0])
@@ -81,7 +82,7 @@ def estimate(search: _Search, hardware: Hardware) -> float:
 def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
     """Of filter plans, and of blocks under one, any within the tolerance may be taken."""
     assume(not isinstance(plan.hardware.mapping.multi_tile, int))
-    search = _Search(plan.shape, plan.hardware, None)
+    search = _Space(plan.shape, plan.hardware, None)
     chosen = estimate(search, plan.hardware)
     assert chosen <= min(cost for cost, _ in estimates(search)) * (1 + TOLERANCE) ** 2 * (1 + 1e-9)
 
@@ -110,7 +111,7 @@ def test_estimates_are_near_the_cycles_of_the_engine(base: str, changes: list[st
     """Within a third of the cycles, and the half of them within a tenth."""
     hardware, ratios = load_hardware(base, changes), []
     for layer in sample():
-        search = _Search(shape_of(layer, 8, hardware.vector_memory.word_elements), hardware, None)
+        search = _Space(shape_of(layer, 8, hardware.vector_memory.word_elements), hardware, None)
         ratios.append(estimate(search, hardware) / event.run(lower(layer, 8, hardware)[0], hardware).cycles)
     assert len(ratios) >= 30
     assert 3 / 4 < min(ratios) <= max(ratios) < 4 / 3, sorted(ratios)
