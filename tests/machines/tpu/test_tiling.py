@@ -54,7 +54,7 @@ def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
     """Eight images in words of two, four bytes each: some of a channel's, or of all three channels."""
     hardware = machine(4, 4, word_elements=2, burst_bytes=64)
     search = _Space(shape_of(conv(3, 6, 5, 3), 8, 2), hardware, (1, 1, groups))
-    assert search._waste("in") == pytest.approx(waste)
+    assert search._estimate._waste("in") == pytest.approx(waste)
 
 
 def estimates(search: _Space) -> list[tuple[float, int]]:
@@ -62,7 +62,7 @@ def estimates(search: _Space) -> list[tuple[float, int]]:
     found = []
     for plan in search.filter_plans():
         tilings = search._tilings(plan)
-        costs = search._cost(plan, tilings)
+        costs = search._estimate.cycles(plan, tilings)
         fits = tilings.words <= search.hardware.capacity_words
         found += [(float(cost), int(words)) for cost, words in zip(costs[fits], tilings.psum_words[fits], strict=True)]
     return found
@@ -74,7 +74,7 @@ def estimate(search: _Space, hardware: Hardware) -> float:
     given_block = _Space(search.shape, hardware, (tiling.rows, tiling.cols, tiling.groups))
     held = tiling.loop_order, tiling.chunk_passes, tiling.filter_buffers
     plan = next(p for p in given_block.filter_plans() if (p.loop_order, p.chunk_passes, p.buffers) == held)
-    return float(given_block._cost(plan, given_block._tilings(plan))[0])
+    return float(given_block._estimate.cycles(plan, given_block._tilings(plan))[0])
 
 
 @relaxed
