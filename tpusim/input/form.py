@@ -17,6 +17,10 @@ from tpusim.input.scalars import path_of, show, unknown_key
 Model = TypeVar("Model")
 
 
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic calls a key that nobody knows."""
+
+
 class Form(Generic[Model]):
     """How files write a model: its keys, and those of its sections, which are models themselves.
 
@@ -66,7 +70,8 @@ class Form(Generic[Model]):
 
     def input_error(self, error: ValidationError) -> InputError:
         """All that pydantic found, each with the path where it found it."""
-        found = error.errors(include_url=False)
+        # A misspelt key first: that another one is missing follows from it.
+        found = sorted(error.errors(include_url=False), key=lambda details: details["type"] not in _UNKNOWN)
         return InputError([problem for details in found for problem in self._problems(details)])
 
     def _problems(self, details: ErrorDetails) -> Iterator[Problem]:
@@ -83,7 +88,7 @@ class Form(Generic[Model]):
         kind, given = details["type"], show(details["input"])
         if kind == "missing":
             return f"required key is missing; add {self._example(section, key)}"
-        if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        if kind in _UNKNOWN:
             allowed = self._keys[section]
             # A key of another section is the likeliest slip after a misspelling, so its full path is a candidate too.
             nested = "; write the key after the dot inside its section;" if key in self.paths else ""
