@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -55,23 +55,21 @@ def simulate(
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
     began = time.perf_counter()
-    layers = []
     prepared = [each for _, each in lower_all(workload, hardware, lowering)]
     run = Run(workload, hardware, tuple(program for program, _ in prepared), check, seed, watch)
-    for layer, each, (timing, verdict) in zip(workload.layers, prepared, ENGINES[engine](run), strict=True):
-        layers.append(layer_result(layer, workload.batch, hardware, each, timing, verdict))
-        progress(layers[-1])
-    return Result(
-        tpusim=__version__,
-        hardware=hardware.to_dict(),
-        workload=workload.name,
-        batch=workload.batch,
-        lowering=lowering,
-        engine=engine,
-        seed=seed,
-        total=total_of(tuple(layers), time.perf_counter() - began),
-        layers=tuple(layers),
-    )
+    layers = []
+    for layer in _results(run, prepared, engine):
+        layers.append(layer)
+        progress(layer)
+    total = total_of(tuple(layers), time.perf_counter() - began)
+    asked = workload.name, workload.batch, lowering, engine, seed
+    return Result(__version__, hardware.to_dict(), *asked, total, tuple(layers))
+
+
+def _results(run: Run, prepared: Iterable[Lowered], engine: str) -> Iterator[LayerResult]:
+    """The result of each layer, in network order."""
+    for layer, lowered_, (timing, verdict) in zip(run.workload.layers, prepared, ENGINES[engine](run), strict=True):
+        yield layer_result(layer, run.workload.batch, run.hardware, lowered_, timing, verdict)
 
 
 def lower_all(workload: Workload, hardware: Hardware, lowering: str) -> Iterator[tuple[Hashable, Lowered]]:
