@@ -42,8 +42,10 @@ def strands() -> list[list[str]]:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """A directory with the files that the README shows."""
-    for name, text in FILES.items():
+    """A directory with the files that the README shows, and a tenth of the shipped search."""
+    search = (ROOT / "configs" / "sweeps" / "search.yaml").read_text()
+    assert "budget: 60" in search
+    for name, text in {**FILES, "search.yaml": search.replace("budget: 60", "budget: 6")}.items():
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -62,7 +64,8 @@ def test_the_readme_has_what_is_tested_here() -> None:
 def test_commands(strand: list[str], desk: Path) -> None:
     """In order: some read what those before them wrote; also the Python."""
     for text in strand:
-        words = ["-c", text] if text in CODE else ["-m", "tpusim", *shlex.split(text)[1:]]
+        command = text.replace("tpusim sweep search", "tpusim sweep search.yaml")
+        words = ["-c", text] if text in CODE else ["-m", "tpusim", *shlex.split(command)[1:]]
         done = typed([sys.executable, *words], desk)
         assert done.returncode == 0, f"{text}: {done.stderr}"
         if text.startswith("tpusim run") and "--no-check" not in text:
