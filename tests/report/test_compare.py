@@ -19,7 +19,7 @@ from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import Workload
-from tpusim.report.tables.compare_results import Change, Compared
+from tpusim.report.tables.compare_results import Change, ComparedResults
 from tpusim.result.records import Result, total_of
 
 LAYERS = (replace(conv(4, 8, 4, 3), name="first"), Gemm("second", 4, 40, 4), Gemm("third", 4, 4, 4))
@@ -47,8 +47,8 @@ def slowed(result: Result, **factors: float) -> Result:
 
 def test_only_what_differs_is_listed() -> None:
     fast, slow = machine(4, 4), machine(4, 4, bytes_per_cycle=7)
-    assert Compared(run(), run()).changes == ()
-    changed = Compared(run(hardware=fast), run(hardware=slow, batch=4)).changes
+    assert ComparedResults(run(), run()).changes == ()
+    changed = ComparedResults(run(hardware=fast), run(hardware=slow, batch=4)).changes
     assert changed == (Change("batch", 2, 4), Change("hbm.bandwidth", "64 GB/s", "7 GB/s"))
 
 
@@ -56,7 +56,7 @@ def test_a_field_that_one_result_does_not_have() -> None:
     result = run()
     memory = {key: value for key, value in result.hardware["vector_memory"].items() if key != "ports"}
     old = replace(result, tpusim="0.1", hardware={**result.hardware, "vector_memory": memory, "name": "old"})
-    changes = Compared(old, replace(result, tpusim="0.2")).changes
+    changes = ComparedResults(old, replace(result, tpusim="0.2")).changes
     assert changes == (
         Change("tpusim", "0.1", "0.2"),
         Change("hardware", "old", "test"),
@@ -66,18 +66,18 @@ def test_a_field_that_one_result_does_not_have() -> None:
 
 def test_ratios_and_their_mean() -> None:
     before = run()
-    compared = Compared(before, slowed(before, first=4, second=1))
+    compared = ComparedResults(before, slowed(before, first=4, second=1))
     ratios = [row.ratio for row in compared.rows]
     assert ratios == [4, 1, 1]
     assert [row.unchanged for row in compared.rows] == [False, True, True]
     assert compared.rows[0].difference == 3 * before.layers[0].cycles
     assert compared.geometric_mean == pytest.approx(4 ** (1 / 3))
-    assert Compared(compared.after, before).geometric_mean == pytest.approx(4 ** (-1 / 3))
+    assert ComparedResults(compared.after, before).geometric_mean == pytest.approx(4 ** (-1 / 3))
 
 
 def test_other_work_is_compared_by_the_mac() -> None:
     one, two = run(LAYERS[2], LAYERS[0]), run(Gemm("third", 8, 4, 4), LAYERS[0])
-    compared = Compared(one, two)
+    compared = ComparedResults(one, two)
     row = compared.rows[0]
     assert not compared.same_work
     assert row.ratio is not None
@@ -86,14 +86,14 @@ def test_other_work_is_compared_by_the_mac() -> None:
 
 
 def test_layers_in_one_only_and_of_one_name() -> None:
-    compared = Compared(run(LAYERS[0], LAYERS[1]), run(LAYERS[1], LAYERS[2]))
+    compared = ComparedResults(run(LAYERS[0], LAYERS[1]), run(LAYERS[1], LAYERS[2]))
     sides = [(row.name, row.before is not None, row.after is not None) for row in compared.rows]
     assert sides == [("first", True, False), ("second", True, True), ("third", False, True)]
     assert compared.rows[0].difference == -compared.before.layers[0].cycles
     assert compared.rows[0].ratio is None
     assert sum(row.difference for row in compared.rows) == compared.after.total.cycles - compared.before.total.cycles
     twins = replace(compared.before, layers=(compared.before.layers[0],) * 2)
-    assert [row.ratio for row in Compared(twins, twins).rows] == [1, 1]
+    assert [row.ratio for row in ComparedResults(twins, twins).rows] == [1, 1]
 
 
 # ---- the command

@@ -16,7 +16,7 @@ from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import Workload
 from tpusim.report.tables import explain_text
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck
-from tpusim.study.explain.relaxation import LARGER, Case
+from tpusim.study.explain.relaxation import LARGER, Setup
 
 CHANGES = {
     "twice the arrays": ["array.count=2"],
@@ -33,8 +33,8 @@ CHANGES = {
 
 
 def explained(layer: Conv2d | Gemm, batch: int, *changes: str, hardware: str = "tpu_v2") -> Bottleneck:
-    case = Case(layer, batch, load_hardware(hardware, list(changes)))
-    return find_bottleneck(case, lambda done, name: None)
+    setup = Setup(layer, batch, load_hardware(hardware, list(changes)))
+    return find_bottleneck(setup, lambda done, name: None)
 
 
 def of_resnet50(name: str) -> Conv2d | Gemm:
@@ -120,8 +120,8 @@ def test_relaxing_what_it_names_gains_the_most(
 
 def test_every_pe_filled_is_counted_by_the_mac() -> None:
     """3 channels in, 5 out on 4 x 4: 9 of 12 rows' worth of channels, 5 of 8 columns."""
-    case = Case(conv(3, 12, 5, 1), 2, machine(4, 4))
-    found = find_bottleneck(case, lambda done, name: None)
+    setup = Setup(conv(3, 12, 5, 1), 2, machine(4, 4))
+    found = find_bottleneck(setup, lambda done, name: None)
     (filled,) = (gain for gain in found.gains if gain.relaxation.per == "MAC")
     work = Workload("filled", 2, (conv(4, 12, 8, 1),))
     after = simulate(work, machine(4, 4), check=False).total
@@ -200,8 +200,8 @@ def test_what_cannot_be_simulated_is_said() -> None:
 
 def test_the_phases_of_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 7: read from 14 on, results written by 24, in HBM at 32, three lanes to go."""
-    case = Case(Gemm("gemm", 4, 4, 4), 1, machine(4, 4))
-    phases = asdict(find_bottleneck(case, lambda done, name: None).phases)
+    setup = Setup(Gemm("gemm", 4, 4, 4), 1, machine(4, 4))
+    phases = asdict(find_bottleneck(setup, lambda done, name: None).phases)
     waited = {"blocked": 0, "waiting_weights": 0, "port_stall": 0, "starved": 0}
     assert phases == {**waited, "first_fill": 13, "busy": 4, "drain": 24 - 17, "spill": 32 - 24, "skew": 3}
 

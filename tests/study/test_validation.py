@@ -18,7 +18,7 @@ from tpusim.cli import app as cli
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.report.tables.validation_tables import summary_table
 from tpusim.study.validation.cases import FITTED, number_sets
-from tpusim.study.validation.compare import Compared, Comparison, Spread, compare
+from tpusim.study.validation.compare import ComparedCase, Comparison, Spread, compare
 
 DOCUMENT = (ROOT / "docs" / "validation.md").read_text()
 CONFIGS = ROOT / "configs"
@@ -66,7 +66,11 @@ def test_a_case_is_what_its_row_says() -> None:
 
 
 def test_errors_and_their_spread() -> None:
-    rows = [Compared("a", 110, 100, 50, True), Compared("b", 80, 100, 100, False), Compared("c", 100, 100, 100, False)]
+    rows = [
+        ComparedCase("a", 110, 100, 50, True),
+        ComparedCase("b", 80, 100, 100, False),
+        ComparedCase("c", 100, 100, 100, False),
+    ]
     spread = Spread.of([(row.error, row.name) for row in rows])
     assert spread.mean == pytest.approx(0.1)
     assert spread.median == pytest.approx(0.1)

@@ -9,7 +9,7 @@ from tpusim.base.errors import InputError, did_you_mean
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import show, terminal_width
 from tpusim.report.tables import compare_tables as tables
-from tpusim.report.tables.compare_results import ORDERS, Compared
+from tpusim.report.tables.compare_results import ORDERS, ComparedResults
 from tpusim.result.load import read_result
 
 _WIDEST = 79
@@ -20,12 +20,12 @@ def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -
     if sort not in ORDERS:
         raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
     output = JsonOutput(json)
-    compared = Compared(read_result(before), read_result(after))
+    compared = ComparedResults(read_result(before), read_result(after))
     output.put(tables.to_json(compared))
     _report(compared, [str(before), str(after)], sort, output.words_to)
 
 
-def _report(compared: Compared, names: list[str], sort: str, stream: TextIO) -> None:
+def _report(compared: ComparedResults, names: list[str], sort: str, stream: TextIO) -> None:
     room = terminal_width(stream)
     width = min(_WIDEST, room or _WIDEST)
     show(stream, tables.headings(compared, names, width), "")

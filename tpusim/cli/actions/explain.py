@@ -18,19 +18,19 @@ from tpusim.report.plots.formats import KNOWN
 from tpusim.report.tables import explain_text as text
 from tpusim.report.tables.explain_text import to_json
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
-from tpusim.study.explain.relaxation import Case, relaxations
+from tpusim.study.explain.relaxation import Setup, relaxations
 
 
 def explain_and_report(
     work: Workload, machine: Hardware, layer: str | None, lowering: str, json: str | None, out: Path | None
 ) -> None:
     """Find what bounds one layer, as JSON, in words, and drawn into `out`."""
-    case = Case(_one_layer(work, layer), work.batch, machine, lowering)
+    setup = Setup(_one_layer(work, layer), work.batch, machine, lowering)
     output = JsonOutput(json)
     if out:
         _check_picture(out)
-    with Meter(len(relaxations(case))) as meter:
-        found = find_bottleneck(case, meter.show)
+    with Meter(len(relaxations(setup))) as meter:
+        found = find_bottleneck(setup, meter.show)
     output.put(to_json(found, work.name))
     _report(found, work.name, output.words_to)
     if out:

@@ -18,8 +18,8 @@ _MOST_GAINS = 8
 
 def picture(found: Bottleneck, workload: str) -> Picture:
     """Above, where the cycles of the array go; below, the largest gains."""
-    layer, case = found.layer, found.case
-    run = f"{workload} {layer.name} at batch {case.batch} on {case.hardware.name}"
+    layer, setup = found.layer, found.setup
+    run = f"{workload} {layer.name} at batch {setup.batch} on {setup.hardware.name}"
     bound = f"bound by {LIMITS[found.limit][0]}" if found.limit else "no single bound"
     caption = (
         f"Above: what the systolic array did in the {layer.cycles:,} cycles of {run}. Below: how many times as fast the"

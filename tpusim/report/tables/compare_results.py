@@ -61,7 +61,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedResults:
     """Two results, `before` and `after`."""
 
     before: Result

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tpusim.report.tables.compare_results import ORDERS, Change, Compared, Row
+from tpusim.report.tables.compare_results import ORDERS, Change, ComparedResults, Row
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.tables.run import first_wrong, heading, verdict
 from tpusim.report.text import document, folded, percent, scale, shortened, three_digits
@@ -22,13 +22,13 @@ utilisation. change: cycles of B less those of A; of A: that in percent of all
 of A's cycles."""
 
 
-def headings(compared: Compared, names: Sequence[str], width: int) -> str:
+def headings(compared: ComparedResults, names: Sequence[str], width: int) -> str:
     """What A and B are."""
     results = zip("AB", names, (compared.before, compared.after), strict=True)
     return folded((f"{letter}: {name}: {heading(result)}" for letter, name, result in results), width, "   ")
 
 
-def changes_table(compared: Compared) -> Table:
+def changes_table(compared: ComparedResults) -> Table:
     """The inputs that differ."""
     columns: list[Column[Change]] = [
         Column("input", lambda change: change.name, justify="left"),
@@ -38,13 +38,13 @@ def changes_table(compared: Compared) -> Table:
     return table(columns, compared.changes)
 
 
-def layers_table(compared: Compared, order: str, width: int | None = None) -> Table:
+def layers_table(compared: ComparedResults, order: str, width: int | None = None) -> Table:
     """One row a layer, in as many columns as `width` characters hold (None: all). Equal ones only in network order."""
     rows = [row for row in sorted(compared.rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
     return table(_columns(compared, max(12, width // 4) if width else None), rows, width)
 
 
-def unchanged(compared: Compared) -> str:
+def unchanged(compared: ComparedResults) -> str:
     """How many layers are left out of the table because nothing changed; empty when none."""
     count = sum(row.unchanged for row in compared.rows)
     if count == 0:
@@ -54,7 +54,7 @@ def unchanged(compared: Compared) -> str:
     return f"{count} of {len(compared.rows)} layers take the same cycles (--sort network shows them)."
 
 
-def totals(compared: Compared, width: int) -> str:
+def totals(compared: ComparedResults, width: int) -> str:
     """All layers together, and the mean over layers."""
     before, after = compared.before.total, compared.after.total
     lines = [
@@ -70,7 +70,7 @@ def totals(compared: Compared, width: int) -> str:
     return folded(lines, width, "  ")
 
 
-def verdicts(compared: Compared, width: int) -> str:
+def verdicts(compared: ComparedResults, width: int) -> str:
     """Whether the outputs of each were right."""
     lines = []
     for letter, result in zip("AB", (compared.before, compared.after), strict=True):
@@ -80,7 +80,7 @@ def verdicts(compared: Compared, width: int) -> str:
     return folded(lines, width, "   ")
 
 
-def to_json(compared: Compared) -> str:
+def to_json(compared: ComparedResults) -> str:
     """Everything, for other tools; null where a layer is in one result only."""
     before, after = compared.before.total, compared.after.total
     return document(
@@ -110,7 +110,7 @@ def _sides(before: LayerResult | Total | None, after: LayerResult | Total | None
     return {name: [getattr(side, name) if side else None for side in (before, after)] for name in names}
 
 
-def _columns(compared: Compared, name_width: int | None) -> list[Column[Row]]:
+def _columns(compared: ComparedResults, name_width: int | None) -> list[Column[Row]]:
     all_of_a = compared.before.total.cycles
     columns: list[Column[Row]] = [
         Column("layer", lambda row: shortened(row.name, name_width), justify="left"),
@@ -151,7 +151,7 @@ def _given(value: Any) -> str:
     return "(not there)" if value is None else str(value)
 
 
-def _per_image(compared: Compared) -> list[str]:
+def _per_image(compared: ComparedResults) -> list[str]:
     """Where the batch differs, and every layer is in both."""
     before, after = compared.before, compared.after
     if before.batch == after.batch or min(before.batch, after.batch) < 1 or len(compared.common) < len(compared.rows):
@@ -159,7 +159,7 @@ def _per_image(compared: Compared) -> list[str]:
     return [f"Per image: {_times_taken(*(result.total.time_us / result.batch for result in (before, after)))}"]
 
 
-def _common(compared: Compared) -> list[str]:
+def _common(compared: ComparedResults) -> list[str]:
     """Where the two do not have the same layers: those that both have."""
     if len(compared.common) == len(compared.rows):
         return []

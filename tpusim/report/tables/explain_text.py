@@ -45,9 +45,9 @@ _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows"
 
 def heading(found: Bottleneck, workload: str) -> str:
     """Which layer, on what, and how long it takes."""
-    layer, case = found.layer, found.case
+    layer, setup = found.layer, found.setup
     return (
-        f"{workload} {layer.name}, batch {case.batch}, on {case.hardware.name}: {case.layer.text}\n"
+        f"{workload} {layer.name}, batch {setup.batch}, on {setup.hardware.name}: {setup.layer.text}\n"
         f"{layer.cycles:,} cycles = {quantity(layer.time_us, TIMES)}; PE utilisation "
         f"{percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
     )
@@ -65,11 +65,11 @@ def verdict(found: Bottleneck, width: int = WIDTH) -> str:
 
 def _facts(found: Bottleneck) -> dict[str, object]:
     """What LIMITS tells of a layer: shares of its cycles, and what they come from."""
-    layer, hardware, phases, units = found.layer, found.case.hardware, found.phases, found.layer.units
+    layer, hardware, phases, units = found.layer, found.setup.hardware, found.phases, found.layer.units
     unit, sequencer, streams = hardware.vector_unit, hardware.sequencer, found.program.streams
     rows, cols = fmean(each.rows for each in streams), fmean(each.cols for each in streams)
     computes = units["systolic_array"]["busy"] / layer.passes
-    operands = found.case.layer.operands(found.case.batch) * hardware.vector_memory.element_bytes
+    operands = found.setup.layer.operands(found.setup.batch) * hardware.vector_memory.element_bytes
     ends = phases.first_fill + phases.drain + phases.spill + phases.skew
     converts = f"a word takes {unit.unpack_cycles} cycles to unpack, or {unit.pack_cycles} to pack; "
     drains = ", and no block begins before the one ahead has drained"
@@ -185,12 +185,12 @@ def lowering_text(found: Bottleneck, width: int = WIDTH) -> str:
 
 def to_json(found: Bottleneck, workload: str) -> str:
     """The layer as in the result JSON, and every relaxation with its cycles."""
-    case = found.case
+    setup = found.setup
     return document(
-        hardware=case.hardware.to_dict(),
+        hardware=setup.hardware.to_dict(),
         workload=workload,
-        batch=case.batch,
-        lowering=case.lowering,
+        batch=setup.batch,
+        lowering=setup.lowering,
         layer=asdict(found.layer),
         phases=asdict(found.phases),
         tiling=dict(found.explanation.choices),

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document
-from tpusim.study.validation.compare import Compared, Comparison
+from tpusim.study.validation.compare import ComparedCase, Comparison
 
 LEGEND = """\
 Absolute errors relative to the reference, in percent; worst: with its sign, and where. total: error of the sum.
@@ -27,7 +27,7 @@ def summary_table(comparisons: Sequence[Comparison], width: int | None = None) -
 def rows_table(comparison: Comparison) -> Table:
     """One row a case of one set."""
     numbers = comparison.numbers
-    columns: list[Column[Compared]] = [
+    columns: list[Column[ComparedCase]] = [
         Column("case", lambda row: row.name, justify="left"),
         Column(f"tpusim\n{numbers.unit}", lambda row: _figure(row.ours)),
         Column(f"{numbers.status}\n{numbers.unit}", lambda row: _figure(row.theirs)),

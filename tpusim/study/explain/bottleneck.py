@@ -14,7 +14,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 from tpusim.study.explain.phases import Phases, phases_of
-from tpusim.study.explain.relaxation import LARGER, Case, Relaxation, relaxations
+from tpusim.study.explain.relaxation import LARGER, Relaxation, Setup, relaxations
 
 LEAST_GAIN = 1.05
 """What gains less than this is not called a bottleneck."""
@@ -67,7 +67,7 @@ class Untried:
 class Bottleneck:
     """A layer as it is, and what every relaxation gains, the largest gain first."""
 
-    case: Case
+    setup: Setup
     program: Program
     explanation: Explanation
     layer: LayerResult
@@ -105,26 +105,26 @@ class Bottleneck:
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
-def find_bottleneck(case: Case, watch: Watch) -> Bottleneck:
+def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
     """Time the layer as it is, and relaxed in every way that applies.
 
     Raises:
         InputError: unknown lowering, or the layer as it is cannot be simulated. That a relaxed one cannot is recorded.
     """
-    before = _timed(case)
-    wanted = relaxations(case)
+    before = _timed(setup)
+    wanted = relaxations(setup)
     outcomes: list[Gain | Untried | None] = []
     for number, relaxation in enumerate(wanted):
         watch(number, relaxation.name)
-        outcomes.append(_tried(relaxation, case, before))
+        outcomes.append(_tried(relaxation, setup, before))
     if not any(isinstance(outcome, Gain) and outcome.helps_as_it_is for outcome in outcomes):
-        outcomes.append(_tried(LARGER, case, before))
+        outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
     untried = tuple(each for each in outcomes if isinstance(each, Untried))
-    program, explanation = lowered(case.layer, case.batch, case.hardware, case.lowering)
-    log = event.logged(program, case.hardware, event.ports_of(case.hardware))
-    phases = phases_of(log, before.units["systolic_array"], case.hardware.lanes)
-    return Bottleneck(case, program, explanation, before, phases, _attributed(gains), untried)
+    program, explanation = lowered(setup.layer, setup.batch, setup.hardware, setup.lowering)
+    log = event.logged(program, setup.hardware, event.ports_of(setup.hardware))
+    phases = phases_of(log, before.units["systolic_array"], setup.hardware.lanes)
+    return Bottleneck(setup, program, explanation, before, phases, _attributed(gains), untried)
 
 
 def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
@@ -138,10 +138,10 @@ def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
     return (most, *others)
 
 
-def _tried(relaxation: Relaxation, case: Case, before: LayerResult) -> Gain | Untried | None:
+def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Untried | None:
     """What it gains, or why that cannot be found out; None where there is nothing to relax."""
     try:
-        relaxed = relaxation.change(case)
+        relaxed = relaxation.change(setup)
         if relaxed is None:
             return None
         easier, how = relaxed
@@ -152,6 +152,6 @@ def _tried(relaxation: Relaxation, case: Case, before: LayerResult) -> Gain | Un
     return Gain(relaxation, how, after.cycles, after.macs, gain)
 
 
-def _timed(case: Case) -> LayerResult:
-    work = Workload("explained", case.batch, (case.layer,))
-    return simulate(work, case.hardware, lowering=case.lowering, check=False).layers[0]
+def _timed(setup: Setup) -> LayerResult:
+    work = Workload("explained", setup.batch, (setup.layer,))
+    return simulate(work, setup.hardware, lowering=setup.lowering, check=False).layers[0]

@@ -18,7 +18,7 @@ Setting = str | int | Callable[[Any], object]
 
 
 @dataclass(frozen=True)
-class Case:
+class Setup:
     """What is timed: one layer for a batch, on a machine."""
 
     layer: Op
@@ -27,8 +27,8 @@ class Case:
     lowering: str = "channel_first"
 
 
-Relaxed = tuple[Case, str]
-"""A case with one thing made easier, and what was done, as short as can be."""
+Relaxed = tuple[Setup, str]
+"""A setup with one thing made easier, and what was done, as short as can be."""
 
 
 @dataclass(frozen=True)
@@ -36,30 +36,30 @@ class Relaxation:
     """One thing made easier.
 
     `limit` names what it relieves, which reports put in words; `name` says what is assumed. `change` returns None
-    where the case has nothing of the kind to relax, and raises InputError where the result would be out of range.
+    where the setup has nothing of the kind to relax, and raises InputError where the result would be out of range.
     `per` is what cycles are counted by where the amount of work changes: "image", "row" or "MAC"; else "layer".
     """
 
     name: str
     limit: str
-    change: Callable[[Case], Relaxed | None]
+    change: Callable[[Setup], Relaxed | None]
     per: str = "layer"
 
 
-def relaxations(case: Case) -> tuple[Relaxation, ...]:
+def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
     """Everything that is tried."""
-    return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[case.layer.counted_by], _FILLED)
+    return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[setup.layer.counted_by], _FILLED)
 
 
-def _machine(settings: Mapping[str, Setting]) -> Callable[[Case], Relaxed | None]:
+def _machine(settings: Mapping[str, Setting]) -> Callable[[Setup], Relaxed | None]:
     """A change of the machine alone: by path a new value, or how it follows from the old; nothing new: not tried."""
 
-    def change(case: Case) -> Relaxed | None:
-        before = {path: _written(case.hardware, path) for path in settings}
+    def change(setup: Setup) -> Relaxed | None:
+        before = {path: _written(setup.hardware, path) for path in settings}
         after = {path: value(before[path]) if callable(value) else value for path, value in settings.items()}
         changes = {path: value for path, value in after.items() if value != before[path]}
         how = " ".join(f"{path}={value}" for path, value in changes.items())
-        return (replace(case, hardware=case.hardware.with_overrides(changes)), how) if changes else None
+        return (replace(setup, hardware=setup.hardware.with_overrides(changes)), how) if changes else None
 
     return change
 
@@ -80,31 +80,31 @@ def _half(value: Any) -> object:
     return value // 2
 
 
-def _latency(case: Case) -> Relaxed | None:
+def _latency(setup: Setup) -> Relaxed | None:
     # Latency is counted in whole cycles, so that this is one cycle.
-    return _machine({"hbm.latency": "1 ps"})(case) if case.hardware.latency_cycles > 1 else None
+    return _machine({"hbm.latency": "1 ps"})(setup) if setup.hardware.latency_cycles > 1 else None
 
 
-def _whole_rows(case: Case) -> Relaxed | None:
+def _whole_rows(setup: Setup) -> Relaxed | None:
     """Where it stacks more taps than now."""
-    relaxed = _machine({"mapping.multi_tile": "rows"})(case)
-    return relaxed if relaxed and _stacked(relaxed[0]) > _stacked(case) else None
+    relaxed = _machine({"mapping.multi_tile": "rows"})(setup)
+    return relaxed if relaxed and _stacked(relaxed[0]) > _stacked(setup) else None
 
 
-def _stacked(case: Case) -> int:
+def _stacked(setup: Setup) -> int:
     """Taps that the lowering stacks in a pass."""
-    return lowered(case.layer, case.batch, case.hardware, case.lowering)[1].multi_tile
+    return lowered(setup.layer, setup.batch, setup.hardware, setup.lowering)[1].multi_tile
 
 
-def _more_input(case: Case) -> Relaxed:
-    layer, batch, how = case.layer.with_more_input(case.batch)
-    return replace(case, layer=layer, batch=batch), how
+def _more_input(setup: Setup) -> Relaxed:
+    layer, batch, how = setup.layer.with_more_input(setup.batch)
+    return replace(setup, layer=layer, batch=batch), how
 
 
-def _filled(case: Case) -> Relaxed | None:
+def _filled(setup: Setup) -> Relaxed | None:
     """Channels rounded up to what fills every row and column: the waste of the mapping, and only that, is gone."""
-    filled, how = case.layer.filled(case.hardware.array.rows, case.hardware.array.cols)
-    return None if filled == case.layer else (replace(case, layer=filled), how)
+    filled, how = setup.layer.filled(setup.hardware.array.rows, setup.hardware.array.cols)
+    return None if filled == setup.layer else (replace(setup, layer=filled), how)
 
 
 _MACHINE = (

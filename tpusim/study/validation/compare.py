@@ -19,7 +19,7 @@ Progress = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedCase:
     """One case: what tpusim, the reference and the roofline say; `fitted` as in Case."""
 
     name: str
@@ -62,7 +62,7 @@ class Comparison:
     """A set of numbers and how close tpusim comes."""
 
     numbers: NumberSet
-    rows: tuple[Compared, ...]
+    rows: tuple[ComparedCase, ...]
 
     @property
     def ours(self) -> Spread:
@@ -100,7 +100,7 @@ def compare(
         for each in sets
         for case in each.cases
     ]
-    rows: dict[_Job, Compared] = {}
+    rows: dict[_Job, ComparedCase] = {}
     with Processes(_compare_case, cpu_count() or 1) as processes:
         for done, (job, row) in enumerate(processes.outcomes(jobs), 1):
             rows[job] = row
@@ -119,14 +119,14 @@ class _Job:
     lowering: str
 
 
-def _compare_case(job: _Job) -> Compared:
+def _compare_case(job: _Job) -> ComparedCase:
     case, hardware = job.case, job.hardware
     cycles = float(sum(_cycles(layer, case.batch, hardware, job.lowering) for layer in case.layers))
     bound = sum(_roofline(layer, case.batch, hardware) for layer in case.layers)
     if job.unit != "cycles":
         ideal = sum(layer.macs(case.batch) for layer in case.layers) / hardware.pes
         cycles, bound = 100 * ideal / cycles, 100 * ideal / bound
-    return Compared(case.name, cycles, case.theirs, bound, case.fitted)
+    return ComparedCase(case.name, cycles, case.theirs, bound, case.fitted)
 
 
 _CYCLES: dict[tuple[Hashable, int, Hardware, str], int] = {}
