@@ -11,20 +11,9 @@ import pytest
 
 from tests.browser import LAYOUT, WIDTHS, chromium, opened
 from tests.pages import AXES, EVIL, LONG, grid, page_of, point, points_file, report, with_layers, wrong
-from tpusim import load_hardware, load_workload, simulate
 from tpusim.report.page import machine
 from tpusim.report.page.run_data import run_data
 from tpusim.result.records import Result
-
-
-@pytest.fixture(scope="module")
-def resnet50() -> Result:
-    return simulate(load_workload("resnet50", batch=8), load_hardware("tpu_v2"), check=False)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Result:
-    return simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"))
 
 
 @pytest.fixture(scope="module")

@@ -28,17 +28,6 @@ from tpusim.result.records import Result
 from tpusim.result.vocabulary.figures import COLUMNS
 from tpusim.result.vocabulary.states import PARTS, STATES
 
-
-@pytest.fixture(scope="module")
-def resnet50() -> Result:
-    return simulate(load_workload("resnet50", batch=8), load_hardware("tpu_v2"), check=False)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Result:
-    return simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"))
-
-
 # ---- what is on the page
 
 

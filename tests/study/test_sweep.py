@@ -14,34 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from tests.study.small_sweep import NET, SPEC, stored, sweep
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
-from tpusim.cli import app as cli
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.study.sweep.constraint import Constraint
 from tpusim.study.sweep.reader import MOST_POINTS
 from tpusim.study.sweep.spec import FOLDER, load_sweep
-
-NET = """
-name: net
-layers:
-  - {name: one, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
-  - {name: two, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
-  - {name: fc, op: gemm, m: batch, n: 7, k: 9}
-"""
-SPEC = """
-name: small
-workloads: [net.yaml]
-hardware: tiny_4x4
-batch: 2
-axes:
-  array.size: [2, 4, 8]
-  vector_memory.word_elements: {powers_of_two: [1, 4]}
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -53,19 +35,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def sweep(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, ["sweep", *arguments, "--workers", "1"])
-
-
 def rows(folder: str = "results/small") -> list[dict[str, Any]]:
     with (Path(folder) / "points.csv").open() as file:
         return list(csv.DictReader(file))
-
-
-def stored(folder: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(Path(folder) / "sweep.sqlite") as connection:
-        points = connection.execute("SELECT * FROM points ORDER BY key").fetchall()
-        return points + connection.execute("SELECT * FROM layers ORDER BY key, position").fetchall()
 
 
 def test_every_point_is_what_a_run_gives() -> None:

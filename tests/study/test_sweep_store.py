@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from tests import ROOT
+from tests.study.small_sweep import NET, SPEC, stored, sweep
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
@@ -37,23 +38,6 @@ from tpusim.study.sweep.spec import load_sweep
 from tpusim.study.sweep.store import _MODEL as MODEL
 from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
 
-NET = """
-name: net
-layers:
-  - {name: one, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
-  - {name: two, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
-  - {name: fc, op: gemm, m: batch, n: 7, k: 9}
-"""
-SPEC = """
-name: small
-workloads: [net.yaml]
-hardware: tiny_4x4
-batch: 2
-axes:
-  array.size: [2, 4, 8]
-  vector_memory.word_elements: {powers_of_two: [1, 4]}
-"""
-
 
 @pytest.fixture(autouse=True)
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -66,18 +50,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def sweep(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, ["sweep", *arguments, "--workers", "1"])
-
-
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "tpusim", "sweep", *arguments]
-
-
-def stored(folder: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(Path(folder) / FILE)) as connection:
-        points = connection.execute("SELECT * FROM points ORDER BY key").fetchall()
-        return points + connection.execute("SELECT * FROM layers ORDER BY key, position").fetchall()
 
 
 def there(folder: str) -> int:

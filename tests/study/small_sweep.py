@@ -1,0 +1,40 @@
+"""A small sweep, as the tests of sweeps write, run and read it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from tpusim.cli import app as cli
+from tpusim.study.sweep.store import FILE
+
+NET = """
+name: net
+layers:
+  - {name: one, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
+  - {name: two, op: conv2d, in_channels: 5, in_height: 9, in_width: 9, out_channels: 6, kernel: 3}
+  - {name: fc, op: gemm, m: batch, n: 7, k: 9}
+"""
+SPEC = """
+name: small
+workloads: [net.yaml]
+hardware: tiny_4x4
+batch: 2
+axes:
+  array.size: [2, 4, 8]
+  vector_memory.word_elements: {powers_of_two: [1, 4]}
+"""
+
+
+def sweep(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["sweep", *arguments, "--workers", "1"])
+
+
+def stored(folder: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(Path(folder) / FILE)) as connection:
+        points = connection.execute("SELECT * FROM points ORDER BY key").fetchall()
+        return points + connection.execute("SELECT * FROM layers ORDER BY key, position").fetchall()
