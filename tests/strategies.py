@@ -33,6 +33,7 @@ def machine(
     between_blocks: Any = "overlap",
     multi_tile: Any = "auto",
     loop_order: Any = "auto",
+    chunks: Any = "auto",
 ) -> Hardware:
     """A machine at 1 GHz, so that GB/s are bytes a cycle and ns are cycles."""
     return Hardware(
@@ -55,7 +56,7 @@ def machine(
             channel_multiple=channel_multiple,
         ),
         sequencer=Sequencer(launch_cycles=launch_cycles, between_blocks=between_blocks),
-        mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order),
+        mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order, chunks=chunks),
     )
 
 
@@ -106,6 +107,7 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         between_blocks=draw(st.sampled_from(["overlap", "overlap", "drain"])),
         multi_tile=draw(st.sampled_from(["auto", "auto", "rows", 1, 2, 3, 5, 9])),
         loop_order=draw(st.sampled_from(["auto", "auto", "block_major", "filter_major"])),
+        chunks=draw(st.sampled_from(["auto", "auto", "needed"])),
     )
 
 

@@ -89,14 +89,13 @@ def shift(part: range, by: int) -> range:
 
 
 def swap_streams(program: Program) -> Program:
-    """The last pass of one block and the first of the next change places: an accumulation out of order."""
-    firsts = [i for i, step in enumerate(program.steps) if isinstance(step, Stream) and not step.accumulate]
-    lasts = [i for i, step in enumerate(program.steps) if isinstance(step, Stream) and i < firsts[1]]
+    """The first pass of a block is taken for its last, and the other way round: an accumulation out of order."""
+    base = program.streams[0].result_base
+    streams = [(i, step) for i, step in enumerate(program.steps) if isinstance(step, Stream)]
+    passes = [(i, step) for i, step in streams if step.result_base == base]
+    _, second, *_ = (number for number, (_, step) in enumerate(passes) if not step.accumulate)
+    (a, first), (b, last) = passes[0], passes[second - 1]
     steps = [*program.steps]
-    a, b = firsts[0], lasts[-1]
-    first, last = steps[a], steps[b]
-    assert isinstance(first, Stream)
-    assert isinstance(last, Stream)
     steps[a], steps[b] = replace(first, accumulate=True), replace(last, accumulate=False)
     return replace(program, steps=tuple(steps))
 

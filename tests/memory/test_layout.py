@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpusim.memory.layout import Box, burst_bytes, rows_inside, whole_bursts
+from tpusim.memory.layout import Box, burst_bytes, inside, whole_bursts
 
 Shape = tuple[int, int, int, int]
 
@@ -110,9 +110,9 @@ def test_whole_bursts_are_the_least_that_hold_it(size: int, burst: int) -> None:
 
 @settings(max_examples=500)
 @given(st.integers(-9, 9), st.integers(0, 9), st.integers(1, 4), st.integers(-9, 9), st.integers(1, 9))
-def test_rows_inside_are_those_that_exist(start: int, count: int, step: int, shift: int, extent: int) -> None:
+def test_places_inside_are_those_that_exist(start: int, count: int, step: int, shift: int, extent: int) -> None:
     rows = range(start, start + count * step, step)
-    assert [*rows_inside(rows, shift, extent)] == [row + shift for row in rows if 0 <= row + shift < extent]
+    assert [*inside(rows, shift, extent)] == [row + shift for row in rows if 0 <= row + shift < extent]
 
 
 @given(boxes())

@@ -35,9 +35,9 @@ def burst_bytes(box: Box, shape: tuple[int, int, int, int], element_bytes: int, 
     return elements // run * whole_bursts(run * element_bytes, burst) if run else 0
 
 
-def rows_inside(rows: range, shift: int, extent: int) -> range:
-    """The part of `rows`, displaced by `shift`, that lies in [0, extent)."""
-    first = max(0, -((rows.start + shift) // rows.step))
-    count = max(0, min(len(rows), (extent - 1 - rows.start - shift) // rows.step + 1))
-    moved = range(rows.start + shift, rows.stop + shift, rows.step)
+def inside(places: range, shift: int, extent: int) -> range:
+    """The part of `places` along one axis, displaced by `shift`, that lies in [0, extent)."""
+    first = max(0, -((places.start + shift) // places.step))
+    count = max(0, min(len(places), (extent - 1 - places.start - shift) // places.step + 1))
+    moved = range(places.start + shift, places.stop + shift, places.step)
     return moved[first:count] if first < count else range(0)

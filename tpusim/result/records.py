@@ -45,7 +45,8 @@ class VectorMemoryUse:
 class Blocking:
     """How the lowering cut a layer up: the block of outputs held on chip, and the loop order.
 
-    `rows` are those of one strip; `word_fill` elements of a word are in use, from `strips` strips of rows.
+    `rows` and `cols` are those of one strip; `word_fill` elements of a word are in use, from `strips` parts of the map.
+    The reduction comes in `chunks`, each filled, used and replaced while the partial sums stay.
     """
 
     rows: Count
@@ -57,6 +58,7 @@ class Blocking:
     loop_order: str
     word_fill: Count
     strips: Count
+    chunks: Count = 1
 
 
 @dataclass(frozen=True)

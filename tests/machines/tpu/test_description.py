@@ -48,6 +48,7 @@ def machines(draw):
         mapping=MappingPolicy(
             multi_tile=draw(st.just("auto") | st.integers(1, 65536)),
             loop_order=draw(st.sampled_from(["auto", "block_major", "filter_major"])),
+            chunks=draw(st.sampled_from(["auto", "needed"])),
         ),
     )
 

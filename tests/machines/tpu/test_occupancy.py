@@ -77,7 +77,7 @@ def test_words_in_use_never_exceed_those_set_aside(hardware: Hardware, layer: Co
 def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
     """Also the pieces that no stream names."""
     hardware = machine(4, 4, word_elements=2, capacity_words=60)
-    program = lower(conv(4, 12, 4, 3), 2, hardware)[0]
+    program = lower(conv(4, 12, 8, 1), 2, hardware)[0]
     wanted = [index for index, step in enumerate(program.steps) if step.label == "ifmap fill"]
     named = {fill: index for index, step in enumerate(program.steps) if isinstance(step, Stream) for fill in step.after}
     first, last = [fill for fill in wanted if fill in named][:2]

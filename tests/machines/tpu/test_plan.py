@@ -59,11 +59,11 @@ def test_blocks_have_every_output_once(plan: Plan) -> None:
     assert (times == 1).all()
 
 
-def touched(axis: MapAxis, outputs: range) -> set[int]:
-    """Ifmap coordinates under some tap of some output of some strip, each as strip 0 would call it."""
+def touched(axis: MapAxis, outputs: range, taps: range) -> set[int]:
+    """Ifmap coordinates under one of the taps of some output of some strip, each as strip 0 would call it."""
     return {
         output * axis.stride + tap * axis.dilation - axis.padding
-        for output, tap, strip in product(outputs, range(axis.kernel), range(axis.strips))
+        for output, tap, strip in product(outputs, taps, range(axis.strips))
         if 0 <= (output + strip * axis.extent) * axis.stride + tap * axis.dilation - axis.padding < axis.size
     }
 
@@ -73,13 +73,18 @@ def touched(axis: MapAxis, outputs: range) -> set[int]:
 def test_blocks_fetch_what_their_outputs_touch(plan: Plan) -> None:
     """And nothing before the first tap or after the last, nor, without strips, outside the ifmap."""
     row, col = plan.shape.row, plan.shape.col
-    for block in (*plan.blocks[:3], *plan.blocks[-3:]):
-        for axis, outputs, grid in ((row, block.rows, block.grid_rows), (col, block.cols, block.grid_cols)):
+    for block, chunk in product((*plan.blocks[:3], *plan.blocks[-3:]), (*plan.chunks[:2], *plan.chunks[-2:])):
+        window = plan.window(block, chunk)
+        for axis, outputs, grid, taps in (
+            (row, block.rows, window.rows, chunk.tap_rows),
+            (col, block.cols, window.cols, chunk.tap_cols),
+        ):
             coordinates = axis.coordinates(grid)
-            assert touched(axis, outputs) <= {*coordinates}
-            taps = outputs[0] * axis.stride, outputs[-1] * axis.stride + (axis.kernel - 1) * axis.dilation
+            assert touched(axis, outputs, taps) <= {*coordinates}
+            first, last = outputs[0] * axis.stride, outputs[-1] * axis.stride
+            reached = range(first + taps[0] * axis.dilation, last + taps[-1] * axis.dilation + 1)
             ends = [coordinates[0], coordinates[-1]] if grid else []
-            assert all(taps[0] <= end + axis.padding <= taps[1] for end in ends)
+            assert all(end + axis.padding in reached for end in ends)
             assert axis.strips > 1 or all(0 <= end < axis.size for end in ends)
 
 
@@ -94,19 +99,22 @@ def test_passes_have_every_weight_once(plan: Plan) -> None:
     assert max(each.rows for each in plan.passes) <= plan.hardware.array.rows
     assert [channel for fold in plan.col_folds for channel in fold] == [*range(plan.shape.out_channels)]
     assert max(map(len, plan.col_folds)) <= plan.hardware.array.cols
-    assert [number for chunk in plan.chunks for number in chunk] == [*range(len(plan.passes))]
+    assert [number for section in plan.sections for number in section.numbers] == [*range(len(plan.passes))]
 
 
 @relaxed
 @given(plans())
-def test_stages_have_every_chunk_of_every_block_once(plan: Plan) -> None:
-    """Chunks are the inner loop, channel groups the outer; between them blocks or column folds, as the tiling says."""
+def test_stages_have_every_section_of_every_block_once(plan: Plan) -> None:
+    """Channel groups outside, then blocks and tiles of column folds as the tiling says; chunks, folds, sections."""
     stages = plan.stages
-    sizes = plan.shape.groups, len(plan.blocks), len(plan.col_folds), len(plan.chunks)
+    sizes = plan.shape.groups, len(plan.blocks), len(plan.col_folds), len(plan.sections)
     assert len(stages) == np.prod(sizes)
     assert len({*stages}) == len(stages)
-    outside = [(each.group, *((each.block, each.fold) if plan.tiling.loop_order == "block_major" else
-                              (each.fold, each.block)), each.chunk) for each in stages]  # fmt: skip
+    outside = []
+    for each in stages:
+        block, tile = each.block, each.fold // plan.tiling.kept_folds
+        pair = (block, tile) if plan.tiling.loop_order == "block_major" else (tile, block)
+        outside.append((each.group, *pair, plan.sections[each.section].chunk, each.fold, each.section))
     assert outside == sorted(outside)
 
 
@@ -149,6 +157,6 @@ def test_buffers_lie_one_after_another() -> None:
         *(plan.filter_base(number) for number in range(tiling.filter_buffers)),
         *(plan.psum_base(number) for number in range(tiling.psum_buffers + 1)),
     ]
-    sizes = [tiling.ifmap_words] * 2 + [tiling.chunk_words] * tiling.filter_buffers + [tiling.psum_words] * 2
+    sizes = [tiling.ifmap_words] * 2 + [tiling.section_words] * tiling.filter_buffers + [tiling.psum_words] * 2
     assert [after - before for before, after in pairwise(bases)] == sizes
     assert bases[-1] == tiling.words

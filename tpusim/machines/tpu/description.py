@@ -102,13 +102,15 @@ class Sequencer(_Section):
 
 
 class MappingPolicy(_Section):
-    """Choices of the lowering: how many taps one pass stacks, and which loop goes outside.
+    """Choices of the lowering: how many taps one pass stacks, which loop goes outside, and when a reduction is cut.
 
     Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit.
+    Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
     """
 
     multi_tile: Annotated[int | Literal["auto", "rows"], Choice(65536)] = "auto"
     loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
+    chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
 
 
 class Hardware(_Section):

@@ -81,11 +81,12 @@ def _layer(layer: LayerResult, pes: int, run_cycles: int) -> dict[str, Any]:
 def _mapping(layer: LayerResult) -> str:
     """How the lowering cut the layer up, in a sentence."""
     cut = layer.blocking
+    chunks = f"the reduction in {cut.chunks:,} chunks; " if cut.chunks > 1 else ""
     return (
         f"{counted(cut.blocks, 'block')} of {cut.rows} x {cut.cols} outputs and {counted(cut.images, 'image')} in "
         f"{layer.passes:,} {'pass' if layer.passes == 1 else 'passes'}; {counted(cut.row_folds, 'row fold')}, "
         f"{counted(cut.col_folds, 'column fold')}; {counted(layer.multi_tile, 'tap')} stacked in a pass; "
-        f"loop order {cut.loop_order}; {counted(cut.word_fill, 'element')} of a word in use, from "
+        f"{chunks}loop order {cut.loop_order}; {counted(cut.word_fill, 'element')} of a word in use, from "
         f"{counted(cut.strips, 'strip')}"
     )
 

@@ -49,6 +49,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("sequencer.between_blocks", "between blocks"),
     Field("mapping.multi_tile", "taps stacked in a pass (multi-tile)"),
     Field("mapping.loop_order", "loop order"),
+    Field("mapping.chunks", "chunks of a reduction"),
     Field("batch", "batch", "images"),
 )}  # fmt: skip
 

@@ -127,6 +127,7 @@ _MACHINE = (
     Relaxation("blocks that overlap", "sequencer", _machine({"sequencer.between_blocks": "overlap"})),
     Relaxation("no launch", "sequencer", _machine({"sequencer.launch_cycles": 0})),
     Relaxation("the loop order left open", "mapping", _machine({"mapping.loop_order": "auto"})),
+    Relaxation("chunks where they are cheaper", "mapping", _machine({"mapping.chunks": "auto"})),
 )
 _WHOLE_ROWS = Relaxation("whole filter rows stacked", "mapping", _whole_rows)
 _MORE_INPUT = {

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 
 from tpusim.machines.tpu.lowering.geometry import padded
-from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Block, Plan, Stage
+from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Plan, Stage, Window
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.memory.layout import Box, burst_bytes, rows_inside, whole_bursts
+from tpusim.memory.layout import Box, burst_bytes, inside, whole_bursts
 
 _Streamed = tuple[int, tuple[int, ...], Feed]
 """A pass: its rows, the fill of its ifmap, and where it reads."""
+
+_IfmapLoad = Load[tuple[int, int, int]]
+"""Of a channel group, a block and a chunk."""
 
 
 class Emitter:
@@ -29,31 +32,37 @@ class Emitter:
         self.plan = plan
         self.drains = plan.hardware.sequencer.between_blocks == "drain"
         self.steps: list[Step] = []
-        stages = plan.stages
-        self.ifmaps, self.ifmap_of = assign_buffers([(s.group, s.block) for s in stages], plan.tiling.ifmap_buffers)
+        stages, chunk_of = plan.stages, [section.chunk for section in plan.sections]
+        self.ifmaps, self.ifmap_of = assign_buffers(
+            [(s.group, s.block, chunk_of[s.section]) for s in stages], plan.tiling.ifmap_buffers
+        )
         self.filters, self.filter_of = assign_buffers(
-            [(s.group, s.fold, s.chunk) for s in stages], plan.tiling.filter_buffers
+            [(s.group, s.fold, s.section) for s in stages], plan.tiling.filter_buffers
         )
         self.fold_ready: dict[tuple[int, int], int] = {}
         self.weights_ready: dict[tuple[int, int], int] = {}
         self.last_stream: list[int] = []
         self.last_preload: list[int] = []
+        self.outcomes: dict[tuple[int, int, int], int] = {}
         self.spills: list[int] = []
-        self.streamed: dict[int, list[_Streamed]] = {}
+        self.moved: dict[tuple[str, Box], int] = {}
+        self.streamed: dict[int, dict[int, _Streamed]] = {}
 
     def program(self) -> Program:
         """The whole layer."""
         plan = self.plan
         queue = self._queue()
-        finished: int | None = None
+        finished: deque[int] = deque()
         for index, stage in enumerate(plan.stages):
-            for _, emit in sorted(queue[index], key=lambda entry: entry[0]):
+            for _, emit in sorted(queue.pop(index, ()), key=lambda entry: entry[0]):
                 emit()
-            if finished is not None:
-                self._spill(finished)
+            if finished and finished[0] + plan.tiling.lag <= index:
+                self._spill(finished.popleft())
             self._compute(index, stage)
-            finished = index if stage.chunk == len(plan.chunks) - 1 else None
-        self._spill(len(plan.stages) - 1)
+            if stage.section == len(plan.sections) - 1:
+                finished.append(index)
+        for index in finished:
+            self._spill(index)
         return Program((plan.ifmap, plan.filter, plan.ofmap), self._buffers(), tuple(self.steps), plan.word_fill)
 
     def _buffers(self) -> tuple[Buffer, ...]:
@@ -62,7 +71,7 @@ class Emitter:
         cols = max(len(fold) for fold in plan.col_folds)
         return (
             Buffer("ifmap", 0, tiling.ifmap_buffers * tiling.ifmap_words, max(each.rows for each in plan.passes)),
-            Buffer("filter", plan.filter_base(0), tiling.filter_buffers * tiling.chunk_words, cols),
+            Buffer("filter", plan.filter_base(0), tiling.filter_buffers * tiling.section_words, cols),
             Buffer("ofmap", plan.psum_base(0), tiling.psum_buffers * tiling.psum_words, cols),
         )
 
@@ -76,7 +85,7 @@ class Emitter:
         """For each slot the fills in it, with the sort key (stage, pass, kind) that first needs each."""
         queue: dict[int, list[tuple[tuple[int, int, int], Callable[[], None]]]] = defaultdict(list)
         for index, load in enumerate(self.filters):
-            cuts = self._cuts(load.stage, len(self.plan.chunks[load.key[2]]))
+            cuts = self._cuts(load.stage, len(self.plan.sections[load.key[2]].numbers))
             for cut, slot in zip(cuts, spread(len(cuts), slots_for(load)), strict=True):
                 queue[slot].append(((load.stage, cut.start, 0), self._filter_fill(index, load, cut)))
         for index, ifmap_load in enumerate(self.ifmaps):
@@ -93,28 +102,27 @@ class Emitter:
             return growing(count, -(-count // MOST_PIECES))
         return even(count, MOST_PIECES)
 
-    def _ifmap_fills(self, index: int, load: Load[tuple[int, int]]) -> list[tuple[int, int, Callable[[], None]]]:
+    def _ifmap_fills(self, index: int, load: _IfmapLoad) -> list[tuple[int, int, Callable[[], None]]]:
         """(first row fold, slot, emit) of each piece: by row folds where there are several, else by rows."""
-        block = self.plan.blocks[load.key[1]]
-        folds = len(self.plan.row_folds)
-        slots = slots_for(load)
-        if folds > 1:
-            cuts = self._cuts(load.stage, folds)
-            pieces = [(cut, block.grid_rows) for cut in cuts]
+        _, block, chunk = load.key
+        window = self.plan.window(self.plan.blocks[block], self.plan.chunks[chunk])
+        folds, slots = self.plan.chunks[chunk].folds, slots_for(load)
+        if len(folds) > 1:
+            cuts = self._cuts(load.stage, len(folds))
+            pieces = [(folds[cut.start : cut.stop], window) for cut in cuts]
         else:
-            cuts = even(len(block.grid_rows), min(len(slots), MOST_PIECES))
-            pieces = [(range(1), block.grid_rows[cut.start : cut.stop]) for cut in cuts]
+            pieces = [(folds, part) for part in window.cut(min(len(slots), MOST_PIECES))]
         where = spread(len(pieces), slots)
         return [
-            (cut.start, slot, self._ifmap_fill(index, load, block, cut, rows))
-            for slot, (cut, rows) in zip(where, pieces, strict=True)
+            (cut.start - folds.start, slot, self._ifmap_fill(index, load, window, cut, part))
+            for slot, (cut, part) in zip(where, pieces, strict=True)
         ]
 
     def _ifmap_fill(
-        self, index: int, load: Load[tuple[int, int]], block: Block, folds: range, grid_rows: range
+        self, index: int, load: _IfmapLoad, window: Window, folds: range, filled: Window
     ) -> Callable[[], None]:
         def emit() -> None:
-            parts = tuple(self._ifmap_part(load, fold, base, items) for fold in folds)
+            parts = tuple(self._ifmap_part(load, window, fold, base, items) for fold in folds)
             if parts[0].words:
                 step = self._add(Fill(self._freed(load, self.last_stream), self.plan.ifmap, parts, moved))
                 self.fold_ready.update({(index, fold): step for fold in folds})
@@ -122,18 +130,19 @@ class Emitter:
         plan, shape = self.plan, self.plan.shape
         first, last = plan.row_folds[folds.start].start, plan.row_folds[folds.stop - 1].stop
         channels = _shifted(range(first, last), load.key[0] * shape.channels)
-        rows, cols = shape.row.coordinates(grid_rows), shape.col.coordinates(block.grid_cols)
-        strip_rows = shape.row.extent * shape.row.stride
-        moved = self._bytes(Box(channels, rows, cols, plan.images(block.groups)), plan.ifmap, strip_rows)
-        items = plan.map_items(rows, cols, block.groups, strip_rows)
-        base = (grid_rows.start - block.grid_rows.start) * len(block.grid_cols) * len(block.groups)
+        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
+        apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
+        moved = self._bytes(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
+        items = plan.map_items(rows, cols, filled.groups, apart)
+        base = window.words_before(filled)
         return emit
 
-    def _ifmap_part(self, load: Load[tuple[int, int]], fold: int, offset: int, items: tuple[Along, ...]) -> Part:
+    def _ifmap_part(self, load: _IfmapLoad, window: Window, fold: int, offset: int, items: tuple[Along, ...]) -> Part:
         """One row fold, in as many lane groups as there are taps stacked."""
-        plan, (group, block) = self.plan, load.key
+        plan, (group, _, chunk) = self.plan, load.key
+        place = fold - plan.chunks[chunk].folds.start
         return Part(
-            base=plan.ifmap_base(load.buffer) + fold * plan.blocks[block].grid_words + offset,
+            base=plan.ifmap_base(load.buffer) + place * window.words + offset,
             first_lanes=plan.first_lanes,
             lane=Along(CHANNEL, _shifted(plan.row_folds[fold], group * plan.shape.channels)),
             items=items,
@@ -143,8 +152,8 @@ class Emitter:
     def _filter_fill(self, index: int, load: Load[tuple[int, int, int]], cut: range) -> Callable[[], None]:
         """The weights of some passes; lane c takes those of array column c, W to a word."""
         plan = self.plan
-        group, fold, chunk = load.key
-        numbers = plan.chunks[chunk]
+        group, fold, section = load.key
+        numbers = plan.sections[section].numbers
         columns = _shifted(plan.col_folds[fold], group * plan.shape.out_channels)
         first = plan.filter_base(load.buffer) - plan.weight_offsets[numbers.start]
         cut_numbers = numbers[cut.start : cut.stop]
@@ -170,77 +179,92 @@ class Emitter:
     def _compute(self, index: int, stage: Stage) -> None:
         """A preload and a stream for each pass. What passes share is worked out ahead: networks have a million."""
         plan = self.plan
-        filter_load, tile = self.filter_of[index], index // len(plan.chunks)
+        filter_load, outcome = self.filter_of[index], self._outcome(stage)
         streamed = self._streamed(self.ifmap_of[index])
-        result = self._result_base(index)
+        result = self._result_base(outcome)
         weights = plan.filter_base(self.filters[filter_load].buffer)
         cols, words = len(plan.col_folds[stage.fold]), plan.blocks[stage.block].words
         preload = stream = -1
-        for number in plan.chunks[stage.chunk]:
+        for number in plan.sections[stage.section].numbers:
             rows, filled, reads = streamed[number]
             loaded: tuple[int, ...] = (self.weights_ready[filter_load, number],)
             if number == 0:
-                loaded, filled = (*loaded, *self._drained()), (*filled, *self._cleared(tile))
+                loaded, filled = (*loaded, *self._drained()), (*filled, *self._cleared(outcome))
             preload = self._add(Preload(loaded, weights, plan.pass_words[number], rows, cols))
             stream = self._add(Stream(filled, preload, reads, result, words, rows, cols, number > 0))
             weights += plan.pass_words[number]
         self.last_preload.append(preload)
         self.last_stream.append(stream)
 
+    def _outcome(self, stage: Stage) -> int:
+        """The number of the results of a block and column fold, in the order in which they begin."""
+        return self.outcomes.setdefault((stage.group, stage.block, stage.fold), len(self.outcomes))
+
     def _drained(self) -> tuple[int, ...]:
         """The end of the block ahead, where blocks do not overlap."""
         return tuple(self.last_stream[-1:]) if self.drains else ()
 
-    def _cleared(self, tile: int) -> tuple[int, ...]:
+    def _cleared(self, outcome: int) -> tuple[int, ...]:
         """The spill that frees the partial sums of a block."""
-        freed = tile - self.plan.tiling.psum_buffers
+        freed = outcome - self.plan.tiling.psum_buffers
         return (self.spills[freed],) if freed >= 0 else ()
 
-    def _streamed(self, ifmap_load: int) -> list[_Streamed]:
-        """Each pass over an ifmap load whose fills have all been emitted."""
+    def _streamed(self, ifmap_load: int) -> dict[int, _Streamed]:
+        """Each pass, by number, over an ifmap load whose fills have all been emitted."""
         if ifmap_load not in self.streamed:
             load, plan = self.ifmaps[ifmap_load], self.plan
-            base, block = plan.ifmap_base(load.buffer), plan.blocks[load.key[1]]
-            walks = {tap: plan.walk(tap, block) for tap in plan.taps}
-            fills = [self.fold_ready.get((ifmap_load, fold)) for fold in range(len(plan.row_folds))]
-            waits = [() if fill is None else (fill,) for fill in fills]
-            self.streamed[ifmap_load] = [
-                (each.rows, waits[each.fold], plan.reads(each, block, base, walks)) for each in plan.passes
-            ]
+            chunk, block = plan.chunks[load.key[2]], plan.blocks[load.key[1]]
+            fills = {fold: self.fold_ready.get((ifmap_load, fold)) for fold in chunk.folds}
+            waits = {fold: () if fill is None else (fill,) for fold, fill in fills.items()}
+            feeds = plan.reads(chunk, block, plan.ifmap_base(load.buffer))
+            self.streamed[ifmap_load] = {
+                number: (each.rows, waits[each.fold], feed)
+                for number, each, feed in zip(chunk.numbers, chunk.passes, feeds, strict=True)
+            }
         return self.streamed[ifmap_load]
 
     def _spill(self, index: int) -> None:
         plan, stage = self.plan, self.plan.stages[index]
-        block, strip_rows = plan.blocks[stage.block], plan.shape.row.extent
-        channels = _shifted(plan.col_folds[stage.fold], stage.group * plan.shape.out_channels)
+        block, shape = plan.blocks[stage.block], plan.shape
+        apart = shape.row.extent, shape.col.extent
+        channels = _shifted(plan.col_folds[stage.fold], stage.group * shape.out_channels)
         part = Part(
-            base=self._result_base(index),
+            base=self._result_base(self._outcome(stage)),
             first_lanes=(0,),
             lane=Along(CHANNEL, channels),
-            items=plan.map_items(block.rows, block.cols, block.groups, strip_rows),
+            items=plan.map_items(block.rows, block.cols, block.groups, apart),
             per_word=plan.word_fill,
         )
         box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        moved = self._bytes(box, plan.ofmap, strip_rows)
+        moved = self._bytes(box, plan.ofmap, apart)
         self.spills.append(self._add(Spill((self.last_stream[index],), plan.ofmap, (part,), moved)))
 
-    def _result_base(self, index: int) -> int:
-        """First word of the partial sums of a stage."""
-        tile = index // len(self.plan.chunks)
-        return self.plan.psum_base(tile % self.plan.tiling.psum_buffers)
+    def _result_base(self, outcome: int) -> int:
+        """First word of the partial sums of an outcome."""
+        return self.plan.psum_base(outcome % self.plan.tiling.psum_buffers)
 
-    def _bytes(self, box: Box, tensor: Tensor, strip_rows: int) -> int:
-        """HBM bytes of `box` in every strip, each displaced by `strip_rows`."""
-        hardware, (channels, height, cols, images) = self.plan.hardware, tensor.shape
-        rows = (rows_inside(box.rows, strip * strip_rows, height) for strip in range(self.plan.shape.row.strips))
+    def _bytes(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> int:
+        """HBM bytes of `box` in every strip, worked out once: a chunk comes many times."""
+        key = tensor.name, box
+        if key not in self.moved:
+            self.moved[key] = sum(self._strip_bytes(each, tensor) for each in self._strips(box, tensor, apart))
+        return self.moved[key]
+
+    def _strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Iterator[Box]:
+        """`box` in every strip, as far as it is inside the tensor; strips lie `apart` (rows, cols) from one another."""
+        shape, (_, height, width, _) = self.plan.shape, tensor.shape
+        for row in range(shape.row.strips):
+            for col in range(shape.col.strips):
+                rows, cols = inside(box.rows, row * apart[0], height), inside(box.cols, col * apart[1], width)
+                yield box._replace(rows=rows, cols=cols)
+
+    def _strip_bytes(self, box: Box, tensor: Tensor) -> int:
+        hardware, (channels, height, width, images) = self.plan.hardware, tensor.shape
         stored = padded(channels, hardware.hbm.channel_multiple)
         # Padding comes after the last of all channels.
         moved = range(box.channels.start, stored if box.channels.stop == channels else box.channels.stop)
-        shape, element = (stored, height, cols, images), hardware.vector_memory.element_bytes
-        return sum(
-            burst_bytes(Box(moved, part, box.cols, box.images), shape, element, hardware.hbm.burst_bytes)
-            for part in rows
-        )
+        shape, element = (stored, height, width, images), hardware.vector_memory.element_bytes
+        return burst_bytes(box._replace(channels=moved), shape, element, hardware.hbm.burst_bytes)
 
 
 def _shifted(part: range, by: int) -> range:

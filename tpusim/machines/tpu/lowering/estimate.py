@@ -2,52 +2,120 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
-from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, FilterPlan, Tiling
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
 
 Cycles: TypeAlias = Any  # a float, or an array of them: one a candidate
 
 
+class _Costs(NamedTuple):
+    """Of every candidate: results to bring out (a block and column fold each), then cycles."""
+
+    outcomes: Counts
+    per_pass: Counts
+    load: Cycles
+    spill: Cycles
+    first: Cycles
+    last: Cycles
+
+
 class Estimate:
-    """The first fill, the longer of array and HBM, and the last spill, for candidate blocks of one layer.
+    """The first fill, the longer of array and HBM, and the last spill, for candidate tilings of one layer.
 
     Args:
         passes: that add up to one output block, over `folds` row folds.
         columns: column folds.
-        groups: word groups of a pixel, of `word_fill` elements each; `block_groups` of them in each candidate.
-        blocks: how many blocks each candidate makes.
+        groups: word groups of a pixel, of `word_fill` elements each.
     """
 
     def __init__(
-        self, shape: ConvShape, hardware: Hardware, passes: int, folds: int, columns: int, groups: int, word_fill: int,
-        block_groups: Counts, blocks: Counts,
-    ) -> None:  # fmt: skip
+        self, shape: ConvShape, hardware: Hardware, passes: int, folds: int, columns: int, groups: int, word_fill: int
+    ) -> None:
         self.shape, self.hardware = shape, hardware
         self.passes, self.folds, self.columns = passes, folds, columns
-        self.groups, self.word_fill, self.block_groups, self.blocks = groups, word_fill, block_groups, blocks
+        self.groups, self.word_fill = groups, word_fill
 
-    def cycles(self, plan: FilterPlan, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Estimated cycles of the layer for every candidate block."""
-        blocks, folds = self.blocks, self.shape.groups * self.columns
-        per_pass = self._pass_cycles(tilings)
-        array = blocks * folds * (self.passes * per_pass + self._drain_cycles())
-        load, spill = self._load_cycles(tilings), self._spill_cycles(tilings)
-        again = 1 if plan.resident or plan.loop_order == "filter_major" else blocks
-        reloads = np.where(blocks > 2, self.columns if plan.loop_order == "filter_major" else 1, 1)
-        filters = folds * again * self._moving(self._filter_cycles() / self.columns, self._filter_pieces(plan))
-        loads = self.shape.groups * blocks * reloads * self._moving(load, self._ifmap_pieces())
-        bus = filters + loads + spill * blocks * folds
-        first = self._first_cycles(plan, load)
-        # Between the fill of one tile and the spill of another the bus waits for the last words and the drain.
-        turnaround = self.hardware.latency_cycles + self.hardware.array.rows + self.word_fill
-        waits = (folds * blocks - 1) * turnaround + per_pass * plan.last_passes
-        return np.asarray(first + spill + np.maximum(array, bus - first - spill + waits), dtype=np.float64)
+    def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Estimated cycles of the layer for every candidate."""
+        costs = self._costs(tilings)
+        between = self._in_chunks if (self._chunks(tilings) > 1).any() else self._at_once
+        return np.asarray(costs.first + between(tilings, costs) + costs.spill, dtype=np.float64)
+
+    def _costs(self, tilings: Tiling[Counts]) -> _Costs:
+        outcomes = tilings.blocks * self.shape.groups * self.columns
+        load, per_pass = self._load_cycles(tilings), self._pass_cycles(tilings)
+        return _Costs(
+            outcomes=outcomes,
+            per_pass=per_pass,
+            load=load,
+            spill=self._spill_cycles(tilings),
+            first=self._first_cycles(tilings, load),
+            last=per_pass * self._last_passes(tilings, outcomes),
+        )
+
+    def _at_once(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
+        outcomes, groups = costs.outcomes, self.shape.groups
+        array = outcomes * (self.passes * costs.per_pass + self._drain_cycles())
+        filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
+        loads = groups * self._ifmap_loads(tilings) * self._moving(costs.load, self._ifmap_pieces(tilings))
+        bus = filters + loads + costs.spill * outcomes
+        # Stages that a spill lags behind hide the wait for what it spills, once there are enough of them under way.
+        hidden = (tilings.lag - 1) * np.maximum(array, bus) / outcomes
+        wait = np.where(outcomes > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
+        waits = (outcomes - 1) * wait + costs.last
+        return np.asarray(np.maximum(array, bus - costs.first - costs.spill + waits))
+
+    def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
+        chunks = self._chunks(tilings)
+        array = self.passes / chunks * costs.per_pass
+        # The next chunk but one may come when this one is done, unless there is a third buffer.
+        freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
+        loads = (self._moving(costs.load, self._ifmap_pieces(tilings)) + freed) / tilings.kept_folds
+        bus = self._section_cycles(tilings) / chunks + loads
+        end = np.maximum(array + self._drain_cycles(), bus + costs.spill + self._turnaround)
+        return np.asarray(costs.outcomes * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
+
+    @property
+    def bound_by_hbm(self) -> bool:
+        """Whether moving every tensor once takes longer than all passes without a gap."""
+        elements = sum(map(prod, self.shape.tensors))
+        words = self.shape.row.extent * self.shape.col.extent * self.groups
+        array = self.shape.groups * self.columns * self.passes * words * self.word_fill / self.hardware.array.count
+        return elements * self._element_cycles > array
+
+    @property
+    def _turnaround(self) -> int:
+        """Between the fill of one block and the spill of another the bus waits for the last words and the drain."""
+        return self.hardware.latency_cycles + self.hardware.array.rows + self.word_fill
+
+    def _chunks(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Chunks of a reduction; the last of them counts as what it is of a whole one."""
+        return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
+
+    def _last_passes(self, tilings: Tiling[Counts], outcomes: Counts) -> Counts:
+        """Passes left when the last piece is there: of a section, or of a block that is the only one."""
+        alone = np.where(outcomes == 1, _ceil(tilings.chunk_folds, MOST_PIECES), 0)
+        return np.maximum(_ceil(tilings.section_passes, MOST_PIECES), alone)
+
+    def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:
+        """How often the filter of a column fold comes: once, where it stays whole for all blocks."""
+        resident = tilings.filter_buffers >= self.shape.groups * self.columns
+        whole = tilings.section_passes == self.passes
+        return np.where(whole & (resident | (tilings.loop_order == "filter_major")), 1, tilings.blocks)
+
+    def _ifmap_loads(self, tilings: Tiling[Counts]) -> Counts:
+        """How often the ifmap of a block comes, for all blocks."""
+        again = self.columns if tilings.loop_order == "filter_major" else 1
+        return tilings.blocks * np.where(tilings.blocks > 2, again, 1)
 
     def _pass_cycles(self, tilings: Tiling[Counts]) -> Counts:
         """One pass over a block: its stream or the next preload, whichever takes longer."""
@@ -72,14 +140,14 @@ class Estimate:
             * self.word_fill
             * self._stored_channels(self.shape.channels, self.shape.channels)
         )
-        moved = elements * self._element_cycles * self._waste("in")
+        moved = elements * self._element_cycles * self._waste(tilings, "in")
         return np.maximum(moved, tilings.ifmap_words * self.hardware.vector_unit.unpack_cycles)
 
     def _spill_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The results of one block and column fold, to HBM or through the packing."""
         out = self.shape.out_channels
         channels = self._stored_channels(min(self.hardware.array.cols, out), out)
-        moved = tilings.psum_words * self.word_fill * channels * self._element_cycles * self._waste("out")
+        moved = tilings.psum_words * self.word_fill * channels * self._element_cycles * self._waste(tilings, "out")
         return np.maximum(moved, tilings.psum_words * self.hardware.vector_unit.pack_cycles)
 
     def _filter_cycles(self) -> float:
@@ -87,23 +155,25 @@ class Estimate:
         shape = self.shape
         return shape.channels * shape.row.kernel * shape.col.kernel * shape.out_channels * self._element_cycles
 
-    def _first_cycles(self, plan: FilterPlan, load: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _first_cycles(self, tilings: Tiling[Counts], load: NDArray[np.float64]) -> NDArray[np.float64]:
         """What the first pass waits for: one fold, or an even piece of the block and of the filter."""
         if not self.drains:
-            return load / self.folds
-        chunk = self._filter_cycles() / self.columns * plan.chunk_passes / self.passes
-        return load / min(MOST_PIECES, self.folds) + chunk / min(MOST_PIECES, plan.chunk_passes)
+            return np.asarray(load / tilings.chunk_folds)
+        passes = tilings.section_passes
+        section = self._filter_cycles() / self.columns * passes / self.passes
+        return np.asarray(load / _pieces(tilings.chunk_folds) + section / _pieces(passes))
 
-    def _moving(self, cycles: Cycles, pieces: int) -> Cycles:
+    def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Bus time of the filter of one column fold, a section after the other."""
+        sections = _ceil(self.passes, tilings.section_passes)
+        return self._moving(self._filter_cycles() / self.columns, sections * _pieces(tilings.section_passes))
+
+    def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
         """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
-        return np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2)
+        return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
 
-    def _ifmap_pieces(self) -> int:
-        return min(MOST_PIECES, self.folds if self.folds > 1 else self.shape.row.extent)
-
-    def _filter_pieces(self, plan: FilterPlan) -> int:
-        """Pieces of one column fold's filter."""
-        return -(-self.passes // plan.chunk_passes) * min(MOST_PIECES, plan.chunk_passes)
+    def _ifmap_pieces(self, tilings: Tiling[Counts]) -> Counts:
+        return np.where(tilings.chunk_folds > 1, _pieces(tilings.chunk_folds), _pieces(self.shape.row.extent))
 
     @property
     def drains(self) -> bool:
@@ -118,12 +188,21 @@ class Estimate:
     def _element_cycles(self) -> float:
         return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_bytes_per_cycle)
 
-    def _waste(self, direction: str) -> NDArray[np.float64]:
+    def _waste(self, tilings: Tiling[Counts], direction: str) -> NDArray[np.float64]:
         """Bytes moved over bytes wanted: short runs of images are rounded up to whole bursts."""
-        groups = self.block_groups
+        groups = tilings.groups
         channels = self.shape.channels if direction == "in" else self.shape.out_channels
         stored = self._stored_channels(channels, channels)
         run = np.where(groups == self.groups, stored * self.shape.images, groups * self.word_fill)
         run_bytes = run * self.hardware.vector_memory.element_bytes
         burst = self.hardware.hbm.burst_bytes
         return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)
+
+
+def _pieces(count: Cycles) -> Counts:
+    """Pieces that a load of so many folds, passes or rows is cut into."""
+    return np.asarray(np.minimum(MOST_PIECES, count))
+
+
+def _ceil(extent: Cycles, part: Counts | int) -> Counts:
+    return np.asarray(-(-extent // part))

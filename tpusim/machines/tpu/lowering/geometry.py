@@ -22,8 +22,9 @@ class MapAxis:
     the stride).
 
     With `strips` above 1 the outputs are cut into that many strips of `extent` outputs each, which run side
-    by side as if they were images of their own: a word then holds the same pixel of every strip. Strip `p`
-    is displaced by `p * extent` outputs; the last may reach past the end. Grid points are those of strip 0.
+    by side as if they were images of their own: a word then holds the same pixel of every strip (of both axes
+    together). Strip `p` is displaced by `p * extent` outputs; the last may reach past the end. Grid points are those
+    of strip 0.
     """
 
     size: int
@@ -58,12 +59,12 @@ class MapAxis:
         """Output positions of a strip."""
         return -(-self.outputs // self.strips)
 
-    def stored(self, outputs: range) -> range:
-        """Grid points that `outputs` touch and that are not padding in every strip (perhaps none)."""
+    def stored(self, outputs: range, taps: range) -> range:
+        """Grid points on which `taps` of `outputs` stand and that are not padding in every strip (perhaps none)."""
         first_real = max(0, -(-self.padding // self.pitch) - (self.strips - 1) * self.extent * self.step)
         end_real = (self.size - 1 + self.padding) // self.pitch + 1
-        end = (outputs.stop - 1) * self.step + (self.kernel - 1) * self.tap_step + 1
-        first = max(first_real, outputs.start * self.step)
+        end = (outputs.stop - 1) * self.step + (taps.stop - 1) * self.tap_step + 1
+        first = max(first_real, outputs.start * self.step + taps.start * self.tap_step)
         return range(first, max(first, min(end_real, end)))
 
     def coordinates(self, grid: range) -> range:
@@ -85,34 +86,47 @@ class ConvShape:
     tensors: Tensors
 
     @property
+    def strips(self) -> int:
+        """Strips of the map, by rows and by columns, whose outputs share words."""
+        return self.row.strips * self.col.strips
+
+    @property
     def word_images(self) -> int:
         """What shares words: the images, in each strip."""
-        return self.images * self.row.strips
+        return self.images * self.strips
 
 
 def shape_of(layer: Op, batch: int, word_elements: int) -> ConvShape:
     """The convolution that computes `layer`.
 
-    A batch smaller than half a word is complemented by strips of rows, so that words are not left empty.
+    A batch smaller than half a word is complemented by strips of the map, so that words are not left empty.
     """
     conv, images = layer.convolution(batch)
     row, col = (
         MapAxis(size, conv.kernel[i], conv.stride[i], conv.padding[i], conv.dilation[i])
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
-    row = replace(row, strips=best_strips(row.outputs, images, word_elements))
+    rows, cols = best_strips(row.outputs, col.outputs, images, word_elements)
+    row, col = replace(row, strips=rows), replace(col, strips=cols)
     groups = conv.groups
     channels, out_channels = conv.in_channels // groups, conv.out_channels // groups
     return ConvShape(groups, channels, out_channels, images, row, col, layer.tensors(batch))
 
 
-def best_strips(outputs: int, images: int, word_elements: int) -> int:
-    """Strips of rows that fill a word best: fewest cycles a column of outputs, then fewest words."""
-    frames = {
-        strips: -(-outputs // strips) * max(strips * images, LEAST_FRAME)
-        for strips in range(1, min(outputs, max(1, word_elements // images)) + 1)
-    }
-    return min(frames, key=lambda strips: (frames[strips], -strips))
+def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[int, int]:
+    """Strips by rows and by columns that fill a word best: fewest cycles for all outputs, then fewest words.
+
+    Where cutting columns gains nothing, only rows are cut.
+    """
+    room = max(1, word_elements // images)
+    cuts = ((r, c) for r in range(1, min(rows, room) + 1) for c in range(1, min(cols, room // r) + 1))
+
+    def cost(cut: tuple[int, int]) -> tuple[int, bool, int, int]:
+        r, c = cut
+        words = -(-rows // r) * -(-cols // c)
+        return words * max(r * c * images, LEAST_FRAME), c > 1, words, c
+
+    return min(cuts, key=cost)
 
 
 def padded(count: int, multiple: int) -> int:

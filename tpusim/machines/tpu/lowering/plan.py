@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.reduction import ReductionPass, Tap, col_folds, multi_tile, reduction, row_folds
+from tpusim.machines.tpu.lowering.reduction import Chunk, ReductionPass, Tap, chunks, col_folds, multi_tile, row_folds
+from tpusim.machines.tpu.lowering.schedule import even
 from tpusim.machines.tpu.lowering.tiling import Tiling, weight_words, word_groups
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Tensor
@@ -23,33 +23,61 @@ OUT_CHANNEL, K = range(2)
 
 @dataclass(frozen=True)
 class Block:
-    """A rectangular part of the ofmap, and the ifmap grid points it needs."""
+    """A rectangular part of the ofmap."""
 
     rows: range
     cols: range
     groups: range
-    grid_rows: range
-    grid_cols: range
 
     @property
     def words(self) -> int:
         """Words of one output channel."""
         return len(self.rows) * len(self.cols) * len(self.groups)
 
+
+@dataclass(frozen=True)
+class Window:
+    """The ifmap grid points that a block needs for the taps of a chunk."""
+
+    rows: range
+    cols: range
+    groups: range
+
     @property
-    def grid_words(self) -> int:
+    def words(self) -> int:
         """Words of one input channel."""
-        return len(self.grid_rows) * len(self.grid_cols) * len(self.groups)
+        return len(self.rows) * len(self.cols) * len(self.groups)
+
+    def cut(self, pieces: int) -> list[Window]:
+        """Into at most so many: by rows; one row by columns; one point by word groups."""
+        name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
+        return [
+            replace(self, **{name: getattr(self, name)[part.start : part.stop]})
+            for part in even(len(getattr(self, name)), pieces)
+        ]
+
+    def words_before(self, part: Window) -> int:
+        """Words ahead of a part that was cut."""
+        rows, cols = part.rows.start - self.rows.start, part.cols.start - self.cols.start
+        return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Passes of a chunk, by number, whose weights share a filter buffer."""
+
+    chunk: int
+    numbers: range
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The passes of one chunk for one channel group, block and column fold."""
+    """The passes of one section for one channel group, block and column fold."""
 
     group: int
     block: int
     fold: int
-    chunk: int
+    section: int
 
 
 @dataclass(frozen=True)
@@ -78,14 +106,14 @@ class Plan:
         return Tensor("ofmap", self.shape.tensors.ofmap, converted=True)
 
     @cached_property
-    def passes(self) -> tuple[ReductionPass, ...]:
-        """The passes that add up to one output block."""
-        return reduction(self.shape, self.hardware)
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The reduction, in parts whose ifmap is on chip together."""
+        return chunks(self.shape, self.hardware, self.tiling.chunk_taps, self.tiling.chunk_folds)
 
     @cached_property
-    def taps(self) -> frozenset[Tap]:
-        """Every tap of the filter."""
-        return frozenset(tap for each in self.passes for tap in each.taps)
+    def passes(self) -> tuple[ReductionPass, ...]:
+        """The passes that add up to one output block."""
+        return tuple(each for chunk in self.chunks for each in chunk.passes)
 
     @cached_property
     def pass_words(self) -> list[int]:
@@ -125,9 +153,14 @@ class Plan:
         return tuple(copy * len(self.row_folds[0]) for copy in range(self.multi_tile))
 
     @cached_property
-    def chunks(self) -> list[range]:
-        """Passes whose weights share a filter buffer."""
-        return portions(len(self.passes), self.tiling.chunk_passes)
+    def sections(self) -> list[Section]:
+        """Chunk by chunk, the passes whose weights share a filter buffer."""
+        size = self.tiling.section_passes
+        return [
+            Section(index, chunk.numbers[part.start : part.stop])
+            for index, chunk in enumerate(self.chunks)
+            for part in portions(len(chunk.numbers), size)
+        ]
 
     @cached_property
     def word_fill(self) -> int:
@@ -143,24 +176,32 @@ class Plan:
         """The ofmap in blocks: word groups outside, then rows, then cols."""
         row, col = self.shape.row, self.shape.col
         return [
-            Block(rows, cols, groups, row.stored(rows), col.stored(cols))
+            Block(rows, cols, groups)
             for groups in portions(self._word_groups[0], self.tiling.groups)
             for rows in portions(row.extent, self.tiling.rows)
             for cols in portions(col.extent, self.tiling.cols)
         ]
 
+    def window(self, block: Block, chunk: Chunk) -> Window:
+        """What is filled of the ifmap for a block and a chunk."""
+        row, col = self.shape.row, self.shape.col
+        return Window(row.stored(block.rows, chunk.tap_rows), col.stored(block.cols, chunk.tap_cols), block.groups)
+
     @cached_property
     def stages(self) -> list[Stage]:
-        """Every column fold of a block before the next block, or every block of a fold before the next."""
-        blocks, folds = range(len(self.blocks)), range(len(self.col_folds))
-        block_major = [(block, fold) for block in blocks for fold in folds]
-        filter_major = [(block, fold) for fold in folds for block in blocks]
+        """Blocks outside and the column folds kept inside, or the other way round; in these, chunk after chunk."""
+        blocks, kept = range(len(self.blocks)), portions(len(self.col_folds), self.tiling.kept_folds)
+        block_major = [(block, folds) for block in blocks for folds in kept]
+        filter_major = [(block, folds) for folds in kept for block in blocks]
         pairs = block_major if self.tiling.loop_order == "block_major" else filter_major
+        of_chunk = [[*each] for _, each in groupby(range(len(self.sections)), lambda at: self.sections[at].chunk)]
         return [
-            Stage(group, block, fold, chunk)
+            Stage(group, block, fold, section)
             for group in range(self.shape.groups)
-            for block, fold in pairs
-            for chunk in range(len(self.chunks))
+            for block, folds in pairs
+            for sections in of_chunk
+            for fold in folds
+            for section in sections
         ]
 
     def ifmap_base(self, buffer: int) -> int:
@@ -170,38 +211,47 @@ class Plan:
     def filter_base(self, buffer: int) -> int:
         """First word of a filter buffer."""
         ifmap_end = self.tiling.ifmap_buffers * self.tiling.ifmap_words
-        return ifmap_end + buffer * self.tiling.chunk_words
+        return ifmap_end + buffer * self.tiling.section_words
 
     def psum_base(self, buffer: int) -> int:
         """First word of a partial-sum buffer."""
         return self.filter_base(self.tiling.filter_buffers) + buffer * self.tiling.psum_words
 
-    def walk(self, tap: Tap, block: Block) -> tuple[Counter, ...]:
+    def walk(self, tap: Tap, block: Block, window: Window) -> tuple[Counter, ...]:
         """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-        groups, cols = len(block.groups), len(block.grid_cols)
-        row = _counter(self.shape.row, tap[0], block.rows, block.grid_rows, cols * groups)
+        groups, cols = len(block.groups), len(window.cols)
         return (
-            row,
-            _counter(self.shape.col, tap[1], block.cols, block.grid_cols, groups),
+            _counter(self.shape.row, tap[0], block.rows, window.rows, cols * groups),
+            _counter(self.shape.col, tap[1], block.cols, window.cols, groups),
             Counter(groups, 0, 1, groups, 1),
         )
 
-    def reads(self, each: ReductionPass, block: Block, base: int, walks: Mapping[Tap, tuple[Counter, ...]]) -> Feed:
-        """One lane group a tap, each with its own walk over the row fold's part of the block at `base`."""
-        lanes, at = len(each.channels), base + each.fold * block.grid_words
-        taps = enumerate(each.taps)
-        return Feed(tuple([LaneGroup(index * lanes, lanes, Counters(at, walks[tap])) for index, tap in taps]))
+    def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
+        """What each pass of a chunk reads of the window at `base`: one lane group a tap, each with its own walk."""
+        window = self.window(block, chunk)
+        walks = {tap: self.walk(tap, block, window) for tap in chunk.taps}
+        at = [base + fold * window.words for fold in range(len(chunk.folds))]
+        feeds = []
+        for each in chunk.passes:
+            lanes, first = len(each.channels), at[each.fold - chunk.folds.start]
+            taps = enumerate(each.taps)
+            feeds.append(Feed(tuple([LaneGroup(n * lanes, lanes, Counters(first, walks[tap])) for n, tap in taps])))
+        return feeds
 
-    def map_items(self, rows: range, cols: range, groups: range, strip_rows: int) -> tuple[Along, ...]:
+    def map_items(self, rows: range, cols: range, groups: range, apart: tuple[int, int]) -> tuple[Along, ...]:
         """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
 
-        Strips lie `strip_rows` rows apart.
+        Strips lie `apart` (rows, cols) from one another.
         """
-        strips = self.shape.row.strips
-        share = self.word_fill // strips
+        shape = self.shape
+        share = self.word_fill // shape.strips
         first_images = range(groups.start * share, groups.stop * share, share)
-        apart = (Along(ROW, range(0, strips * strip_rows, strip_rows)),) if strips > 1 else ()
-        return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *apart, Along(IMAGE, range(share)))
+        strips = tuple(
+            Along(axis, range(0, count * distance, distance))
+            for axis, count, distance in ((ROW, shape.row.strips, apart[0]), (COL, shape.col.strips, apart[1]))
+            if count > 1
+        )
+        return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *strips, Along(IMAGE, range(share)))
 
     def images(self, groups: range) -> range:
         """The images in a range of word groups; strips share the one word of a pixel."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
@@ -22,6 +24,36 @@ class ReductionPass:
     def rows(self) -> int:
         """Array rows occupied."""
         return len(self.taps) * len(self.channels)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Passes whose part of the ifmap is filled, used and replaced together; their `numbers` in the reduction."""
+
+    passes: tuple[ReductionPass, ...]
+    numbers: range
+
+    @cached_property
+    def folds(self) -> range:
+        """Its row folds."""
+        return range(self.passes[0].fold, self.passes[-1].fold + 1)
+
+    @cached_property
+    def taps(self) -> frozenset[Tap]:
+        """Every tap in it."""
+        return frozenset(tap for each in self.passes for tap in each.taps)
+
+    @cached_property
+    def tap_rows(self) -> range:
+        """The filter rows from the first to the last of its taps."""
+        rows, _ = zip(*self.taps, strict=True)
+        return range(min(rows), max(rows) + 1)
+
+    @cached_property
+    def tap_cols(self) -> range:
+        """The filter columns from the first to the last of its taps."""
+        _, cols = zip(*self.taps, strict=True)
+        return range(min(cols), max(cols) + 1)
 
 
 def multi_tile(shape: ConvShape, hardware: Hardware) -> int:
@@ -58,8 +90,23 @@ def col_folds(shape: ConvShape, hardware: Hardware) -> tuple[range, ...]:
     return tuple(range(at, min(at + cols, channels)) for at in range(0, channels, cols))
 
 
+def chunks(shape: ConvShape, hardware: Hardware, taps: int, folds: int) -> tuple[Chunk, ...]:
+    """The reduction, `taps` tap groups and `folds` row folds at a time: row folds outside, tap groups inside."""
+    groups, channels = tap_groups(shape, multi_tile(shape, hardware)), row_folds(shape, hardware)
+    parts = [
+        tuple(
+            ReductionPass(stacked, fold, channels[fold])
+            for stacked in groups[first_taps : first_taps + taps]
+            for fold in range(first_fold, min(first_fold + folds, len(channels)))
+        )
+        for first_fold in range(0, len(channels), folds)
+        for first_taps in range(0, len(groups), taps)
+    ]
+    ends = [0, *accumulate(map(len, parts))]
+    return tuple(Chunk(part, range(first, end)) for part, (first, end) in zip(parts, pairwise(ends), strict=True))
+
+
 def reduction(shape: ConvShape, hardware: Hardware) -> tuple[ReductionPass, ...]:
-    """All passes that add up to one output block: tap groups outside, row folds inside."""
+    """All passes that add up to one output block, where they are one chunk."""
     groups = tap_groups(shape, multi_tile(shape, hardware))
-    folds = row_folds(shape, hardware)
-    return tuple(ReductionPass(taps, fold, folds[fold]) for taps in groups for fold in range(len(folds)))
+    return chunks(shape, hardware, len(groups), len(row_folds(shape, hardware)))[0].passes

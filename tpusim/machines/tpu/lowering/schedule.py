@@ -1,7 +1,7 @@
 """When each buffer is loaded: the order of compute stages, and the DMA queue that feeds them.
 
 A *stage* is what runs between two loads: some passes of one output block and column fold. A *load* brings
-one ifmap block or filter chunk into one buffer. Loads are cut into pieces and spread over the stages before
+one ifmap block or filter section into one buffer. Loads are cut into pieces and spread over the stages before
 they are needed, so that a long load of one kind does not hold up a short one of the other.
 """
 

@@ -21,53 +21,52 @@ Extent = TypeVar("Extent", int, Counts)
 
 @dataclass(frozen=True)
 class Tiling(Generic[Extent]):
-    """Block extent in outputs and word groups, loop order, passes per filter chunk, buffers per region.
+    """How a layer is cut; the search fills it with arrays, one entry a candidate, the lowering gets plain integers.
 
-    The search fills it with arrays, one entry a candidate block; the lowering gets one with plain integers.
+    Attributes:
+        rows, cols, groups: the block, in outputs and word groups.
+        blocks: how many of them make the ofmap of a channel group.
+        loop_order: block_major or filter_major.
+        kept_folds: column folds of a block whose partial sums stay on chip together.
+        chunk_taps, chunk_folds: tap groups and row folds whose part of the ifmap is filled together.
+        section_passes: passes whose weights are filled together.
+        ifmap_buffers, filter_buffers, psum_buffers: how many of each there are.
+        ifmap_words, section_words, psum_words: words of one of each.
+        lag: stages from the end of a block's sums to the place of their spill in the DMA queue.
     """
 
     rows: Extent
     cols: Extent
     groups: Extent
+    blocks: Extent
     loop_order: str
-    chunk_passes: int
+    kept_folds: Extent
+    chunk_taps: Extent
+    chunk_folds: Extent
+    section_passes: Extent
     ifmap_buffers: Extent
-    filter_buffers: int
+    filter_buffers: Extent
     psum_buffers: Extent
     ifmap_words: Extent
-    chunk_words: int
+    section_words: Extent
     psum_words: Extent
+    lag: Extent
 
     @property
     def words(self) -> Extent:
         """Words of vector memory a lane needs for all buffers together."""
-        return (
+        words: Extent = (
             self.ifmap_buffers * self.ifmap_words
-            + self.filter_buffers * self.chunk_words
+            + self.filter_buffers * self.section_words
             + self.psum_buffers * self.psum_words
         )
+        return words
 
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """One candidate."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         plain: dict[str, Any] = {name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in values.items()}
         return Tiling(**plain)
-
-
-@dataclass(frozen=True, slots=True)
-class FilterPlan:
-    """One way to hold the filter on chip: chunks of some passes, in two or more buffers."""
-
-    loop_order: str
-    chunk_passes: int
-    chunk_words: int
-    buffers: int
-    resident: bool
-
-    @property
-    def last_passes(self) -> int:
-        """Passes whose weights come with the last piece of a chunk: what is left to do when it is there."""
-        return -(-self.chunk_passes // MOST_PIECES)
 
 
 def word_groups(images: int, word_elements: int) -> tuple[int, int]:

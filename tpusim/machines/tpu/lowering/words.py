@@ -23,6 +23,7 @@ def explanation_of(plan: Plan, layer: Op) -> Explanation:
         "folds": _folds(plan, layer),
         "passes": _passes(plan),
         "block": _block(plan, blocking, layer),
+        **({"chunks": _chunks(plan)} if len(plan.chunks) > 1 else {}),
         "order": _ORDERS[plan.tiling.loop_order],
         "words": _words(plan, layer),
         "memory": _buffers(plan),
@@ -41,7 +42,8 @@ def _blocking(plan: Plan) -> Blocking:
         col_folds=len(plan.col_folds),
         loop_order=tiling.loop_order,
         word_fill=plan.word_fill,
-        strips=plan.shape.row.strips,
+        strips=plan.shape.strips,
+        chunks=len(plan.chunks),
     )
 
 
@@ -88,8 +90,17 @@ def _block(plan: Plan, blocking: Blocking, layer: Op) -> str:
     )
 
 
+def _chunks(plan: Plan) -> str:
+    """How the reduction is cut: the sums stay on chip, what is summed comes and goes."""
+    tiling, whole = plan.tiling, len(plan.passes) // len(plan.row_folds)
+    cut_by_taps = tiling.chunk_taps < whole
+    size = counted(tiling.chunk_taps, "group") + " of taps" if cut_by_taps else counted(tiling.chunk_folds, "row fold")
+    kept = counted(min(tiling.kept_folds, len(plan.col_folds)), "column fold")
+    return f"the reduction comes in {len(plan.chunks):,} chunks of {size}, while the sums of {kept} stay on chip"
+
+
 def _words(plan: Plan, layer: Op) -> str:
-    strips, word = plan.shape.row.strips, plan.hardware.vector_memory.word_elements
+    strips, word = plan.shape.strips, plan.hardware.vector_memory.word_elements
     images = counted(plan.word_fill // strips, layer.counted_by)
     held = f"{strips} strips of {images}" if strips > 1 else images
     return f"{plan.word_fill} of {counted(word, 'element')} used: {held}"
@@ -99,11 +110,12 @@ def _buffers(plan: Plan) -> str:
     tiling, hardware = plan.tiling, plan.hardware
     buffers = (
         ("ifmap", tiling.ifmap_buffers, tiling.ifmap_words),
-        ("filter", tiling.filter_buffers, tiling.chunk_words),
+        ("filter", tiling.filter_buffers, tiling.section_words),
         ("results", tiling.psum_buffers, tiling.psum_words),
     )
     word = hardware.word_bytes
     held = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
-    part = f"; a filter buffer holds {tiling.chunk_passes} of {len(plan.passes)} passes" if len(plan.chunks) > 1 else ""
+    cut = len(plan.sections) > len(plan.chunks)
+    part = f"; a filter buffer holds {tiling.section_passes} of {len(plan.passes)} passes" if cut else ""
     capacity = SIZE.format(hardware.vector_memory.capacity_bytes)
     return f"{SIZE.format(tiling.words * word)} of {capacity} a lane: {held}{part}"
