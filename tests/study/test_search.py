@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -184,6 +185,53 @@ def test_the_command_gives_the_files_of_a_grid_with_the_front_marked() -> None:
     assert len(rows) == 20
     assert {"array.rows", "pes", "sram_bytes", "pareto"} <= {*rows[0]}
     assert {path.name for path in Path("results/hunt").glob("*.png")} == {"axes_net.png", "pareto_net.png"}
+
+
+TWICE = {
+    "array.rows: {range: [2, 24]}": "array.rows: {range: [2, 3]}\n  hbm.bandwidth: [1 GB/s, 1000 MB/s]",
+    "24]": "3]",
+    "[1, auto, rows]": "[1]",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"pes <= 200": "pes <= 6", "24]": "400]"},
+         "found 4 of 20 points and no other among 20,000 random combinations: 19,9.. do not satisfy pes <= 6, "
+         ".. were tried before; widen the axes or the conditions, or ask for less"),
+        ({**TWICE, "20": "17"},
+         "found 16 of 17 points .*: 20,000 were tried before; "),
+        ({**TWICE, "20": "45", "[1, 8]": "[1, 4096]"},
+         r"found 44 of 45 points .*: \d+,\d+ .*, \d+,\d+ make no machine or layer; "),
+    ],
+)  # fmt: skip
+def test_a_search_that_cannot_reach_its_budget_says_why(changes: dict[str, str], says: str) -> None:
+    """Conditions, points that are the same, machines that do not exist."""
+    text = SPEC
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    Path("hunt.yaml").write_text(text)
+    shown = command()
+    assert re.search(f"^Note: the search {says}", shown.stderr, re.MULTILINE), shown.stderr
+
+
+def test_a_search_that_finds_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpusim.study.sweep.search._MOST_DRAWN", 1)
+    Path("hunt.yaml").write_text(SPEC.replace("24]", "400]").replace("pes <= 200", "pes == 49"))
+    shown = command()
+    assert shown.exit_code == 1
+    assert shown.stderr.splitlines()[-1] == (
+        "Error: the search found 0 of 20 points and no other among 1 random combinations: 1 do not satisfy pes == 49; "
+        "widen the axes or the conditions, or ask for less"
+    )
+
+
+def test_a_search_all_of_whose_points_fail_says_so() -> None:
+    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [64 B]\nwhere:"))
+    shown = command()
+    assert shown.exit_code == 1
+    assert "Error: every one of 20 points failed; their errors are in results/hunt/points.csv" in shown.stderr
 
 
 def test_without_optuna_it_says_what_to_install_and_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

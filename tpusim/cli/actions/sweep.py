@@ -15,6 +15,7 @@ from tpusim.base.files import make_folder
 from tpusim.cli.actions.sweep_files import Finished, write_files
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say, show
+from tpusim.report.page.sweep_file import POINTS_FILE
 from tpusim.report.tables import sweep_tables as tables
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import Executor, simulated
@@ -34,7 +35,7 @@ def run_and_report(
     """Compute what is missing of a sweep, and leave its files in `out`, or in results/NAME.
 
     Raises:
-        TpusimError: a point failed; the others are there.
+        TpusimError: a point failed, and the others are there; or a search found no point.
     """
     sweep = load_sweep(spec)
     if parquet:
@@ -49,10 +50,14 @@ def run_and_report(
             began = time.monotonic()
             outcome = _compute(sweep, store, folder, executor, fresh)
             seconds = time.monotonic() - began
+            if not outcome.points:
+                raise TpusimError(outcome.short)
             rows = rows_of(sweep, store, outcome.points)
             show(sys.stdout, *tables.best(rows, [*sweep.axes], sweep.goals), "")
             names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
     say(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
+    if outcome.short:
+        say(sys.stderr, f"Note: {outcome.short}.")
     _report_failures(sweep, rows, folder)
 
 
@@ -108,5 +113,7 @@ def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Pa
         say(sys.stderr, f"failed: {row['workload']} {settings}: {row['error']}")
     if len(failed) > _MOST_FAILURES:
         say(sys.stderr, f"... and {len(failed) - _MOST_FAILURES:,} more; points.csv has them all")
+    if failed and len(failed) == len(rows):
+        raise TpusimError(f"every one of {len(rows):,} points failed; their errors are in {folder / POINTS_FILE}")
     if failed:
         raise TpusimError(f"{len(failed):,} of {len(rows):,} points failed; the others are in {folder}")

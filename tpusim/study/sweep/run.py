@@ -21,12 +21,16 @@ Progress = Callable[[int, str, float], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The keys of a sweep's points in order, and how many were there already, were computed, or failed."""
+    """The keys of a sweep's points in order, and how many were there already, were computed, or failed.
+
+    `short` says why there are fewer than a search asked for.
+    """
 
     points: tuple[tuple[Point, str], ...]
     reused: int
     computed: int
     failed: int
+    short: str = ""
 
 
 def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:

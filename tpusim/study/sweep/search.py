@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections import Counter
 from functools import partial
-from random import Random
+from itertools import islice
 from typing import Any
 
 from tpusim.base.errors import InputError
@@ -14,7 +15,7 @@ from tpusim.study.sweep.axis import Axis
 from tpusim.study.sweep.job import Executor
 from tpusim.study.sweep.reader import Search
 from tpusim.study.sweep.run import Outcome, Progress, rows_of, run_sweep
-from tpusim.study.sweep.space import Point, Space
+from tpusim.study.sweep.space import Point, Space, Values
 from tpusim.study.sweep.spec import Sweep
 from tpusim.study.sweep.store import Store, key_of
 
@@ -35,6 +36,8 @@ def need_optuna() -> None:
 def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> Outcome:
     """Simulate `budget` different points, or as many as are found, in the order in which they were asked for.
 
+    Where they are fewer, `Outcome.short` says why.
+
     The points are a matter of the sweep and its seed alone, not of the executor: always `at_once` are asked for, and
     told in that order. Those in the store already are not simulated again.
 
@@ -54,7 +57,7 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
             walk.tell(
                 trial, key, None if row["error"] else [float(row[goal.column]) for goal in sweep.search.objectives]
             )
-    return Outcome(tuple(walk.tried.values()), reused, computed, failed)
+    return Outcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
 
 
 def _progress_after(before: int, budget: int, progress: Progress, done: int, name: str, share: float) -> None:
@@ -66,8 +69,9 @@ class _Walk:
 
     def __init__(self, search: Search, space: Space) -> None:
         self.tried: dict[str, Keyed] = {}
+        self.short = ""
         self._search, self._space = search, space
-        self._random = Random(search.seed)
+        self._drawn = space.drawn(search.seed)
         self._values: dict[str, list[float] | None] = {}
         self._study = _study(search)
         self._distributions = {axis.name: _distribution(axis) for axis in space.axes}
@@ -97,31 +101,37 @@ class _Walk:
     def _next_proposal(self) -> tuple[Trial, Keyed] | None:
         """A proposal that is a new point; any other is told at once, so that the sampler goes on."""
         trial = self._study.ask(self._distributions)
-        keyed = self._keyed([trial.params[axis.name] for axis in self._space.axes])
-        if keyed is None or keyed[1] in self.tried:
-            self._tell(trial, self._values.get(keyed[1]) if keyed else None)
+        keyed = self._keyed(tuple(axis.values[trial.params[axis.name]] for axis in self._space.axes))
+        if isinstance(keyed, str) or keyed[1] in self.tried:
+            self._tell(trial, None if isinstance(keyed, str) else self._values.get(keyed[1]))
             return None
         return trial, keyed
 
     def _enqueue_random(self) -> bool:
-        """Have a random new point proposed next, if one is found."""
-        for _ in range(_MOST_DRAWN):
-            indices = [self._random.randrange(len(axis.values)) for axis in self._space.axes]
-            keyed = self._keyed(indices)
-            if keyed and keyed[1] not in self.tried:
-                names = [axis.name for axis in self._space.axes]
-                self._study.enqueue_trial(dict(zip(names, indices, strict=True)))
+        """Have a random new point proposed next; where none is found, `short` says why."""
+        useless: Counter[str] = Counter()
+        for values in islice(self._drawn, _MOST_DRAWN):
+            keyed = self._keyed(values)
+            if isinstance(keyed, str):
+                useless[keyed] += 1
+            elif keyed[1] in self.tried:
+                useless["were tried before"] += 1
+            else:
+                indices = {
+                    axis.name: axis.values.index(value) for axis, value in zip(self._space.axes, values, strict=True)
+                }
+                self._study.enqueue_trial(indices)
                 return True
+        self.short = _short(len(self.tried), self._search.budget, useless)
         return False
 
-    def _keyed(self, indices: list[int]) -> Keyed | None:
-        """Return the point, or None where there is no such machine or a constraint rules it out."""
-        axes = zip(self._space.axes, indices, strict=True)
+    def _keyed(self, values: Values) -> Keyed | str:
+        """Return the point, or in words why these values make none."""
         try:
-            points = self._space.points(tuple(axis.values[index] for axis, index in axes))
+            points = self._space.points(values)
         except InputError:
-            return None
-        return (points[0], key_of(points[0])) if points else None
+            return "make no machine or layer"
+        return (points[0], key_of(points[0])) if points else f"do not satisfy {self._space.conditions}"
 
     def _tell(self, trial: Trial, values: list[float] | None) -> None:
         from optuna.trial import TrialState
@@ -130,6 +140,13 @@ class _Walk:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, values)
+
+
+def _short(found: int, budget: int, useless: Counter[str]) -> str:
+    """Say why a search stopped before its budget: what became of the combinations drawn last."""
+    why = ", ".join(f"{count:,} {what}" for what, count in useless.most_common())
+    none = f"the search found {found:,} of {budget:,} points and no other among {_MOST_DRAWN:,} random combinations"
+    return f"{none}: {why}; widen the axes or the conditions, or ask for less"
 
 
 def _study(search: Search) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
+from random import Random
 from typing import Any
 
 from tpusim.base.errors import InputError, Problem
@@ -55,6 +57,18 @@ class Space:
     def size(self) -> int:
         """Combinations, before constraints and without the workloads."""
         return prod(len(axis.values) for axis in self.axes)
+
+    @property
+    def conditions(self) -> str:
+        """All that a combination must satisfy, in words; empty where there is nothing."""
+        return " and ".join(each.text for each in self._spec.where)
+
+    def drawn(self, seed: int) -> Iterator[Values]:
+        """Yield random combinations; half of them take the axes' values in turn, so that few values are never seen."""
+        random = Random(seed)
+        for index in count():
+            yield tuple(axis.values[index % len(axis.values)] for axis in self.axes)
+            yield tuple(random.choice(axis.values) for axis in self.axes)
 
     def points(self, values: Values) -> tuple[Point, ...]:
         """Return one a workload, in their order; none when a constraint rules the combination out.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice, product
+from itertools import islice, product
 from pathlib import Path
-from random import Random
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
 from tpusim.input.source import open_document
 from tpusim.study.sweep.axis import Axis, Shown, Value
 from tpusim.study.sweep.column import Goal
-from tpusim.study.sweep.constraint import Constraint
 from tpusim.study.sweep.reader import MOST_POINTS, Search, Spec, read
 from tpusim.study.sweep.space import TOGETHER, Point, Space, Values
 
@@ -79,7 +77,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
 def _sound_points(document: Document, spec: Spec, space: Space, combinations: int) -> tuple[Point, ...]:
     """Return every point, or those of a large sample where there are too many."""
     whole = combinations <= MOST_POINTS
-    built = _build(space, _combinations(spec) if whole else islice(_random_combinations(space.axes), _DRAWN))
+    built = _build(space, _combinations(spec) if whole else islice(space.drawn(0), _DRAWN))
     problems = built.hopeless(space.axes) if spec.search and built.points else [*built.problems.values()]
     if problems:
         found = [_located(document, problem) for _, problem in problems]
@@ -87,16 +85,14 @@ def _sound_points(document: Document, spec: Spec, space: Space, combinations: in
         raise InputError([*document.in_order(found[:_MOST_TOLD]), *more])
     if not built.points:
         of = f"{combinations:,}" if whole else f"{_DRAWN:,} drawn of {combinations:,}"
-        left_out = f"none of the {of} combinations of the axes' values satisfies {_all_of(spec.where)}"
+        left_out = (
+            f"none of the {of} combinations of the axes' values satisfies {space.conditions}; widen one or the other"
+        )
         raise InputError(document.problem("where", left_out))
     if spec.search and whole and spec.search.budget >= len(built.points):
         enough = f"{spec.search.budget:,} is enough for all {len(built.points):,} points; leave mode and search out"
         raise InputError(document.problem("search.budget", enough))
     return tuple(built.points)
-
-
-def _all_of(where: Sequence[Constraint]) -> str:
-    return " and ".join(each.text for each in where)
 
 
 @dataclass
@@ -137,11 +133,3 @@ def _located(document: Document, problem: Problem) -> Problem:
 def _combinations(spec: Spec) -> Iterator[Values]:
     values = [axis.values for axis in spec.axes]
     return product(*values) if spec.combine == "grid" else zip(*values, strict=True)
-
-
-def _random_combinations(axes: Sequence[Axis]) -> Iterator[Values]:
-    """Yield random combinations; half of them take the axes' values in turn, so that few values are never seen."""
-    random = Random(0)
-    for index in count():
-        yield tuple(axis.values[index % len(axis.values)] for axis in axes)
-        yield tuple(random.choice(axis.values) for axis in axes)
