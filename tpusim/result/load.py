@@ -40,7 +40,7 @@ def read_result(path: Path) -> Result:
     try:
         return parse_result(text)
     except InputError as error:
-        raise InputError(f"{file}: {error}") from None
+        raise InputError(f"{file}: {error}; `tpusim run` writes one with --out or --json") from None
 
 
 def parse_result(text: str) -> Result:
@@ -66,7 +66,7 @@ def _first_problem(error: ValidationError) -> str:
     if kind == "json_invalid":
         return f"not JSON ({first['ctx']['error']})"
     if where in ("", "tpusim"):
-        return 'no "tpusim" key; give a file written by `tpusim run --json` or --out'
+        return 'no "tpusim" key'
     if kind == "missing":
         keys = [str(each["loc"][-1]) for each in (first, *others) if each["type"] == kind and each["loc"][:-1] == above]
         return f"{path_of(above) or 'the file'} has no {', '.join(keys)}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tpusim.base.errors import InputError
 from tpusim.base.files import probe, write
 from tpusim.cli.terminal import say
+from tpusim.report.page.sweep_file import is_sweep
 from tpusim.report.plots.formats import FORMATS
 from tpusim.result.load import RESULT_FILE, read_result
 
@@ -17,10 +18,16 @@ if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture
 
 CAPTIONS = "captions.txt"
+_SWEPT = (
+    "is of a sweep, and plot draws a run; the sweep has left its pictures there, its command draws them again, "
+    "--format pdf for instance, without computing a point twice, and `tpusim report` makes a page of them"
+)
 
 
 def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
     """Draw a result into `out`, or beside itself, in every one of `kinds` of files."""
+    if is_sweep(source) and not (source / RESULT_FILE).exists():
+        raise InputError(f"{source}: {_SWEPT}")
     result = read_result(source)
     folder = out or (source if source.is_dir() else source.parent)
     probe(folder / RESULT_FILE, make_folder=True)

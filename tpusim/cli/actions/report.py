@@ -12,22 +12,18 @@ from tpusim.report.page.assemble import page
 from tpusim.report.page.run_data import run_data
 from tpusim.report.page.run_words import plain
 from tpusim.report.page.sweep_data import sentences, sweep_data
-from tpusim.report.page.sweep_file import POINTS_FILE, read_points
+from tpusim.report.page.sweep_file import POINTS_FILE, is_sweep, read_points
 from tpusim.result.load import RESULT_FILE, read_result
-from tpusim.study.sweep.store import FILE as STORE_FILE
 
 
 def write_page(source: Path, file: Path) -> None:
     """Write the page on a run or a sweep."""
-    write(file, _sweep_page(source) if _is_sweep(source) else _run_page(source))
+    write(file, _sweep_page(source) if _page_of_sweep(source) else _run_page(source))
     say(sys.stdout, str(file))
 
 
-def _is_sweep(source: Path) -> bool:
-    """Whether it is a points.csv, or a directory that a sweep has written into."""
-    if not source.is_dir():
-        return source.suffix == ".csv"
-    swept = any((source / name).exists() for name in (POINTS_FILE, STORE_FILE))
+def _page_of_sweep(source: Path) -> bool:
+    swept = is_sweep(source)
     if swept and (source / RESULT_FILE).exists():
         raise InputError(f"{source}: holds a run and a sweep; give {source / RESULT_FILE} or {source / POINTS_FILE}")
     return swept

@@ -22,7 +22,7 @@ from tpusim.study.sweep.job import Executor, simulated
 from tpusim.study.sweep.run import Outcome, keyed, missing, rows_of, run_sweep
 from tpusim.study.sweep.search import need_optuna, run_search
 from tpusim.study.sweep.spec import Sweep, load_sweep
-from tpusim.study.sweep.store import FILE, Store
+from tpusim.study.sweep.store import FILE, DamagedStore, Store
 
 _JOIN_SECONDS = 10.0
 _MOST_FAILURES = 10
@@ -93,7 +93,7 @@ def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh
             say(sys.stderr, f"Interrupted after {meter.done:,} of {total:,} points; {kept}.")
             raise
         except TpusimError as error:
-            if not (folder / FILE).exists():
+            if isinstance(error, DamagedStore) or not (folder / FILE).exists():
                 raise
             raise type(error)(f"{error}; {kept}") from None
 

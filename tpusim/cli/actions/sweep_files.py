@@ -30,7 +30,9 @@ class Finished:
     def layer_rows(self) -> Iterator[Row]:
         """Yield a row a layer of every point."""
         points = [(point.workload, dict(point.settings)) for point, _ in self.points]
-        for row in self.store.layers([key for _, key in self.points]):
+        done = (work for (work, _), row in zip(points, self.rows, strict=True) if not row["error"])
+        count = sum(len(work.layers) for work in done)
+        for row in self.store.layers([key for _, key in self.points], count):
             workload, settings = points[row["place"]]
             yield {**row, "workload": workload.name, "batch": workload.batch, **settings}
 

@@ -9,16 +9,22 @@ from pathlib import Path
 
 from tpusim.base.errors import InputError
 from tpusim.base.units import number
+from tpusim.study.sweep.store import FILE as STORE_FILE
 
 POINTS_FILE = "points.csv"
 MOST_POINTS = 20_000
 """More make a page that browsers take long to draw."""
 
+_AGAIN = "remove it, and the same `tpusim sweep` writes it anew"
 Cell = float | None
 """None where a point failed."""
 _FIRST_COLUMN = "workload"
 _TEXTS = (_FIRST_COLUMN, "error")
 _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
+
+
+class _TooMany(InputError):
+    """It is sound, but no browser would draw it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,13 @@ class SweepPoints:
         return len(self.texts["error"])
 
 
+def is_sweep(source: Path) -> bool:
+    """Whether it is a points.csv, or a directory that a sweep has written into."""
+    if not source.is_dir():
+        return source.suffix == ".csv"
+    return any((source / name).exists() for name in (POINTS_FILE, STORE_FILE))
+
+
 def read_points(file: Path) -> SweepPoints:
     """The points in a points.csv.
 
@@ -48,11 +61,12 @@ def read_points(file: Path) -> SweepPoints:
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; run `tpusim sweep` to its end, it writes one") from None
     except UnicodeDecodeError:
-        raise InputError(f"{file}: not the points of a sweep: not UTF-8 text") from None
+        raise InputError(f"{file}: not the points of a sweep: not UTF-8 text; {_AGAIN}") from None
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+        raise InputError(f"{file}: cannot be read ({error.strerror}); {_AGAIN}") from None
     except (InputError, csv.Error) as error:
-        raise InputError(f"{file}: {error}") from None
+        todo = "make the sweep smaller" if isinstance(error, _TooMany) else _AGAIN
+        raise InputError(f"{file}: {error}; {todo}") from None
 
 
 def _name(file: Path) -> str:
@@ -67,7 +81,7 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
         raise InputError(f"not the points of a sweep: no column {', '.join(missing) or 'may come twice'}")
     rows = list(_rows(reader, len(header)))
     if not rows:
-        raise InputError("no points; run `tpusim sweep` to its end")
+        raise InputError("no points")
     axes = tuple(header[: header.index(_FIRST_COLUMN)])
     texts = dict(zip(header, zip(*rows, strict=True), strict=True))
     read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
@@ -81,7 +95,7 @@ def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
         if len(row) != width:
             raise InputError(f"line {count + 1}: {len(row)} cells, not {width}")
         if count > MOST_POINTS:
-            raise InputError(f"more than {MOST_POINTS:,} points; a page shows at most so many, make the sweep smaller")
+            raise _TooMany(f"more than {MOST_POINTS:,} points, which is the most that a page shows")
         yield row
 
 

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from tpusim.base.errors import InputError
 from tpusim.network.workload import Workload
@@ -22,25 +23,32 @@ from tpusim.study.sweep.space import Point
 FILE = "sweep.sqlite"
 
 _APPLICATION = int.from_bytes(b"tpus")
-_VERSION = 2
+_VERSION = 3
 _SQL = {int: "INTEGER", float: "REAL"}
 _COLUMNS = ", ".join(f"{key} {_SQL[figure.kind]}" for key, figure in FIGURES.items())
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS points (
     key TEXT PRIMARY KEY, workload TEXT NOT NULL, batch INTEGER NOT NULL, hardware TEXT NOT NULL, error TEXT,
-    {_COLUMNS}, detail TEXT
+    {_COLUMNS}, detail TEXT, seal INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS finished ON points (key) WHERE error IS NULL;
 CREATE TABLE IF NOT EXISTS layers (
     key TEXT NOT NULL, position INTEGER NOT NULL, name TEXT NOT NULL, op TEXT NOT NULL, {_COLUMNS}, detail TEXT,
-    PRIMARY KEY (key, position)
+    seal INTEGER NOT NULL, PRIMARY KEY (key, position)
 );
 CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, digest TEXT NOT NULL, stamp TEXT NOT NULL);
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
+_MOVE = "move it away, and the same command computes its points again"
+_CHECK = "check the place and its permissions, or take another --out"
+_OUTSIDE = {
+    sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+}  # fmt: skip
+"""Errors that are not the file's own."""
 _WAIT_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _MODEL = (
@@ -72,6 +80,10 @@ def key_of(point: Point) -> str:
 def _digest(workload: Workload) -> str:
     layers = [{"op": layer.op, **asdict(layer)} for layer in workload.layers]
     return sha256(json.dumps([workload.batch, layers], sort_keys=True).encode()).hexdigest()
+
+
+class DamagedStore(InputError):
+    """What is kept cannot be used, nor be added to."""
 
 
 class Store:
@@ -125,10 +137,11 @@ class Store:
             raise InputError(f"{self._path}: was removed while the sweep ran, and its points with it; start it again")
         layers = () if isinstance(finding, str) else finding
         error = finding if isinstance(finding, str) else None
-        figures = _figures(total_of(layers, 0.0)) if layers else (None,) * (len(FIGURES) + 1)
+        figures, detail = _figures(total_of(layers, 0.0)) if layers else ((None,) * len(FIGURES), None)
         work, machine = point.workload, json.dumps(point.hardware.to_dict())
-        row = (key, work.name, work.batch, machine, error, *figures)
-        rows = [(key, place, layer.name, layer.op, *_figures(layer)) for place, layer in enumerate(layers)]
+        seal = _seal(key, work.name, work.batch, error, *figures)
+        row = (key, work.name, work.batch, machine, error, *figures, detail, seal)
+        rows = [_layer_row(key, place, layer) for place, layer in enumerate(layers)]
         with self._failures_told("written"), self._connection:
             self._connection.execute("DELETE FROM layers WHERE key = ?", (key,))
             self._connection.execute(f"REPLACE INTO points VALUES ({_placeholders(row)})", row)
@@ -137,18 +150,19 @@ class Store:
 
     def points(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         """Yield for each of `keys`, in this order, workload, batch, error and FIGURES."""
-        columns = ", ".join(("workload", "batch", "error", *FIGURES))
-        return self._query(keys, f"SELECT {columns} FROM asked JOIN points USING (key) ORDER BY place")
+        return self._rows(keys, len(keys), "points", ("workload", "batch", "error", *FIGURES), "place")
 
-    def layers(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield for every layer of each of `keys`, in this order, place of the key, position, name, op and FIGURES."""
-        columns = ", ".join(("place", "position", "name", "op", *FIGURES))
-        return self._query(keys, f"SELECT {columns} FROM asked JOIN layers USING (key) ORDER BY place, position")
+    def layers(self, keys: Sequence[str], count: int) -> Iterator[Mapping[str, Any]]:
+        """Yield for every layer of each of `keys`, in this order, place of the key, position, name, op and FIGURES.
+
+        There are `count` of them, or the file is damaged.
+        """
+        return self._rows(keys, count, "layers", ("position", "name", "op", *FIGURES), "place, position")
 
     def files(self, digest: str) -> dict[str, str]:
         """Return names and stamps of the files last written, if that was from inputs of this digest."""
         with self._failures_told("read"):
-            query = "SELECT name, stamp FROM files WHERE digest = ?"
+            query = "SELECT name, stamp FROM files WHERE digest = ? AND typeof(name) = 'text'"
             return dict(self._connection.execute(query, (digest,)).fetchall())
 
     def remember_files(self, digest: str, stamps: Mapping[str, str]) -> None:
@@ -158,13 +172,22 @@ class Store:
             rows = [(name, digest, stamp) for name, stamp in stamps.items()]
             self._connection.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
 
-    def _query(self, keys: Iterable[str], query: str) -> Iterator[Mapping[str, Any]]:
+    def _rows(
+        self, keys: Iterable[str], count: int, kind: str, columns: Sequence[str], order: str
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the `count` rows of `keys` in the table `kind`, and with each the place of its key."""
+        query = f"SELECT place, seal, key, {', '.join(columns)} FROM asked JOIN {kind} USING (key) ORDER BY {order}"
+        found = 0
         with self._failures_told("read"):
             self._put_keys(keys)
             with closing(self._connection.execute(query)) as cursor:
-                names = [column[0] for column in cursor.description]
-                for row in cursor:
-                    yield dict(zip(names, row, strict=True))
+                for place, seal, *row in cursor:
+                    found += 1
+                    if seal != _seal(*row):
+                        raise DamagedStore(f"{self._path}: is damaged: what it holds is not what was written; {_MOVE}")
+                    yield {"place": place, **dict(zip(columns, row[1:], strict=True))}
+        if found != count:
+            raise DamagedStore(f"{self._path}: is damaged: {found:,} of {count:,} {kind} are left; {_MOVE}")
 
     def _put_keys(self, keys: Iterable[str]) -> None:
         """Put keys where queries find them: a list of a hundred thousand fits no query."""
@@ -180,7 +203,10 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            raise InputError(f"{self._path}: cannot be {done} as the results of a sweep ({error})") from None
+            said = f"{self._path}: cannot be {done} as the results of a sweep ({error})"
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OUTSIDE:
+                raise InputError(f"{said}; {_CHECK}") from None
+            raise DamagedStore(f"{said}; {_MOVE}") from None
 
 
 def _when_free(do: Callable[[], None]) -> None:
@@ -201,10 +227,21 @@ def _foreign(application: int) -> str:
     return "it holds something else than the results of a sweep, or those of an old version of tpusim"
 
 
-def _figures(of: LayerResult | Total) -> tuple[Any, ...]:
-    """FIGURES, and the rest as JSON."""
+def _layer_row(key: str, place: int, layer: LayerResult) -> tuple[Any, ...]:
+    figures, detail = _figures(layer)
+    read = key, place, layer.name, layer.op, *figures
+    return *read, detail, _seal(*read)
+
+
+def _figures(of: LayerResult | Total) -> tuple[tuple[Any, ...], str]:
+    """FIGURES, each of its kind, and the rest as JSON."""
     detail = {name: value for name, value in asdict(of).items() if name not in FIGURES and name != "name"}
-    return (*(value_of(of, key) for key in FIGURES), json.dumps(detail))
+    return tuple(figure.kind(value_of(of, key)) for key, figure in FIGURES.items()), json.dumps(detail)
+
+
+def _seal(*row: Any) -> int:
+    """Return a checksum of what is read of a row: SQLite has none, and would hand on what a disk made of it."""
+    return crc32(repr(row).encode(errors="surrogatepass"))
 
 
 def _placeholders(row: tuple[Any, ...]) -> str:

@@ -1,0 +1,218 @@
+"""Whatever is damaged in what a sweep left: one line with what to do, or the right result; never anything else."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.study.small_sweep import NET, SPEC
+from tpusim.cli import app as cli
+from tpusim.result.vocabulary.figures import FIGURES
+from tpusim.study.sweep.store import FILE
+
+DAMAGES: dict[str, Callable[[random.Random, bytes], bytes]] = {
+    "cut": lambda some, data: data[: some.randrange(len(data))],
+    "empty": lambda some, data: b"",
+    "noise": lambda some, data: some.randbytes(some.randrange(1, 5000)),
+    "zeros": lambda some, data: bytes(len(data)),
+    "other text": lambda some, data: b"name,size\nabc,12\n",
+    "a byte": lambda some, data: changed(some, data, 1),
+    "bytes": lambda some, data: changed(some, data, some.choice([3, 30, 300])),
+    "more": lambda some, data: inserted(data, some.randrange(len(data)), some.randbytes(20)),
+    "a hole": lambda some, data: hole(data, some.randrange(len(data))),
+    "twice": lambda some, data: data + data,
+}
+
+
+def changed(some: random.Random, data: bytes, count: int) -> bytes:
+    found = bytearray(data)
+    for _ in range(count):
+        found[some.randrange(len(found))] = some.randrange(256)
+    return bytes(found)
+
+
+def inserted(data: bytes, at: int, more: bytes) -> bytes:
+    return data[:at] + more + data[at:]
+
+
+def hole(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes(min(512, len(data) - at)) + data[at + 512 :]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep in `sweep`, with the network and the spec beside it, and a run in `run`."""
+    desk = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(desk)
+        Path("net.yaml").write_text(NET)
+        Path("small.yaml").write_text(f"{SPEC}pareto: [time_us, pes]\n")
+        assert swept().exit_code == 0
+        assert tpusim("run", "net.yaml", "--hardware", "tiny_4x4", "--batch", "2", "--out", "run").exit_code == 0
+    return desk
+
+
+@pytest.fixture
+def desk(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of all that, to work in and to damage."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tpusim(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+def swept(*arguments: str) -> Result:
+    return tpusim("sweep", "small.yaml", "--out", "sweep", "--workers", "1", "--format", "svg", *arguments)
+
+
+def told(shown: Result) -> str:
+    """The one line of an error."""
+    assert isinstance(shown.exception, SystemExit), shown.exception
+    assert shown.exit_code == 2, shown.output
+    (line,) = (line for line in shown.stderr.splitlines() if line.startswith("Error: "))
+    assert len(line) < 500
+    return line
+
+
+def assert_right(shown: Result, whole: Path) -> None:
+    assert shown.exit_code == 0, shown.output
+    for name in ("points.csv", "layers.csv"):
+        assert Path("sweep", name).read_bytes() == (whole / "sweep" / name).read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_file_of_a_sweep_damaged_at_random(seed: int, whole: Path, desk: Path) -> None:
+    """Every way on a file at random, the store most often: the sweep goes on or is refused, and so are its readers."""
+    some = random.Random(seed)
+    names = sorted(path.name for path in (whole / "sweep").iterdir())
+    for kind, damage in DAMAGES.items():
+        shutil.rmtree("sweep")
+        shutil.copytree(whole / "sweep", "sweep")
+        file = Path("sweep", some.choice([FILE, FILE, "points.csv", *names]))
+        file.write_bytes(damage(some, file.read_bytes()))
+        for arguments in (("report", "sweep", "-o", "page.html"), ("plot", "sweep"), ("compare", "sweep", "sweep")):
+            shown = tpusim(*arguments)
+            if shown.exit_code:
+                assert "sweep" in told(shown), (kind, file)
+        shown = swept()
+        if shown.exit_code:
+            assert f"sweep/{FILE}" in told(shown), (kind, file)
+            assert "move it away, and the same command computes its points again" in shown.stderr
+            Path("sweep", FILE).unlink()
+            shown = swept()
+        assert_right(shown, whole)
+        assert tpusim("report", "sweep", "-o", "page.html").exit_code == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_damaged_at_random(seed: int, desk: Path) -> None:
+    some, file = random.Random(seed), Path("run/run.json")
+    good = file.read_bytes()
+    for kind, damage in DAMAGES.items():
+        file.write_bytes(damage(some, good))
+        for arguments in (("report", "run", "-o", "page.html"), ("plot", "run"), ("compare", "run", "run")):
+            shown = tpusim(*arguments)
+            assert shown.exit_code == 0 or "run/run.json" in told(shown), kind
+
+
+def test_every_file_of_a_sweep_a_directory(whole: Path, desk: Path) -> None:
+    for name in sorted(path.name for path in (whole / "sweep").iterdir()):
+        file = Path("sweep", name)
+        file.unlink()
+        file.mkdir()
+        assert f"sweep/{name}: cannot be " in told(swept()), name
+        shown = tpusim("report", "sweep", "-o", "page.html")
+        assert shown.exit_code == 0 or name in told(shown)
+        file.rmdir()
+        assert_right(swept(), whole)
+
+
+CELLS = (None, "text", b"\xff\xfe", -1, 2**62, 1e308, float("inf"), "", "9" * 50)
+
+
+@pytest.mark.parametrize("table", ["points", "layers"])
+def test_every_column_of_the_store_with_other_values(table: str, whole: Path, desk: Path) -> None:
+    """Rows of a sound database that are not those that were written."""
+    columns = [
+        *FIGURES,
+        "key",
+        "seal",
+        *(["workload", "batch", "error"] if table == "points" else ["name", "position"]),
+    ]
+    some = random.Random(table)
+    for column in columns:
+        shutil.copy2(whole / "sweep" / FILE, Path("sweep", FILE))
+        Path("sweep/layers.csv").unlink(missing_ok=True)
+        with closing(sqlite3.connect(Path("sweep", FILE))) as connection, connection:
+            value = some.choice(CELLS)
+            connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE rowid = 2", (value,))
+        shown = swept()
+        if shown.exit_code:
+            assert "is damaged: " in told(shown), (column, value)
+            assert "move it away, and the same command" in shown.stderr
+            assert "the same command continues" not in shown.stderr
+        else:
+            assert_right(shown, whole)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *(f"DROP TABLE {table}" for table in ("points", "layers", "files")),
+        *(f"ALTER TABLE {table} RENAME COLUMN seal TO other" for table in ("points", "layers")),
+        "DROP INDEX finished",
+        "DELETE FROM points WHERE rowid = 3",
+        "DELETE FROM layers WHERE rowid = 3",
+        "DELETE FROM files",
+        "UPDATE files SET name = x'ff00' WHERE rowid = 1",
+        "UPDATE files SET name = '../' || name",
+        "UPDATE files SET stamp = x'00ff'",
+        "CREATE TRIGGER t BEFORE INSERT ON points BEGIN SELECT RAISE(ABORT, 'no'); END",
+    ],
+)
+def test_a_database_of_another_form(statement: str, whole: Path, desk: Path) -> None:
+    Path("sweep/layers.csv").unlink()
+    with closing(sqlite3.connect(Path("sweep", FILE))) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = 1")
+        try:
+            connection.execute(statement)
+        except sqlite3.IntegrityError:
+            pytest.skip("the database itself refuses that")
+    shown = swept("--fresh") if "TRIGGER" in statement else swept()
+    if shown.exit_code:
+        assert "move it away, and the same command computes its points again" in told(shown)
+    else:
+        assert_right(shown, whole)
+
+
+def test_a_log_of_something_else_beside_the_store(whole: Path, desk: Path) -> None:
+    for name in (f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
+        Path("sweep", name).write_bytes(random.Random(name).randbytes(5000))
+        shown = swept()
+        assert shown.exit_code == 0 or f"sweep/{FILE}" in told(shown), name
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+@pytest.mark.parametrize("mode", [0o000, 0o400])
+def test_a_store_that_may_not_be_written(mode: int, desk: Path) -> None:
+    Path("sweep", FILE).chmod(mode)
+    assert "check the place and its permissions, or take another --out" in told(swept("--fresh"))
+
+
+def test_a_sweep_given_to_plot(desk: Path) -> None:
+    for source in ("sweep", "sweep/points.csv"):
+        line = told(tpusim("plot", source))
+        assert f"{source}: is of a sweep, and plot draws a run; the sweep has left its pictures there" in line
+    shutil.copy("run/run.json", "sweep")
+    assert tpusim("plot", "sweep").exit_code == 0
