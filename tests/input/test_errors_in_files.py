@@ -425,7 +425,7 @@ def test_unknown_names(load, name, words):
 
 
 def test_directory(tmp_path):
-    with pytest.raises(InputError, match="is a directory; give a YAML file"):
+    with pytest.raises(InputError, match="is a directory; give a file"):
         load_workload(tmp_path)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,10 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
 
 
 @contextmanager
-def scheduled(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def scheduled(folder: Path, *more: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     file = folder / "scheduler.json"
     options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
-    with dask("scheduler", *options) as process:
+    with dask("scheduler", *options, *more) as process:
         yield json.loads(waited_for(file))["address"], process
 
 
@@ -216,26 +218,161 @@ def test_workers_that_cannot_do_it(scheduler: Scheduler, tmp_path: Path, monkeyp
 
 @needs_dask
 @pytest.mark.parametrize(
-    "address", ["foo", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "127.0.0.1:8786", "tcp://a b:1"]
+    "address", ["foo", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "127.0.0.1:8786", "tcp://a b:1", "http://a:8786"]
 )
 def test_what_is_no_address(address: str) -> None:
     shown = sweep("--cluster", address)
     assert shown.exit_code == 2
-    assert f"--cluster {address}: is no address of a Dask scheduler; write tcp://HOST:PORT" in shown.stderr
+    assert (
+        f"--cluster {address}: is no address of a Dask scheduler; write tcp://HOST:PORT, or tls://HOST:PORT"
+        in shown.stderr
+    )
+
+
+def told(address: str) -> str:
+    """What is said of an address that will not do: one line, within a bounded time, before anything is made."""
+    began = time.monotonic()
+    shown = sweep("--cluster", address)
+    assert time.monotonic() - began < 20
+    assert shown.exit_code == 2, shown.output
+    _, line = shown.stderr.splitlines()
+    assert not Path("results").exists()
+    return line.removeprefix(f"Error: --cluster {address}: ")
 
 
 @needs_dask
-@pytest.mark.parametrize("listens", [False, True])
-def test_nobody_there_or_somebody_else(listens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpusim.study.sweep.cluster._CONNECT_SECONDS", 0.5)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        if listens:
-            silent.listen()
-        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        shown = sweep("--cluster", address)
-    assert shown.exit_code == 2
-    assert f"--cluster {address}: no Dask scheduler answers there; start one: dask scheduler" in shown.stderr
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("tcp://127.0.0.1:{port}", "nothing answers there (Connection refused); start a scheduler: dask scheduler"),
+        ("tls://127.0.0.1:{port}", "Dask's configuration names no certificates; see TLS in docs/sweeps.md"),
+        ("tcp://no-such-host.invalid:8786", "no computer is known by that name ("),
+    ],
+)
+def test_nobody_there(address: str, says: str) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert told(address.format(port=closed.getsockname()[1])).startswith(says)
+
+
+def silent(_: socket.socket) -> None:
+    time.sleep(30)
+
+
+def speaking(first: bytes) -> Callable[[socket.socket], None]:
+    def speak(client: socket.socket) -> None:
+        client.sendall(first)
+        client.recv(100)
+        time.sleep(1)
+
+    return speak
+
+
+def flooding(client: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            client.sendall(bytes(65536))
+
+
+OTHERS = {
+    "silent": silent,
+    "leaves": lambda client: None,
+    "http": speaking(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),
+    "ssh": speaking(b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "little": speaking(b"220"),
+    "noise": speaking(random.Random(1).randbytes(4000)),
+    "zeros": flooding,
+}
+
+
+@needs_dask
+@pytest.mark.parametrize("other", OTHERS)
+def test_somebody_else(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpusim.study.sweep.cluster._CONNECT_SECONDS", 1.5)
+    with listening(OTHERS[other]) as port:
+        line = told(f"tcp://127.0.0.1:{port}")
+    assert line == "what answers there is no Dask scheduler, or wants TLS; then write tls://HOST:PORT"
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of somebody who does this with every client."""
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = server.accept()
+                threading.Thread(target=answer, args=(client,), daemon=True).start()
+
+    def answer(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            serve(client)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with ca.pem, and cert.pem and key.pem signed by it; other.pem is a CA that signed nothing."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    for name in ("ca", "other"):
+        whose = ["-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}"]
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-days", "2", *whose)
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "asked.pem", "-subj", "/CN=tpusim")
+    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-out", "cert.pem"]
+    openssl("x509", "-req", "-in", "asked.pem", *signed)
+    return folder
+
+
+def configured(certificates: Path, ca: str = "ca.pem") -> dict[str, str]:
+    """What docs/sweeps.md has people set."""
+    names = {"CA_FILE": ca, "CLIENT__CERT": "cert.pem", "CLIENT__KEY": "key.pem"}
+    return {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(certificates / file) for name, file in names.items()}
+
+
+def encrypted(certificates: Path, *arguments: str, ca: str = "ca.pem") -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "tpusim", "sweep", "some.yaml", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **configured(certificates, ca)}
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+@needs_dask
+@needs_openssl
+def test_tls_with_certificates(certificates: Path, tmp_path: Path, scheduler: Scheduler) -> None:
+    """The lines of docs/sweeps.md; then without certificates, with those of another CA, and to the wrong kind."""
+    given = {"--tls-ca-file": "ca.pem", "--tls-cert": "cert.pem", "--tls-key": "key.pem"}
+    options = [word for option, file in given.items() for word in (option, str(certificates / file))]
+    with scheduled(tmp_path, "--protocol", "tls", *options) as (address, _):
+        assert address.startswith("tls://127.0.0.1:")
+        with dask("worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1", *options):
+            shown = encrypted(certificates, "--out", "there", "--cluster", address)
+            assert shown.returncode == 0, shown.stderr
+            assert "60 points: 60 computed" in shown.stdout
+        assert "names no certificates; see TLS in docs/sweeps.md" in told(address)
+        assert "wants TLS; then write tls://HOST:PORT" in told(address.replace("tls", "tcp"))
+        for ca, says in (("other.pem", "no secure connection to what"), ("none.pem", "certificates in Dask's config")):
+            shown = encrypted(certificates, "--out", "other", "--cluster", address, ca=ca)
+            assert shown.returncode == 2
+            assert f"Error: --cluster {address}: " in shown.stderr
+            assert says in shown.stderr
+            assert len(shown.stderr.splitlines()) == 2
+    plain = scheduler[0].replace("tcp", "tls")
+    shown = encrypted(certificates, "--out", "other", "--cluster", plain)
+    assert shown.returncode == 2
+    assert f"Error: --cluster {plain}: no secure connection to what answers there (" in shown.stderr
+    assert sweep("--out", "here", "--workers", "1").exit_code == 0
+    assert stored("there") == stored("here")
 
 
 @needs_dask

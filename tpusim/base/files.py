@@ -63,6 +63,8 @@ def _failures_named(file: Path) -> Iterator[None]:
     """Raise InputError, naming `file`, for whatever keeps it from being written."""
     try:
         yield
+    except InputError:  # Of what is written; it is a ValueError as well.
+        raise
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be written ({getattr(error, 'strerror', error)})") from None
 

@@ -178,7 +178,8 @@ def sweep(
         int, Option(min=1, max=1024, metavar="N", help="Processes; default: one a processor.")
     ] = os.cpu_count() or 1,
     cluster: Annotated[
-        str | None, Option(metavar="tcp://HOST:PORT", help="Use a Dask cluster instead of processes here.")
+        str | None,
+        Option(metavar="tcp://HOST:PORT", help="Use a Dask cluster instead of processes here; tls:// if encrypted."),
     ] = None,
     resume: Annotated[
         bool, Option("--resume/--fresh", help="Keep points that DIR has already, or compute all again.")

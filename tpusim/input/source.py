@@ -39,7 +39,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
         with path.open("rb") as file:
             return _decode(file.read(most + 1), str(path), most)
     except IsADirectoryError:
-        raise InputError(Problem("is a directory; give a YAML file", str(path))) from None
+        raise InputError(Problem("is a directory; give a file", str(path))) from None
     except OSError as error:
         reason = f"cannot be read ({error.strerror}); check the file and its permissions"
         raise InputError(Problem(reason, str(path))) from None

@@ -9,24 +9,26 @@ import asyncio
 import logging
 import queue
 import re
+import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import islice
-from socket import gethostname
 from typing import Any, cast
 
 from distributed import Client, Future, KilledWorker
 from distributed.core import rpc
+from distributed.security import Security
 
 from tpusim.base.errors import InputError, TpusimError
 from tpusim.study.sweep.job import Done, Finding, Job, simulated
 from tpusim.study.sweep.store import model_version
 
 _LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application")
-_ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})")
+_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _ALONE_SECONDS = 60.0
@@ -37,23 +39,30 @@ _DEATHS = 5
 """A job fails when Dask gave it up so often, each time after several workers had died with it."""
 
 _INSTALL = "install there the version that is on this computer"
+_TLS = "see TLS in docs/sweeps.md"
 _GONE = "the scheduler of the cluster is gone"
 
 
 class Cluster:
-    """A scheduler at `tcp://HOST:PORT`, and whatever workers it has, now or later."""
+    """A scheduler at `tcp://HOST:PORT` or `tls://HOST:PORT`, and whatever workers it has, now or later."""
 
     def __init__(self, address: str) -> None:
         """Raise InputError when that is no address, or no scheduler answers there."""
         match = _ADDRESS.fullmatch(address)
-        if match is None or not 0 < int(match[2]) < 65536:
-            raise InputError(f"--cluster {address}: is no address of a Dask scheduler; write tcp://HOST:PORT")
+        if match is None or not 0 < int(match[3]) < 65536:
+            allowed = "write tcp://HOST:PORT, or tls://HOST:PORT"
+            raise InputError(f"--cluster {address}: is no address of a Dask scheduler; {allowed}")
         self._address = address
         # Dask tells of lost connections and workers at length; what matters of it is said here in a line.
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        _find_scheduler(address)
-        self._client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+        try:
+            security = _certificates() if match[1] == "tls" else None
+            _find_listener(match[2].strip("[]"), int(match[3]), security)
+            _find_scheduler(address, security)
+            self._client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False, security=security)
+        except (InputError, OSError) as error:
+            raise InputError(f"--cluster {address}: {error}") from None
 
     def __enter__(self) -> Cluster:
         return self
@@ -98,19 +107,53 @@ class Cluster:
             window.cancel()
 
 
-def _find_scheduler(address: str) -> None:
+def _certificates() -> Security:
+    """Return what Dask's configuration says of TLS. Raise InputError when that does not do."""
+    security = Security()
+    try:
+        context = security.get_connection_args("client").get("ssl_context")
+    except (OSError, ValueError) as error:
+        raise InputError(f"the certificates in Dask's configuration cannot be used ({error}); {_TLS}") from None
+    if context is None:
+        raise InputError(f"Dask's configuration names no certificates; {_TLS}")
+    return security
+
+
+def _find_listener(host: str, port: int, security: Security | None) -> None:
+    """Raise InputError when nobody listens there, sooner and in other words than Dask, which tries again and again.
+
+    With `security`, also when its certificates are not for what listens.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection:
+            if security is not None:
+                security.get_connection_args("client")["ssl_context"].wrap_socket(connection).close()
+    except socket.gaierror as error:
+        raise InputError(f"no computer is known by that name ({error.strerror}); check the address") from None
+    except ssl.SSLError as error:
+        why = getattr(error, "verify_message", "") or error.reason
+        raise InputError(f"no secure connection to what answers there ({why}); {_TLS}") from None
+    except OSError as error:
+        why = error.strerror or f"for {_CONNECT_SECONDS:g} seconds"
+        raise InputError(f"nothing answers there ({why}); start a scheduler: dask scheduler") from None
+
+
+def _find_scheduler(address: str, security: Security | None) -> None:
     """Raise InputError when none answers in time. Client() waits for ever where something else listens."""
 
     async def identity() -> Mapping[str, Any]:
-        async with rpc(address, timeout=_CONNECT_SECONDS) as there:
+        given = security.get_connection_args("client") if security else {}
+        async with rpc(address, timeout=_CONNECT_SECONDS, connection_args=given) as there:
             return cast(Mapping[str, Any], await there.identity())
 
     try:
         found = asyncio.run(asyncio.wait_for(identity(), _CONNECT_SECONDS))["type"]
-    except (OSError, TimeoutError):
-        raise InputError(f"--cluster {address}: no Dask scheduler answers there; start one: dask scheduler") from None
+    except Exception:
+        # Anything at all: Dask takes the first bytes of whatever answers for lengths and messages.
+        other = "" if address.startswith("tls") else ", or wants TLS; then write tls://HOST:PORT"
+        raise InputError(f"what answers there is no Dask scheduler{other}") from None
     if found != "Scheduler":
-        raise InputError(f"--cluster {address}: is a {found.lower()} of Dask; give the address of its scheduler")
+        raise InputError(f"is a {found.lower()} of Dask; give the address of its scheduler")
 
 
 class _Window:
@@ -177,7 +220,7 @@ class _Window:
 
 def _simulated(job: Job, model: str) -> Sequence[Finding]:
     """Runs on a worker, which may have joined after the others were checked."""
-    _same_model(model, f"worker {gethostname()}")
+    _same_model(model, f"worker {socket.gethostname()}")
     return simulated(job)
 
 

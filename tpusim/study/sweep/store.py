@@ -202,7 +202,7 @@ class Store:
     def _failures_told(self, done: str) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # The latter, where SQLite quotes what is damaged.
             said = f"{self._path}: cannot be {done} as the results of a sweep ({error})"
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OUTSIDE:
                 raise InputError(f"{said}; {_CHECK}") from None
