@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing import active_children
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +63,36 @@ def test_a_process_that_is_killed_is_an_error_and_ends_the_others() -> None:
     with Processes(killed, 2) as processes, pytest.raises(TpusimError, match="a worker process was killed"):
         dict(processes.outcomes(range(2)))
     assert active_children() == []
+
+
+def children(pid: int) -> set[int]:
+    listing = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return {int(line) for line in listing.stdout.split()}
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
+@pytest.mark.parametrize("seconds", [0.3, 2.0])
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("command", ["sweep", *["validate"] * (os.cpu_count() != 1)])
+def test_workers_end_with_a_command_that_is_killed(
+    command: str, kind: signal.Signals, seconds: float, tmp_path: Path
+) -> None:
+    """Alone, as `kill` does it; while they start, and in the middle of their work."""
+    Path(tmp_path, "long.yaml").write_text("workloads: [vgg16]\naxes: {array.size: [16, 32, 64], batch: [1, 8, 32]}\n")
+    words = ["validate"] if command == "validate" else ["sweep", "long.yaml", "--workers", "3"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tpusim", *words], cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        while len(children(running.pid)) < 2:
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.02)
+        time.sleep(seconds)
+        found = children(running.pid)
+        assert running.poll() is None, running.communicate()
+        running.send_signal(kind)
+        until = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}").exists() for pid in found):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert "Traceback" not in running.communicate()[1]
