@@ -142,7 +142,7 @@ WORKLOAD_CASES = [
         "    op: conv2d",
         "    op: conv",
         "4: layers[0].op",
-        'layer "conv1": unknown op "conv"; did you mean conv2d?',
+        'layer "conv1": unknown op "conv"; write op: conv2d, with in_channels',
     ),
     ("    op: conv2d", "    groups: 1", "3: layers[0].op", "missing; add op: with one of conv2d, gemm"),
     (
@@ -398,12 +398,12 @@ def test_problems_of_file_and_overrides_come_together(tmp_path):
         (
             load_hardware,
             "tpu_v3",
-            "tpu_v3: no shipped hardware ... did you mean tpu_v2? shipped: tiny_4x4, tpu_v2",
+            "tpu_v3: no shipped hardware ... did you mean tpu_v3_core? shipped: tiny_4x4, tpu_v2",
         ),
         (
             load_workload,
             "resnet51",
-            "resnet51: no shipped workload ... did you mean resnet50? shipped: alexnet,",
+            "resnet51: no shipped workload ... did you mean resnet50 ... shipped: alexnet,",
         ),
         (load_hardware, "tpu_v2.yaml", "tpu_v2.yaml: no such file; did you mean tpu_v2? shipped:"),
         (

@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document, parse_document
+from tpusim.input.foreign import FOLDERS, refuse_kind, refuse_suffix, unknown
 from tpusim.input.scalars import show
 
 MAX_BYTES = 8 * 2**20
@@ -24,12 +25,20 @@ def shipped(folder: str) -> dict[str, Path]:
 def open_document(name_or_path: str | Path, folder: str) -> Document:
     """Read a shipped name, a path, or "-" for standard input. Raises InputError."""
     name, known = str(name_or_path), shipped(folder)
-    if name == "-":
-        return parse_document(_decode(_standard_input(), "<stdin>", MAX_BYTES), "<stdin>")
     if isinstance(name_or_path, str) and name in known:
         return parse_document(read_text(known[name]), f"{folder}/{name}.yaml")
+    document = _given(name, folder)
+    refuse_kind(document.data, document.label, folder)
+    return document
+
+
+def _given(name: str, folder: str) -> Document:
+    if name == "-":
+        return parse_document(_decode(_standard_input(), "<stdin>", MAX_BYTES), "<stdin>")
+    refuse_suffix(name)
     if not os.path.exists(name):
-        raise InputError(_unknown(name, folder, list(known)))
+        where = name[:200] if name and name.isprintable() else show(name)
+        raise InputError(Problem(unknown(name, folder, {each: shipped(each) for each in FOLDERS}), where))
     return parse_document(read_text(Path(name)), name)
 
 
@@ -43,15 +52,6 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
     except OSError as error:
         reason = f"cannot be read ({error.strerror}); check the file and its permissions"
         raise InputError(Problem(reason, str(path))) from None
-
-
-def _unknown(name: str, folder: str, known: list[str]) -> Problem:
-    kind = {"configs": "hardware", "configs/sweeps": "sweep", "workloads": "workload"}[folder]
-    is_path = "/" in name or name.endswith((".yaml", ".yml"))
-    what = "no such file" if is_path else f"no shipped {kind} and no file of that name"
-    hint = did_you_mean(Path(name).stem, known) or ";"
-    where = name[:200] if name and name.isprintable() else show(name)
-    return Problem(f"{what}{hint} shipped: {', '.join(known) or 'none'}", where)
 
 
 def _standard_input() -> bytes:

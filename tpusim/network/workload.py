@@ -14,6 +14,7 @@ from tpusim.input.fields import Name, whole
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
+from tpusim.network.foreign import instead_of
 from tpusim.network.ops import OPS, Op
 
 MOST_IMAGES = 2**16
@@ -59,7 +60,9 @@ def read_layer(entry: object, batch: int) -> Op:
     if "op" not in entry:
         raise InputError(Problem(f"required key is missing; add op: with one of {ops}", "op"))
     if not isinstance(op, str) or op not in OPS:
-        raise InputError(Problem(f"unknown op {show(op)}{did_you_mean(str(op), OPS) or ';'} ops: {ops}", "op"))
+        instead = "" if str(op).casefold() in OPS else instead_of(str(op))
+        hint = f"{instead};" if instead else did_you_mean(str(op), OPS) or ";"
+        raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {ops}", "op"))
     return _FORMS[op].build({key: value for key, value in entry.items() if key != "op"}, {"batch": batch})
 
 

@@ -1,0 +1,33 @@
+"""What other tools call operations, and how they are written here."""
+
+from __future__ import annotations
+
+import re
+
+_GEMM = "write {name: fc, op: gemm, m: batch, n: 1000, k: 512}: m rows of input, n outputs, k inputs"
+_CONV = "write op: conv2d, with in_channels, in_height, in_width, out_channels and kernel"
+_SIZES = "in_channels: 32, in_height: 56, in_width: 56, out_channels: 32, kernel: 3, padding: 1, groups: 32"
+_ELSEWHERE = (
+    (r"conv\w*transpose|transposed?\w*conv|deconv", "write the product it is: op: gemm, m: input pixels of all images, "
+     "k: in_channels, n: out_channels x kernel elements"),
+    (r"conv\w*3d", "write the product it is: op: gemm, m: output positions of all images, k: in_channels x kernel "
+     "elements, n: out_channels"),
+    (r"depthwise|dwconv|dconv", f"write a group a channel: {{name: dw, op: conv2d, {_SIZES}}}"),
+    (r"conv\w*1d", f"{_CONV}; the image has in_height: 1, the kernel is [1, 3]"),
+    (r"pointwise", f"{_CONV}: 1"),
+    (r"conv", _CONV),
+    (r"attention|sdpa", "write its products: op: gemm, m: tokens, n: tokens, k: size of a head, and the like"),
+    (r"lstm|gru|rnn", "write its gates as a product: op: gemm, m: batch, n: gates x hidden, k: inputs + hidden"),
+    (r"matmul|linear|dense|einsum|innerproduct|fullyconnected|addmm|bmm|matrix|^(fc|mm|dot|mlp|projection)$", _GEMM),
+    (r"pool|relu|^[sg]?elu|silu|swish|sigmoid|tanh|softmax|norm|^bn|dropout|concat|flatten|reshape|permute|transpose|"
+     r"padding|upsample|interpolate|resize|embedding|activation|residual|identity|shuffle|squeeze|quantize|im2col|"
+     r"eltwise|elementwise|^(add|sub|mul|div|sum|mean|max|min|cat|pad|clip|split|slice|gather)$",
+     "leave this layer out; only convolutions and matrix products take time in this version"),
+)  # fmt: skip
+"""Part of a name, small letters and digits only, and what to do; the first that fits."""
+
+
+def instead_of(op: str) -> str:
+    """ "; " and what to write for another tool's operation, or an empty string where it is not known."""
+    word = re.sub(r"[^a-z0-9]", "", re.split(r"[.:]", op.casefold())[-1])
+    return next((f"; {instead}" for part, instead in _ELSEWHERE if re.search(part, word)), "")
