@@ -14,6 +14,7 @@ from typer import Argument, Exit, Option, Typer
 
 from tpusim.base.version import __version__
 from tpusim.cli.terminal import errors_reported, say
+from tpusim.cli.visitors import Commands
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.formats import FORMATS, KNOWN, known_formats
 
@@ -51,6 +52,7 @@ Formats = Annotated[
 
 app = Typer(
     name="tpusim",
+    cls=Commands,
     help="Simulate the matrix unit of a TPU v2, cycle by cycle, and check every output.",
     epilog="Example: tpusim run resnet50 --out results/resnet50",
     no_args_is_help=True,

@@ -1,0 +1,50 @@
+"""Commands and options as other tools have them: what they are called here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperGroup
+
+_NETWORK = "the network comes first, without an option: tpusim run resnet50"
+_MACHINE = "the machine is --hardware NAME or a .yaml path; its fields are changed with --set array.rows=64"
+_FOLDER = "results go to --out DIR"
+_OPTIONS = {
+    **dict.fromkeys(("-t", "-m", "--topology", "--model", "--network", "--workload", "--net"), _NETWORK),
+    **dict.fromkeys(("-c", "--config", "--cfg", "--arch", "--architecture", "--device", "--target"), _MACHINE),
+    **dict.fromkeys(("-p", "-o", "--output", "--outdir", "--output-dir", "--save", "--logdir"), _FOLDER),
+    **dict.fromkeys(("-b", "--batch-size", "--batch_size", "-n"), "the batch is --batch N"),
+    **dict.fromkeys(("-j", "--jobs", "--threads", "--processes"), "sweeps have --workers N"),
+}
+"""By what they are elsewhere."""
+_COMMANDS = {"simulate": "run", "sim": "run", "show": "report", "view": "report", "diff": "compare", "search": "sweep"}
+
+
+class Commands(TyperGroup):
+    """The commands of `tpusim`, which know what visitors type."""
+
+    # Typer's own types for these are private.
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Fail with what to type instead; else as Typer does. Completion asks, too, of what is not typed to its end."""
+        if not ctx.resilient_parsing and (wrong := self._wrong(*args)):
+            ctx.fail(wrong)
+        return super().resolve_command(ctx, args)
+
+    def _wrong(self, name: str, *words: str) -> str:
+        if name not in self.commands:
+            return f"No such command {name!r}; did you mean: tpusim {meant}" if (meant := _meant(name)) else ""
+        known = {option for each in self.commands[name].params for option in each.opts}
+        foreign = (option for word in words if (option := word.partition("=")[0]) in _OPTIONS.keys() - known)
+        return next((f"No such option: {option}; {_OPTIONS[option]}" for option in foreign), "")
+
+
+def _meant(word: str) -> str:
+    if word in _COMMANDS:
+        return f"{_COMMANDS[word]} ..."
+    # Here, because help and --version need no files.
+    from tpusim.input.source import shipped
+
+    uses = {"workloads": "run {}", "configs/sweeps": "sweep {}", "configs": "run WORKLOAD --hardware {}"}
+    meant = next((use for folder, use in uses.items() if word in shipped(folder)), "")
+    return (meant or ("run {}" if Path(word).suffix in (".yaml", ".yml", ".onnx", ".csv") else "")).format(word)
