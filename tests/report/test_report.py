@@ -353,6 +353,10 @@ def edited(**changes: Any) -> str:
         ({"units": {**layer("a").units, "hbm": {"busy": 0, "idle": 0}}}, "layer a: units.hbm must hold cycles"),
         ({"units": {**layer("a").units, "hbm": {}}}, "layer a: units.hbm must hold cycles"),
         (
+            {"units": {**layer("a").units, "hbm": {"busy": 1}}},
+            "layer a: units.hbm must hold cycles, idle ones among them",
+        ),
+        (
             {"units": {**layer("a").units, "hbm": {"busy": -5, "idle": 9}}},
             "units.hbm.busy must not be below zero",
         ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -124,6 +126,31 @@ def test_a_run_damaged_at_random(seed: int, desk: Path) -> None:
         for arguments in (("report", "run", "-o", "page.html"), ("plot", "run"), ("compare", "run", "run")):
             shown = tpusim(*arguments)
             assert shown.exit_code == 0 or "run/run.json" in told(shown), kind
+
+
+OTHERS: list[Any] = [None, -1, 0, 1e-300, 10**29, 10**40, "", "x" * 3000, "\x1b[31m", [], {}, [1], {"a": 1}, True, 0.5]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every mapping or list inside, with each of its keys or indexes."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_run_with_another_value_or_without_one(seed: int, desk: Path) -> None:
+    some, file = random.Random(seed), Path("run/run.json")
+    result = json.loads(file.read_text())
+    holder, key = some.choice([*places(result)])
+    if seed % 3:
+        holder[key] = some.choice(OTHERS)
+    else:
+        del holder[key]
+    file.write_text(json.dumps(result))
+    for arguments in (("report", "run", "-o", "page.html"), ("compare", "run", "run")):
+        shown = tpusim(*arguments)
+        assert shown.exit_code == 0 or told(shown).startswith("Error: run")
 
 
 def test_every_file_of_a_sweep_a_directory(whole: Path, desk: Path) -> None:

@@ -80,7 +80,7 @@ def _validate(record: LayerResult | Total, name: str) -> None:
     if sum(record.units.get("systolic_array", {}).values()) != record.cycles:
         raise InputError(f"{name}: the cycles of units.systolic_array do not add up to `cycles`")
     for unit, split in record.units.items():
-        if not any(split.values()):
-            raise InputError(f"{name}: units.{unit} must hold cycles")
+        if not any(split.values()) or "idle" not in split:
+            raise InputError(f"{name}: units.{unit} must hold cycles, idle ones among them")
     if set(STALL_CAUSES) - set(record.stall_cycles):
         raise InputError(f"{name}: stall_cycles must hold {', '.join(STALL_CAUSES)}")
