@@ -243,3 +243,10 @@ def test_a_sweep_given_to_plot(desk: Path) -> None:
         assert f"{source}: is of a sweep, and plot draws a run; the sweep has left its pictures there" in line
     shutil.copy("run/run.json", "sweep")
     assert tpusim("plot", "sweep").exit_code == 0
+
+
+def test_a_table_of_somebody_else(desk: Path) -> None:
+    """Nobody is told to remove it."""
+    Path("topology.csv").write_text("Layer, M, N, K,\nfc, 8, 1000, 512,\n")
+    assert "give a directory or a points.csv that `tpusim sweep` wrote" in told(tpusim("report", "topology.csv"))
+    assert "not a tpusim result" in told(tpusim("plot", "topology.csv"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tpusim.base.errors import InputError
 from tpusim.base.files import probe, write
 from tpusim.cli.terminal import say
-from tpusim.report.page.sweep_file import is_sweep
+from tpusim.report.page.sweep_file import POINTS_FILE, is_sweep
 from tpusim.report.plots.formats import FORMATS
 from tpusim.result.load import RESULT_FILE, read_result
 
@@ -26,7 +26,7 @@ _SWEPT = (
 
 def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
     """Draw a result into `out`, or beside itself, in every one of `kinds` of files."""
-    if is_sweep(source) and not (source / RESULT_FILE).exists():
+    if source.name == POINTS_FILE or (source.is_dir() and is_sweep(source) and not (source / RESULT_FILE).exists()):
         raise InputError(f"{source}: {_SWEPT}")
     result = read_result(source)
     folder = out or (source if source.is_dir() else source.parent)

@@ -16,6 +16,7 @@ MOST_POINTS = 20_000
 """More make a page that browsers take long to draw."""
 
 _AGAIN = "remove it, and the same `tpusim sweep` writes it anew"
+_OTHER = "give a directory or a points.csv that `tpusim sweep` wrote"
 Cell = float | None
 """None where a point failed."""
 _FIRST_COLUMN = "workload"
@@ -55,17 +56,19 @@ def read_points(file: Path) -> SweepPoints:
     Raises:
         InputError: when there are none; says what is wrong in which line.
     """
+    todo = _AGAIN if file.name == POINTS_FILE else _OTHER
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             return _points(_name(file), lines)
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; run `tpusim sweep` to its end, it writes one") from None
     except UnicodeDecodeError:
-        raise InputError(f"{file}: not the points of a sweep: not UTF-8 text; {_AGAIN}") from None
+        raise InputError(f"{file}: not the points of a sweep: not UTF-8 text; {todo}") from None
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); {_AGAIN}") from None
+        raise InputError(f"{file}: cannot be read ({error.strerror}); {todo}") from None
+    except _TooMany as error:
+        raise InputError(f"{file}: {error}; make the sweep smaller") from None
     except (InputError, csv.Error) as error:
-        todo = "make the sweep smaller" if isinstance(error, _TooMany) else _AGAIN
         raise InputError(f"{file}: {error}; {todo}") from None
 
 
