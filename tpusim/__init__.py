@@ -9,14 +9,30 @@ from tpusim.base.version import __version__
 
 if TYPE_CHECKING:
     from tpusim.flow.simulation import simulate
-    from tpusim.machines.tpu.description import load_hardware
-    from tpusim.network.workload import load_workload
+    from tpusim.machines.tpu.description import Hardware, load_hardware
+    from tpusim.network.ops.conv2d import Conv2d
+    from tpusim.network.ops.gemm import Gemm
+    from tpusim.network.workload import Workload, load_workload
     from tpusim.result.records import Result
 
-__all__ = ["Result", "__version__", "load_hardware", "load_workload", "simulate"]
+__all__ = [
+    "Conv2d",
+    "Gemm",
+    "Hardware",
+    "Result",
+    "Workload",
+    "__version__",
+    "load_hardware",
+    "load_workload",
+    "simulate",
+]
 
 _MODULES = {
+    "Conv2d": "network.ops.conv2d",
+    "Gemm": "network.ops.gemm",
+    "Hardware": "machines.tpu.description",
     "Result": "result.records",
+    "Workload": "network.workload",
     "load_hardware": "machines.tpu.description",
     "load_workload": "network.workload",
     "simulate": "flow.simulation",
@@ -28,3 +44,8 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What a notebook offers after a dot."""
+    return sorted(__all__)

@@ -218,7 +218,7 @@ WORKLOAD_CASES = [
         "11: layers[1].kernel",
         "unknown key ... allowed for gemm: name, m, n, k, op",
     ),
-    ("n: 10", "n: batch", "11: layers[1].n", '"batch" is not a number'),
+    ("n: 10", "n: many", "11: layers[1].n", '"many" is not a number'),
     ("k: 20", "k: 1e9", "11: layers[1].k", "write 1000000000"),
     (
         "  - {name: fc, op: gemm, m: batch, n: 10, k: 20}",

@@ -6,9 +6,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpusim import load_hardware, load_workload
+from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
+from tpusim.machines.tpu import event
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import Workload
 
@@ -144,3 +145,89 @@ def test_loading_160_layers_and_a_machine_takes_less_than_60_ms(tmp_path):
         load_hardware("tpu_v2")
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.06
+
+
+# ---- layers that come several times, and sizes worked out
+
+
+def network(tmp_path, layers):
+    path = tmp_path / "net.yaml"
+    path.write_text(f"name: net\nlayers:\n{layers}", encoding="utf-8")
+    return path
+
+
+def test_a_count_makes_as_many_layers(tmp_path):
+    path = network(
+        tmp_path, "- {name: a, op: gemm, m: 2, n: 3, k: 4, count: 3}\n- {name: b, op: gemm, m: 1, n: 1, k: 1}\n"
+    )
+    assert load_workload(path).layers == (
+        *(Gemm(f"a_{number}", 2, 3, 4) for number in (1, 2, 3)),
+        Gemm("b", 1, 1, 1),
+    )
+    once = network(tmp_path, "- {name: a, op: gemm, m: 2, n: 3, k: 4, count: 1}\n")
+    assert load_workload(once).layers == (Gemm("a", 2, 3, 4),)
+
+
+def test_a_counted_layer_is_simulated_once_and_counts_in_the_total(tmp_path, monkeypatch):
+    path = network(tmp_path, "- {name: a, op: gemm, m: 2, n: 3, k: 4, count: batch * 2}\n")
+    sound, ran = event.run, []
+    monkeypatch.setattr(event, "run", lambda *arguments: ran.append(1) or sound(*arguments))
+    result = simulate(load_workload(path, batch=3), load_hardware("tiny_4x4"), check=False)
+    assert len(ran) == 1
+    assert len(result.layers) == 6
+    assert result.total.cycles == 6 * result.layers[0].cycles
+    assert result.total.macs == 6 * 2 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("batch*197", 788), ("2 * (batch + 3) - 1", 13), ("197//batch", 49), ("batch", 4), ("-batch + 6", 2), ("7", 7)],
+)
+def test_sizes_are_worked_out(text, value, tmp_path):
+    path = network(tmp_path, f"- {{name: fc, op: gemm, m: {text}, n: 1, k: 1}}\n")
+    assert load_workload(path, batch=4).layers == (Gemm("fc", value, 1, 1),)
+
+
+def test_sizes_of_pairs_are_worked_out(tmp_path):
+    sizes = "in_channels: 2*3, in_height: 9, in_width: 9, out_channels: 1, kernel: [1+2, 4//2], padding: 1*1"
+    (conv,) = load_workload(network(tmp_path, f"- {{name: c, op: conv2d, {sizes}}}\n")).layers
+    assert conv == Conv2d("c", 6, 9, 9, 1, (3, 2), padding=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "says"),
+    [
+        ("m", "bach*197", """m: layer "fc": "bach*197": no size is called 'bach'; did you mean batch?"""),
+        ("m", "batch/2", '"batch/2": / is not allowed, // divides whole numbers'),
+        ("m", "batch**9", '"batch**9": it is no sum of whole numbers; write whole numbers, batch, + - *'),
+        ("m", "batch*", '"batch*": it is no sum'),
+        ("m", "batch x 2", '"batch x 2": it is no sum'),
+        ("m", "batch(2)", '"batch(2)": it is no sum'),
+        ("m", "2.5*batch", '"2.5*batch": it is no sum'),
+        ("m", "batch//0", '"batch//0" divides by zero'),
+        ("m", "batch - 8", '"batch - 8": 0 is out of range; write a whole number, 1 to'),
+        ("m", "9" * 30 + "*batch", "999992 is out of range"),
+        ("m", "+".join(["batch"] * 60), "at most 200 characters; this has 359"),
+        ("m", "__import__('os')", "is not a number"),
+        ("m", "'7'", "is text because it is in quotes; write 7 without them"),
+        ("m", "(" * 99 + "1" + ")" * 99, "is not a number"),
+        ("count", "0", 'count: layer "fc": 0 is out of range; write a whole number, 1 to 100000'),
+        ("count", "many", "count: "),
+    ],
+)
+def test_what_cannot_be_worked_out_is_told_with_its_line(key, text, says, tmp_path):
+    sizes = {"m": "1", "n": "1", "k": "1", key: text}
+    entry = ", ".join(f"{name}: {value}" for name, value in sizes.items())
+    path = network(tmp_path, f"- {{name: fc, op: gemm, {entry}}}\n")
+    with pytest.raises(InputError) as error:
+        load_workload(path)
+    assert f"net.yaml:3: layers[0].{key}: " in str(error.value)
+    assert says in str(error.value)
+
+
+def test_counted_names_must_differ_and_layers_end_somewhere(tmp_path):
+    fc = "- {name: %s, op: gemm, m: 1, n: 1, k: 1, count: %d}\n"
+    with pytest.raises(InputError, match=r'net.yaml:4: layers\[1\].name: the name "a_2" is taken by layers\[0\]'):
+        load_workload(network(tmp_path, fc % ("a", 3) + fc % ("a_2", 1)))
+    with pytest.raises(InputError, match=r"net.yaml:2: layers: over 100,000 layers, counts included"):
+        load_workload(network(tmp_path, fc % ("a", 100_000) + fc % ("b", 1)))

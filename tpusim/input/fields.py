@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
@@ -11,15 +12,36 @@ from pydantic_core import CoreSchema, core_schema
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import Unit
+from tpusim.input.arithmetic import worked_out
 from tpusim.input.scalars import name_text, show, whole_number
 
 # Validation context of files: there a quantity needs its unit; in Python the attribute's name carries it.
 FROM_YAML = {"from_yaml": True}
+NAMES = "names"
+"""The key of a validation context that holds what sizes may be worked out from."""
 
 
 def whole(most: int, least: int = 1) -> PlainValidator:
-    """A whole number from `least` to `most`."""
-    return PlainValidator(lambda value: whole_number(value, least, most))
+    """A whole number from `least` to `most`; where the context has NAMES, also text that works out to one."""
+    return PlainValidator(lambda value, info: size(value, least, most, names_of(info)))
+
+
+def size(value: object, least: int, most: int, names: Mapping[str, int]) -> int:
+    """A whole number from `least` to `most`, or a text such as "batch*197" with `names`. Raises InputError."""
+    number = worked_out(value, names) if names else value
+    try:
+        return whole_number(number, least, most)
+    except InputError as error:
+        if number is not value:
+            raise InputError(f"{show(value)}: {error}") from None
+        hint = did_you_mean(value, names) if isinstance(value, str) else ""
+        raise InputError(f"{error}{hint}") from None
+
+
+def names_of(info: ValidationInfo) -> Mapping[str, int]:
+    """What texts of the file may name."""
+    names: Mapping[str, int] = (info.context or {}).get(NAMES, {})
+    return names
 
 
 def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
@@ -29,14 +51,15 @@ def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
     """
 
     def read(value: object, info: ValidationInfo) -> tuple[int, ...]:
-        given = value
-        if info.context and isinstance(value, int | list):
-            given = tuple(value) if isinstance(value, list) else (value, value)
+        names = names_of(info)
+        given = worked_out(value, names) if names else value
+        if info.context and isinstance(given, int | list):
+            given = tuple(given) if isinstance(given, list) else (given, given)
         if not isinstance(given, tuple):
             raise InputError(f"{show(value)} is not a size; write a whole number, or two: [height, width]")
         if len(given) != 2:
             raise InputError(f"{show(given)} is not one number or two{why_two}; write one, or [height, width]")
-        return tuple(whole_number(part, least, most) for part in given)
+        return tuple(size(part, least, most, names) for part in given)
 
     return PlainValidator(read)
 

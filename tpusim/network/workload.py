@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,7 @@ from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.fields import Name, whole
+from tpusim.input.fields import NAMES, Name, names_of, size, whole
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
@@ -18,9 +20,11 @@ from tpusim.network.foreign import instead_of
 from tpusim.network.ops import OPS, Op
 
 MOST_IMAGES = 2**16
+MOST_LAYERS = 100_000
 
 _EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
-_FORMS = {name: Form(kind, f" for {name}", ["op"]) for name, kind in OPS.items()}
+_COUNT = "count"
+_FORMS = {name: Form(kind, f" for {name}", ["op", _COUNT]) for name, kind in OPS.items()}
 
 
 def load_workload(name_or_path: str | Path, batch: int = 8) -> Workload:
@@ -42,15 +46,13 @@ def open_workload(name_or_path: str | Path) -> Document:
 
 def workload_of(document: Document, batch: int) -> Workload:
     """What `document` describes, for `batch` images. Raises InputError with every problem of it."""
-    entries = document.data.get("layers")
-    names = [_name_of(entry) for entry in entries] if isinstance(entries, list) else []
-    taken = [document.problem(str(each.where), each.message) for each in _taken_names(names)]
-    file = _FILE.read(document, {"batch": batch}, taken)
-    return Workload(file.name, batch, file.layers, file.source)
+    names = {"batch": batch}
+    file = _FILE.read(document, {NAMES: names}, _problems_together(document, names))
+    return Workload(file.name, batch, tuple(chain.from_iterable(file.layers)), file.source)
 
 
-def read_layer(entry: object, batch: int) -> Op:
-    """One layer of a file.
+def read_layers(entry: object, names: Mapping[str, int]) -> tuple[Op, ...]:
+    """The layer of a file, as often as its `count` says; sizes may be worked out from `names`.
 
     Raises InputError whose problems' `where` is the key inside the layer, or None for the layer itself.
     """
@@ -63,21 +65,60 @@ def read_layer(entry: object, batch: int) -> Op:
         instead = "" if str(op).casefold() in OPS else instead_of(str(op))
         hint = f"{instead};" if instead else did_you_mean(str(op), OPS) or ";"
         raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {ops}", "op"))
-    return _FORMS[op].build({key: value for key, value in entry.items() if key != "op"}, {"batch": batch})
+    sizes = {key: value for key, value in entry.items() if key not in ("op", _COUNT)}
+    layer = _FORMS[op].build(sizes, {NAMES: names})
+    count = _count(entry, names)
+    return (layer,) if count == 1 else tuple(replace(layer, name=name) for name in _numbered(layer.name, count))
+
+
+def _count(entry: Mapping[str, object], names: Mapping[str, int]) -> int:
+    try:
+        return size(entry.get(_COUNT, 1), 1, MOST_LAYERS, names)
+    except InputError as error:
+        raise InputError(Problem(str(error), _COUNT)) from None
+
+
+def _numbered(name: str, count: int) -> Iterator[str]:
+    return (f"{name}_{number}" for number in range(1, count + 1))
 
 
 def _name_of(entry: object) -> object:
     return entry.get("name") if isinstance(entry, Mapping) else None
 
 
-def _layer(entry: object, info: ValidationInfo) -> Op:
-    """A layer of a file, whose problems name it."""
+def _layers(entry: object, info: ValidationInfo) -> tuple[Op, ...]:
+    """The layers of an entry of a file, whose problems name it."""
     try:
-        return read_layer(entry, (info.context or {})["batch"])
+        return read_layers(entry, names_of(info))
     except InputError as error:
         name = _name_of(entry)
         label = f"layer {show(name)}: " if isinstance(name, str) else ""
         raise InputError([Problem(f"{label}{each.message}", each.where) for each in error.problems]) from None
+
+
+def _problems_together(document: Document, names: Mapping[str, int]) -> list[Problem]:
+    """What is wrong with entries beside one another: names that are taken.
+
+    Raises InputError when there are more layers than anybody meant, before any is made.
+    """
+    entries = document.data.get("layers")
+    known = [(_name_of(entry), _sound_count(entry, names)) for entry in entries] if isinstance(entries, list) else []
+    if sum(count for _, count in known) > MOST_LAYERS:
+        raise InputError(document.problem("layers", f"over {MOST_LAYERS:,} layers, counts included; use fewer"))
+    called = [
+        (index, each)
+        for index, (name, count) in enumerate(known)
+        for each in ([name] if count == 1 else _numbered(str(name), count))
+    ]
+    return [document.problem(str(each.where), each.message) for each in _taken_names(called)]
+
+
+def _sound_count(entry: object, names: Mapping[str, int]) -> int:
+    """The count of an entry, 1 where it is none: what is wrong with it is told with the entry."""
+    try:
+        return _count(entry, names) if isinstance(entry, Mapping) else 1
+    except InputError:
+        return 1
 
 
 def _entries(entries: object) -> object:
@@ -88,13 +129,15 @@ def _entries(entries: object) -> object:
     return entries
 
 
-def _taken_names(names: Sequence[object]) -> Iterator[Problem]:
-    """Each name that an earlier layer has, with its path in the workload."""
+def _taken_names(called: Iterable[tuple[int, object]]) -> Iterator[Problem]:
+    """Each name that an earlier layer has, with its path in the workload; layers come with the place of their entry."""
     first: dict[str, int] = {}
-    for index, name in enumerate(names):
-        if isinstance(name, str) and first.setdefault(name, index) != index:
+    for index, name in called:
+        if isinstance(name, str) and name in first:
             taken = f"the name {show(name)} is taken by layers[{first[name]}]; names must differ"
             yield Problem(taken, path_of(("layers", index, "name")))
+        elif isinstance(name, str):
+            first[name] = index
 
 
 @validated
@@ -107,7 +150,7 @@ class Workload:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if problems := [*_taken_names([layer.name for layer in self.layers])]:
+        if problems := [*_taken_names((index, each.name) for index, each in enumerate(self.layers))]:
             raise InputError(problems)
 
 
@@ -116,7 +159,7 @@ class _File:
     """A workload as its file has it, which says nothing of the batch."""
 
     name: Annotated[str, Name()]
-    layers: Annotated[tuple[Annotated[Op, PlainValidator(_layer)], ...], BeforeValidator(_entries)]
+    layers: Annotated[tuple[Annotated[tuple[Op, ...], PlainValidator(_layers)], ...], BeforeValidator(_entries)]
     source: str = ""
 
 

@@ -5,24 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import PlainValidator, ValidationInfo
-
-from tpusim.base.errors import InputError, did_you_mean
 from tpusim.input.fields import Name, whole
 from tpusim.input.form import validated
-from tpusim.input.scalars import whole_number
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.op import MOST_CHANNELS, Index, Op, Tensors
-
-
-def _rows(value: object, info: ValidationInfo) -> int:
-    """A number; in files, whose context knows the batch, also the word `batch`."""
-    if value == "batch" and info.context:
-        value = info.context["batch"]
-    try:
-        return whole_number(value, 1, MOST_CHANNELS)
-    except InputError as error:
-        raise InputError(f"{error}{did_you_mean(str(value), ['batch'])}") from None
 
 
 @validated
@@ -37,7 +23,7 @@ class Gemm(Op):
     spatial: ClassVar[bool] = False
 
     name: Annotated[str, Name()]
-    m: Annotated[int, PlainValidator(_rows)]
+    m: Annotated[int, whole(MOST_CHANNELS)]
     n: Annotated[int, whole(MOST_CHANNELS)]
     k: Annotated[int, whole(MOST_CHANNELS)]
 

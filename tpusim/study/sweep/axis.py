@@ -19,7 +19,7 @@ LAYERS = "layers."
 _MOST_LISTED = 100_000
 _FIELDS = (
     "in_channels", "in_height", "in_width", "out_channels", "kernel", "stride", "padding", "dilation", "groups",
-    "m", "n", "k",
+    "m", "n", "k", "count",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from math import prod
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
-from tpusim.network.workload import MOST_IMAGES, Workload, read_layer, workload_of
+from tpusim.network.workload import MOST_IMAGES, Workload, read_layers, workload_of
 from tpusim.study.sweep.axis import BATCH, LAYERS, Axis, Shown, Value, layers_of, shown
 from tpusim.study.sweep.reader import Spec
 
@@ -134,6 +134,7 @@ class _Network:
     def __init__(self, document: Document, axes: Sequence[Axis]) -> None:
         self._document, self._axes = document, axes
         self._known: dict[tuple[object, ...], Workload] = {}
+        self._entries: dict[int, list[tuple[Op, ...]]] = {}
         layers: dict[int, list[Field]] = defaultdict(list)
         for number, axis in enumerate(axes):
             for path in axis.paths:
@@ -151,17 +152,20 @@ class _Network:
 
     def _build(self, values: Values, batch: int) -> Workload:
         plain = self._known.setdefault((batch,), workload_of(self._document, batch))
-        layers = list(plain.layers)
+        if batch not in self._entries:
+            entries = self._document.data["layers"]
+            self._entries[batch] = [read_layers(entry, {"batch": batch}) for entry in entries]
+        layers = list(self._entries[batch])
         for index, fields in self._layers.items():
-            layers[index] = self._layer(index, fields, values, batch)
-        return replace(plain, layers=tuple(layers))
+            layers[index] = self._changed(index, fields, values, batch)
+        return replace(plain, layers=tuple(chain.from_iterable(layers)))
 
-    def _layer(self, index: int, fields: tuple[Field, ...], values: Values, batch: int) -> Op:
+    def _changed(self, index: int, fields: tuple[Field, ...], values: Values, batch: int) -> tuple[Op, ...]:
         entry = self._document.data["layers"][index]
         given = {field: values[axis] for field, axis in fields}
         changes = {field: list(value) if isinstance(value, tuple) else value for field, value in given.items()}
         try:
-            return read_layer({**entry, **changes}, batch)
+            return read_layers({**entry, **changes}, {"batch": batch})
         except InputError as error:
             name, axes = f"layer {show(entry['name'])} of {self._document.data['name']}", dict(fields)
             problems = [(f"{name}: {each.message}", axes.get(str(each.where)), None) for each in error.problems]
