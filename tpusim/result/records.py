@@ -9,9 +9,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from annotated_types import Interval
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall")
 """Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
@@ -152,6 +155,22 @@ class Result:
     def to_json(self) -> str:
         """The result JSON of the contract, indented, keys in a fixed order."""
         return json.dumps(self.to_dict(), indent=2)
+
+    def to_frame(self) -> DataFrame:
+        """A pandas DataFrame, a row a layer, a column a field: those of a sweep's layers.csv, and more.
+
+        Raises:
+            InputError: pandas is not installed; says how to install it.
+        """
+        from tpusim.result.frame import frame_of
+
+        return frame_of(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from tpusim.result.html import html_of
+
+        return html_of(self)
 
 
 def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:

@@ -1,0 +1,50 @@
+"""A result as a small table of HTML, which notebooks show by themselves: no script, every name escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from operator import itemgetter
+
+from tpusim.result.records import LayerResult, Result, Total
+
+MOST_LAYERS = 20
+"""Of a longer network, those that take the longest are shown."""
+
+_HEADS = ("layer", "op", "cycles", "time (us)", "PE utilisation (%)", "stalled (%)", "outputs")
+
+
+def html_of(result: Result) -> str:
+    """What was run, a row a layer and the total."""
+    shown = _costliest(result.layers)
+    left_out = len(result.layers) - len(shown)
+    rows = [_row([layer.name, layer.op, *_figures(layer)]) for layer in shown]
+    if left_out:
+        cycles = result.total.cycles - sum(layer.cycles for layer in shown)
+        rows.append(_row([f"{left_out:,} shorter layers", "", f"{cycles:,}", "", "", "", ""]))
+    rows.append(_row([f"total of {len(result.layers):,}", "", *_figures(result.total)], "th"))
+    machine = result.hardware.get("name", "unnamed hardware")
+    caption = f"{result.workload}, batch {result.batch}, on {machine}: {result.lowering} lowering"
+    return f"<table><caption>{escape(caption)}</caption>{_row(_HEADS, 'th')}{''.join(rows)}</table>"
+
+
+def _costliest(layers: Sequence[LayerResult]) -> list[LayerResult]:
+    """Those that take the longest, in the order of the network."""
+    ranked = sorted(enumerate(layers), key=lambda each: -each[1].cycles)[:MOST_LAYERS]
+    return [layer for _, layer in sorted(ranked, key=itemgetter(0))]
+
+
+def _figures(record: LayerResult | Total) -> list[str]:
+    stalled = sum(record.stall_cycles.values()) / record.cycles
+    shares = (f"{100 * share:.1f}" for share in (record.pe_utilization, stalled))
+    return [f"{record.cycles:,}", f"{record.time_us:,.1f}", *shares, _checked(record)]
+
+
+def _checked(record: LayerResult | Total) -> str:
+    if not record.outputs_checked:
+        return "not checked"
+    return f"{record.outputs_mismatched:,} wrong" if record.outputs_mismatched else "all equal"
+
+
+def _row(cells: Iterable[str], tag: str = "td") -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
