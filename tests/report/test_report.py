@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tpusim import simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import load_hardware
@@ -216,13 +218,15 @@ def test_the_table_has_every_column_when_there_is_room() -> None:
             "1",
             "1,400",
             "2.00",
-            "71.4",
             "100",
             "16.4",
+            "71.4",
+            "0",
             "21.4",
             "0",
             "0",
             "2.9",
+            "4.3",
             "2.50",
             "0.80",
             "60.0",
@@ -235,16 +239,60 @@ def test_the_table_has_every_column_when_there_is_room() -> None:
 def test_the_table_fits_its_width(width: int) -> None:
     lines = shown(result(*map(layer, names_of("densenet121")[:20])), width)
     assert max(map(len, lines)) <= width
-    assert len(lines) <= 3 + 20
+    assert len(lines) <= 4 + 20
     assert any("1,400" in line for line in lines)
 
 
-def test_resnet50_keeps_every_column_in_120_characters() -> None:
+def test_resnet50_keeps_every_column_in_132_characters() -> None:
     work = load_workload("resnet50")
     shapes = {each.name: each.text for each in work.layers}
     layers = [layer(each.name, busy=700_000) for each in work.layers]
-    columns = tables.layer_table(layers, shapes, 120).columns
+    columns = tables.layer_table(layers, shapes, 132).columns
     assert len(columns) == len(tables.layer_columns(layers, shapes))
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 100, 120, 200, None])
+def test_the_legend_explains_the_columns_that_are_shown_and_no_others(width: int | None) -> None:
+    layers = [layer(name, busy=1000 + 50 * place) for place, name in enumerate(names_of("densenet121")[:20])]
+    shapes = {each.name: "56x56x64>64 3x3" for each in layers}
+    heads = [str(column.header).split("\n") for column in tables.layer_table(layers, shapes, width).columns]
+    units = {"%", "us", "MB"}
+    named = {" ".join(word for word in words if word not in units) for words in heads} - {"layer"}
+    legend = tables.layer_legend(layers, shapes, width)
+    assert {*re.findall(r"(?:^|\. )([\w/]+(?: unused)?):", " ".join(legend.split()))} == named
+    assert max(map(len, legend.splitlines())) <= min(width or 112, 112)
+
+
+def test_the_legend_says_how_to_read_shapes_and_checks() -> None:
+    legend = " ".join(tables.layer_legend([layer("a"), replace(layer("b"), op="gemm")], {}).split())
+    assert "shape: conv2d rows x columns x channels > output channels, kernel rows x columns, / stride" in legend
+    assert "gemm m x k > n." in legend
+    assert "gemm" not in tables.layer_legend([layer("a")], {})
+    assert "out: the check of the outputs: ok, how many are wrong, or - where there was none." in legend
+    assert "TF/s: 10^12 operations a second, two a MAC." in legend
+
+
+def test_what_the_array_does_adds_up_on_the_screen() -> None:
+    """To rounding: seven figures of a decimal each; in the table, and in the totals."""
+    net = simulate(load_workload("alexnet", batch=1), load_hardware("tpu_v2"), check=False)
+    columns = tables.layer_columns(net.layers, {})
+    heads = [column.header.split("\n")[0] for column in columns]
+    first, last = heads.index("PE"), heads.index("idle")
+    assert heads[first : last + 1] == ["PE", "part", "starv", "block", "wait", "port", "idle"]
+    for each in net.layers:
+        assert sum(float(column.cell(each)) for column in columns[first : last + 1]) == pytest.approx(100, abs=0.36)
+    (line,) = re.findall(r"Of the cycles: (.*); together 100 %", tables.totals(net.total))
+    shares = re.findall(r"([\d.]+) %", line)
+    assert len(shares) == 7
+    assert sum(map(float, shares)) == pytest.approx(100, abs=0.36)
+    assert max(map(len, tables.totals(net.total, 80).splitlines())) <= 80
+
+
+def test_columns_that_add_up_go_together() -> None:
+    layers = [layer(name) for name in names_of("densenet121")[:20]]
+    for width in range(20, 140):
+        heads = [str(column.header).split("\n")[0] for column in tables.layer_table(layers, {}, width).columns]
+        assert len({"part", "starv", "block", "wait", "port", "idle"} & {*heads}) in (0, 6)
 
 
 def test_a_long_name_keeps_its_end() -> None:

@@ -63,7 +63,7 @@ def test_one_axis_gives_curves_with_units() -> None:
     made = drawn(sweep, rows(sweep))
     assert {*made} == {"throughput", "port_idle"}
     assert {"HBM bandwidth (GB/s)", "TFLOPS", "PE utilisation (%)", "100", "300", "700"} <= {*texts(made["throughput"])}
-    assert "ports idle (%)" in texts(made["port_idle"])
+    assert "ports unused (%)" in texts(made["port_idle"])
     assert "s: net, batch 2" in texts(made["port_idle"])
 
 

@@ -93,6 +93,18 @@ def test_the_page_has_no_tones_and_hatches_of_its_own() -> None:
         assert not [one for one in own if one in file.read_text()], file.name
 
 
+def test_idle_has_one_meaning() -> None:
+    """It is said of units that have nothing to do; ports are free or taken, used or unused."""
+    words = [word for each in COLUMNS.values() for word in (each.label, each.head, each.meaning)]
+    words += [each.label for each in CLIENTS.values()]
+    words += [word for each in ACCESSES.values() for word in (each.word, each.meaning)]
+    assert not [word for word in words if "idle" in word]
+    manual = "".join((ROOT / "docs" / name).read_text() for name in ("glossary.md", "sweeps.md", "timing.md"))
+    assert not re.findall(r"idle port|ports? (?:is |are )?idle|idle lane", manual)
+    for source in (ROOT / "tpusim").rglob("*.py"):
+        assert not re.findall(r"ports? (?:is |are )?idle|idle lane", source.read_text()), source
+
+
 # ---- the manual
 
 

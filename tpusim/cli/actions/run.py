@@ -67,10 +67,13 @@ def _report(stream: TextIO, work: Workload, result: Result) -> None:
     show(stream, tables.heading(result), "")
     _print_layers(stream, work, result.layers)
     notice = tables.word_notice(result)
-    show(stream, tables.totals(result.total), *([notice] if notice else []), tables.verdict(result.total))
+    total = tables.totals(result.total, terminal_width(stream))
+    show(stream, total, *([notice] if notice else []), tables.verdict(result.total))
 
 
 def _print_layers(stream: TextIO, work: Workload, layers: Sequence[LayerResult]) -> None:
     """Print the table of layers, as wide as the terminal."""
     shapes = {layer.name: layer.text for layer in work.layers}
-    show(stream, tables.layer_table(layers, shapes, terminal_width(stream)), "", tables.LEGEND, "")
+    width = terminal_width(stream)
+    legend = tables.layer_legend(layers, shapes, width)
+    show(stream, tables.layer_table(layers, shapes, width), "", legend, "")

@@ -30,6 +30,9 @@ class Conv2d(Op):
     """
 
     op: ClassVar[str] = "conv2d"
+    grammar: ClassVar[str] = (
+        "rows x columns x channels > output channels, kernel rows x columns, / stride, d dilation, g groups"
+    )
 
     name: Annotated[str, Name()]
     in_channels: _Channels

@@ -19,6 +19,7 @@ class Gemm(Op):
     """
 
     op: ClassVar[str] = "gemm"
+    grammar: ClassVar[str] = "m x k > n"
     counted_by: ClassVar[Literal["row"]] = "row"
     spatial: ClassVar[bool] = False
 

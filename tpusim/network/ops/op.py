@@ -41,6 +41,8 @@ class Op(ABC):
     """What its input comes in."""
     spatial: ClassVar[bool] = True
     """Whether its maps have rows and columns, over which a kernel moves."""
+    grammar: ClassVar[str]
+    """How its `text` is to be read."""
 
     name: str
 

@@ -8,10 +8,10 @@ from typing import Any
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.machines.tpu.description import Hardware
 from tpusim.report.text import percent, quantity
-from tpusim.result.records import LayerResult, Result, Total
+from tpusim.result.records import Result
 from tpusim.result.vocabulary.fields import by_path, field_of
 from tpusim.result.vocabulary.figures import MEMORY
-from tpusim.result.vocabulary.states import CLIENTS, PARTS, STATES
+from tpusim.result.vocabulary.states import CLIENTS, PARTS, STATES, parts_of
 
 Share = tuple[str, str, float]
 """A share of the cycles: its key, its name, how much."""
@@ -20,14 +20,6 @@ Share = tuple[str, str, float]
 def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every field as (path, value with its unit)."""
     return [(path, field_of(path).shown(value)) for path, value in by_path(hardware)]
-
-
-def states_of(record: LayerResult | Total, pes: int) -> list[float]:
-    """Cycles of the array in each of PARTS; they add up to the record's cycles."""
-    split = record.units["systolic_array"]
-    busy = split.get("busy", 0)
-    useful = min(record.macs / pes, busy)
-    return [useful, busy - useful, *(float(split.get(state.key, 0)) for state in PARTS[2:])]
 
 
 def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
@@ -47,7 +39,7 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
     total_memory = quantity(lanes * memory.capacity_bytes, MEMORY)
     port_lines, port_parts = _ports(units, word, cycles)
     array_count = f"{array.count} x " if array.count > 1 else ""
-    states = zip(PARTS, states_of(result.total, hardware.pes), strict=True)
+    states = zip(PARTS, parts_of(result.total).values(), strict=True)
 
     def busy(unit: str) -> list[Share]:
         return [("busy", STATES["busy"].label, units[unit]["busy"] / cycles)]

@@ -15,7 +15,7 @@ from tpusim.report.style import hatches
 from tpusim.report.tables import run as tables
 from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import FIGURES, LAYER, LESS, PERCENT, Figure, value_of
-from tpusim.result.vocabulary.states import PARTS, UNITS
+from tpusim.result.vocabulary.states import PARTS, UNITS, parts_of
 
 
 def run_data(result: Result) -> dict[str, Any]:
@@ -34,17 +34,17 @@ def run_data(result: Result) -> dict[str, Any]:
         "subtitle": tables.heading(result),
         "verdict": run_words.verdict(result),
         "tiles": run_words.tiles(result, peaks),
-        "sentences": run_words.sentences(result, hardware, peaks),
+        "sentences": run_words.sentences(result, peaks),
         "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in PARTS],
         "hatches": hatches(),
         "total": {
             **{key: value_of(result.total, key) for key in ("cycles", "time_us", "pe_utilization")},
             "time": column(LAYER["time_us"], [result.total.time_us]),
-            "states": machine.states_of(result.total, hardware.pes),
+            "states": [*parts_of(result.total).values()],
         },
         "peaks": asdict(peaks),
         "columns": _columns(result),
-        "layers": [_layer(layer, hardware.pes, result.total.cycles) for layer in result.layers],
+        "layers": [_layer(layer, result.total.cycles) for layer in result.layers],
         "diagram": machine.diagram(result, hardware),
         "machine": machine.fields(result.hardware),
         "inputs": run_words.inputs(result),
@@ -58,16 +58,17 @@ def _check_units(record: LayerResult | Total, name: str) -> None:
         raise InputError(f"{name}: units has no {', '.join(missing)}; write the result again with this version")
 
 
-def _layer(layer: LayerResult, pes: int, run_cycles: int) -> dict[str, Any]:
+def _layer(layer: LayerResult, run_cycles: int) -> dict[str, Any]:
     """A row of the table, with what charts and details need besides."""
+    parts = parts_of(layer)
     return {
         "name": layer.name,
         "op": layer.op,
         **{figure.key: value_of(layer, figure.key) for figure in FIGURES.values()},
         "multi_tile": layer.multi_tile,
-        **{state.key: layer.units["systolic_array"].get(state.key, 0) / layer.cycles for state in PARTS[2:]},
+        **{key: cycles / layer.cycles for key, cycles in parts.items()},
         "share": layer.cycles / run_cycles,
-        "states": machine.states_of(layer, pes),
+        "states": [*parts.values()],
         "flop_per_byte": intensity(layer),
         "ifmap_bytes": layer.vector_memory.ifmap_bytes,
         "check": tables.outcome(layer),
@@ -114,7 +115,7 @@ def _columns(result: Result) -> list[Column]:
         column(LAYER["share"], bar="widest"),
         of(LAYER["pe_utilization"], "whole"),
         of(LAYER["mapping_efficiency"]),
-        *(column(Figure(state.key, state.short, float, LESS, PERCENT, meaning=state.meaning)) for state in PARTS[2:]),
+        *(column(Figure(state.key, state.short, float, LESS, PERCENT, meaning=state.meaning)) for state in PARTS[1:]),
         *(of(LAYER[key]) for key in ("tflops", "macs", "passes", "multi_tile")),
         *(of(LAYER[key], alike=traffic) for key in traffic),
         *(of(LAYER[key]) for key in ("peak_bytes", "port_idle_ratio")),

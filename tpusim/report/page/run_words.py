@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, chain
 
-from tpusim.machines.tpu.description import Hardware
-from tpusim.report.page.machine import states_of
 from tpusim.report.plots.roofline import Peaks, memory_roof
 from tpusim.report.tables.run import first_wrong, word_notice
 from tpusim.report.tables.run import verdict as verdict_text
@@ -15,7 +13,7 @@ from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
-from tpusim.result.vocabulary.states import PARTS
+from tpusim.result.vocabulary.states import PARTS, parts_of
 
 Piece = str | dict[str, int]
 Sentence = list[Piece]
@@ -51,16 +49,16 @@ def tiles(result: Result, peaks: Peaks) -> list[dict[str, str]]:
          f"{percent(traffic / seconds / peaks.hbm_bytes_per_s)} % of the bandwidth"),
         ("vector memory", quantity(total.vector_memory.peak_bytes, MEMORY),
          f"most allocated, of {quantity(peaks.memory_bytes, MEMORY)}; "
-         f"ports idle {percent(total.vector_memory.port_idle_ratio)} %"),
+         f"ports unused {percent(total.vector_memory.port_idle_ratio)} %"),
     )  # fmt: skip
     return [{"label": label, "value": value, "note": note} for label, value, note in rows]
 
 
-def sentences(result: Result, hardware: Hardware, peaks: Peaks) -> list[Sentence]:
+def sentences(result: Result, peaks: Peaks) -> list[Sentence]:
     """What a reader should know first, each sentence from the figures alone."""
     found: list[Sentence] = [
         _costliest(result.layers),
-        _largest_loss(result, hardware.pes),
+        _largest_loss(result),
         _bound_by_memory(result, peaks),
         [word_notice(result)],
     ]
@@ -95,9 +93,9 @@ def _costliest(layers: Sequence[LayerResult]) -> Sentence:
     return [f"{of_layers} half of the time; the costliest: ", *_with_shares(order[:3], cycles, run), "."]
 
 
-def _largest_loss(result: Result, pes: int) -> Sentence:
-    splits = [states_of(layer, pes) for layer in result.layers]
-    total, run = states_of(result.total, pes), result.total.cycles
+def _largest_loss(result: Result) -> Sentence:
+    splits = [[*parts_of(layer).values()] for layer in result.layers]
+    total, run = [*parts_of(result.total).values()], result.total.cycles
     losses = total[1:]
     busy = f"The array is busy in {percent((total[0] + total[1]) / run)} % of the cycles, "
     busy += f"and does the work of {percent(total[0] / run)} %. "

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 
 from rich.table import Table
 
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.machines.tpu.description import Hardware
+from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
-from tpusim.report.tables.layout import Column, figure_column, table
-from tpusim.report.text import percent, quantity, scale, shortened
-from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
+from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
+from tpusim.report.text import folded, percent, quantity, scale, shortened
+from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, TIMES, Figure, value_of
-from tpusim.result.vocabulary.states import STATES
+from tpusim.result.vocabulary.states import PARTS, State, parts_of
 
 _RANKS = {
-    "passes": 5, "multi_tile": 6, "cycles": 0, "time_us": 3, "pe_utilization": 0, "mapping_efficiency": 4, "tflops": 10,
+    "passes": 5, "multi_tile": 6, "cycles": 0, "time_us": 3, "mapping_efficiency": 4, "tflops": 10, "pe_utilization": 0,
 }  # fmt: skip
 """Which of these columns goes first where there is no room; 0 stays."""
 _TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
-
-
-LEGEND = fill(" ".join(f"{each.head}: {each.meaning}." for each in LAYER.values() if each.head and each.meaning), 112)
+_TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
+_CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
 
 
 def layer_table(layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None) -> Table:
@@ -31,8 +30,17 @@ def layer_table(layers: Sequence[LayerResult], shapes: Mapping[str, str], width:
 
     `shapes` maps the name of a layer to its shape in short.
     """
-    columns = layer_columns(layers, shapes, max(12, width // 5) if width else None)
+    columns = _shown(layers, shapes, width)
     return table(columns, layers, width, ["red" if layer.outputs_mismatched else "" for layer in layers])
+
+
+def layer_legend(layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None) -> str:
+    """What the columns of `layer_table` hold: of those it shows, and of no other."""
+    return legend(_shown(layers, shapes, width), width)
+
+
+def _shown(layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None) -> list[Column[LayerResult]]:
+    return fitting(layer_columns(layers, shapes, max(12, width // 5) if width else None), layers, width)
 
 
 def layer_columns(
@@ -44,18 +52,30 @@ def layer_columns(
         unit = scale((value_of(layer, key) for layer in layers for key in alike or (figure.key,)), figure.units)
         return figure_column(figure, lambda layer: value_of(layer, figure.key), unit, rank)
 
-    def stall(cause: str) -> Column[LayerResult]:
-        return Column(f"{STATES[cause].head}\n%", lambda layer: percent(layer.stall_cycles[cause] / layer.cycles), 2)
+    def part(state: State, more: str = "") -> Column[LayerResult]:
+        key = state.key
+        return Column(
+            f"{state.head}\n%", lambda layer: percent(parts_of(layer)[key] / layer.cycles), 2,
+            legend=state.head_legend + more,
+        )  # fmt: skip
 
+    *losses, idle = PARTS[1:]
     return [
         Column("layer", lambda layer: shortened(layer.name, name_width), justify="left"),
-        Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, justify="left"),
+        Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, "left", _shape_legend(layers)),
         *(column(LAYER[key], rank) for key, rank in _RANKS.items()),
-        *map(stall, STALL_CAUSES),
+        *map(part, losses),
+        part(idle, f"; {_TOGETHER}"),
         *(column(LAYER[key], 8, _TRAFFIC) for key in _TRAFFIC),
         column(LAYER["port_idle_ratio"], 9),
-        Column("out", outcome, 1),
+        Column("out", outcome, 1, legend=_CHECKED),
     ]
+
+
+def _shape_legend(layers: Sequence[LayerResult]) -> str:
+    """How the shapes of these layers are to be read."""
+    kinds = dict.fromkeys(OPS[layer.op] for layer in layers if layer.op in OPS)
+    return f"shape: {'; '.join(f'{kind.op} {kind.grammar}' for kind in kinds)}"
 
 
 def heading(result: Result) -> str:
@@ -67,21 +87,24 @@ def heading(result: Result) -> str:
     )
 
 
-def totals(total: Total) -> str:
-    """The totals in sentences, every number with its unit."""
-    cycles, memory = total.cycles, total.vector_memory
-    stalls = ", ".join(
-        f"{STATES[cause].short} {percent(total.stall_cycles[cause] / cycles)} %" for cause in STALL_CAUSES
-    )
-    return (
+def totals(total: Total, width: int | None = None) -> str:
+    """The totals in sentences, every number with its unit, in lines of `width` characters (None: as long as it takes).
+
+    What the array does with its cycles adds up to all of them.
+    """
+    cycles, memory, parts = total.cycles, total.vector_memory, parts_of(total)
+    names = {state.key: state.label.removeprefix("busy, ") for state in PARTS[1:]}
+    losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
+    hbm = f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"
+    lines = (
         f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {cycles / total.time_us:g} MHz; "
-        f"{quantity(total.macs, COUNTS)}MAC in {total.passes:,} passes; {quantity(total.tflops * 1e12, COUNTS)}FLOPS\n"
-        f"  PE utilisation {percent(total.pe_utilization)} %, mapping efficiency "
-        f"{percent(total.mapping_efficiency)} %; stalled: {stalls}\n"
-        f"  HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}; vector "
-        f"memory: peak {quantity(memory.peak_bytes, MEMORY)}, ports idle {percent(memory.port_idle_ratio)} %\n"
-        f"  simulated in {total.wall_seconds:.2f} s"
+        f"{quantity(total.macs, COUNTS)}MAC in {total.passes:,} passes; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
+        f"  Of the cycles: PE utilisation {percent(total.pe_utilization)} %, {losses}; together 100 %",
+        f"  Mapping efficiency {percent(total.mapping_efficiency)} %; {hbm}; vector memory: peak "
+        f"{quantity(memory.peak_bytes, MEMORY)}, ports unused {percent(memory.port_idle_ratio)} %",
+        f"  simulated in {total.wall_seconds:.2f} s",
     )
+    return folded(lines, width, "    ") if width else "\n".join(lines)
 
 
 def verdict(total: Total) -> str:

@@ -49,6 +49,11 @@ class Figure:
         return "count" if self.kind is int and len(self.units) == 1 else "three"
 
     @property
+    def legend(self) -> str:
+        """What `head` stands for: "PE: MACs / (PEs x cycles)"."""
+        return f"{self.head}: {self.meaning}".replace("\n", " ")
+
+    @property
     def usual(self) -> tuple[str, float]:
         """`unit`, or the only one, with what a value is divided by."""
         return next((each for each in self.units if each[0] == self.unit), self.units[0])
@@ -71,13 +76,13 @@ def _by_key(*figures: Figure) -> dict[str, Figure]:
 FIGURES = _by_key(
     Figure("macs", "MACs", int, EITHER, COUNTS, "G"),
     Figure("passes", "passes", int, LESS, head="pass", meaning="passes through the array"),
-    Figure("cycles", "cycles", int, LESS, head="cycles"),
-    Figure("time_us", "time", float, LESS, TIMES, "ms", "time"),
+    Figure("cycles", "cycles", int, LESS, head="cycles", meaning="of the clock, from the start to the last spill"),
+    Figure("time_us", "time", float, LESS, TIMES, "ms", "time", "cycles at the machine's clock"),
     Figure("ideal_cycles", "ideal cycles", int, LESS, meaning="MACs / PEs"),
     Figure("pe_utilization", "PE utilisation", float, MORE, PERCENT, "", "PE", "MACs / (PEs x cycles)"),
     Figure("mapping_efficiency", "mapping efficiency", float, MORE, PERCENT, "", "map",
            "PEs that hold a weight, mean over passes"),
-    Figure("tflops", "TFLOPS", float, MORE, head="TF/s", meaning="two operations a MAC"),
+    Figure("tflops", "TFLOPS", float, MORE, head="TF/s", meaning="10^12 operations a second, two a MAC"),
     Figure("hbm_read_bytes", "HBM read", int, LESS, BYTES, "MB", "read", "bytes from HBM"),
     Figure("hbm_write_bytes", "HBM written", int, LESS, BYTES, "MB", "write", "bytes to HBM"),
     *(Figure(f"{stall.key}_cycles", stall.label, int, LESS, CYCLES, "", stall.head, f"stalled, {stall.why}")
@@ -86,7 +91,8 @@ FIGURES = _by_key(
     Figure("writes", "words written", int, LESS, COUNTS, "M", meaning="to the vector memories, all lanes together"),
     Figure("peak_bytes", "memory allocated", int, LESS, MEMORY, "MiB",
            meaning="of the vector memories, all lanes together, at most"),
-    Figure("port_idle_ratio", "ports idle", float, EITHER, PERCENT, "", "idle", "port cycles without an access"),
+    Figure("port_idle_ratio", "ports unused", float, EITHER, PERCENT, "", "ports\nunused",
+           "port cycles without an access"),
 )  # fmt: skip
 """Those of every layer and every point, in the order of a sweep's files."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpusim.result.records import STALL_CAUSES
+from tpusim.result.records import STALL_CAUSES, LayerResult, Total
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ class State:
     doing: str = ""
 
     @property
+    def head_legend(self) -> str:
+        """What `head` stands for: "starv: starved, HBM data late"."""
+        words = [self.why] if self.head == self.label else [self.label, self.why]
+        return f"{self.head}: {', '.join(words)}"
+
+    @property
     def legend(self) -> str:
         """The label with its cause."""
         return f"{self.label}: {self.why}" if self.why else self.label
@@ -49,7 +55,7 @@ STATES: Mapping[str, State] = {state.key: state for state in (
           "Busy, and counted in full PEs: the cycles the MACs would need if every PE worked.", "useful"),
     State("unused", "busy, PEs unused", _PART,
           "Busy, but PEs stand by: channels do not fill the rows and columns, or elements do not fill the words.",
-          "unused", doing="PEs that stand by while the array is busy"),
+          "PEs unused", "part", "some stand by", "PEs that stand by while the array is busy"),
     State("starved", "starved", Look("#d55e00", "#f08a35", "rising"),
           "Waits for data from HBM; the first fill included.",
           "starved", "starv", "HBM data late", "waiting for data from HBM"),
@@ -72,6 +78,16 @@ ARRAY = tuple(STATES[key] for key in ("busy", *STALL_CAUSES, "idle"))
 
 PARTS = tuple(STATES[key] for key in ("useful", "unused", *STALL_CAUSES, "idle"))
 """The same, what it is busy with told apart by how many PEs work."""
+
+
+def parts_of(record: LayerResult | Total) -> dict[str, float]:
+    """Cycles of the array in each of PARTS, by their keys; they add up to the record's cycles."""
+    split = record.units["systolic_array"]
+    busy = split.get("busy", 0)
+    useful = min(record.pe_utilization * record.cycles, busy)
+    others = {state.key: float(split.get(state.key, 0)) for state in PARTS[2:]}
+    return {"useful": useful, "unused": busy - useful, **others}
+
 
 PHASES: Mapping[str, str] = {
     **{state.key: state.doing for state in ARRAY},

@@ -21,7 +21,7 @@ UNUSED = "-"
 """A slot that padding, or a lane that has no part in the step, leaves unused."""
 
 ACCESSES = {
-    ".": Access("idle", "", "#ffffff"),
+    ".": Access("free", "", "#ffffff"),
     "R": Access("ifmap", "reads ifmap", CLIENTS["ifmap"].look.light),
     "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
     "W": Access("result", "writes a result", CLIENTS["result"].look.light),

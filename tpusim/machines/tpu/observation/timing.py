@@ -35,8 +35,8 @@ def port_accounts(owned: Mapping[str, int], cycles: int, hardware: Hardware) -> 
 class Timing:
     """Cycles of the layer; the split of every unit's cycles, each adding up to `cycles`; port accesses.
 
-    `reads` and `writes` are words over all lanes. A slot that padding or an idle lane leaves unused is no
-    access.
+    `reads` and `writes` are words over all lanes. A slot left unused, by padding or by a lane that has no part in the
+    step, is no access.
     """
 
     cycles: int
