@@ -35,7 +35,7 @@ def _report(compared: ComparedResults, names: list[str], sort: str, stream: Text
         show(stream, "Nothing differs in what was asked.", "")
     same = tables.unchanged(compared)
     if sort == "network" or any(not row.unchanged for row in compared.rows):
-        show(stream, tables.layers_table(compared, sort, room), "", tables.LEGEND, "")
+        show(stream, tables.layers_table(compared, sort, room), "", tables.layers_legend(compared, sort, room), "")
     if same and sort != "network":
         show(stream, same)
     show(stream, tables.totals(compared, width), tables.verdicts(compared, width))

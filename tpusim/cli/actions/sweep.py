@@ -14,7 +14,7 @@ from tpusim.base.extras import need
 from tpusim.base.files import make_folder
 from tpusim.cli.actions.sweep_files import Finished, write_files
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import say, show
+from tpusim.cli.terminal import say, show, terminal_width
 from tpusim.report.page.sweep_file import POINTS_FILE
 from tpusim.report.tables import sweep_tables as tables
 from tpusim.study.processes import Processes
@@ -53,9 +53,9 @@ def run_and_report(
             if not outcome.points:
                 raise TpusimError(outcome.short)
             rows = rows_of(sweep, store, outcome.points)
-            show(sys.stdout, *tables.best(rows, [*sweep.axes], sweep.goals), "")
+            show(sys.stdout, *tables.best(rows, [*sweep.axes], sweep.goals, terminal_width(sys.stdout)), "")
             names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
-    say(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
+    show(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
     if outcome.short:
         say(sys.stderr, f"Note: {outcome.short}.")
     _report_failures(sweep, rows, folder)

@@ -51,7 +51,8 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
 def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     for comparison in comparisons if len(comparisons) == 1 else ():
         show(stream, tables.rows_table(comparison), "")
-    show(stream, tables.summary_table(comparisons, terminal_width(stream)), "", tables.LEGEND)
+    width = terminal_width(stream)
+    show(stream, tables.summary_table(comparisons, width), "", tables.summary_legend(comparisons, width))
 
 
 def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:

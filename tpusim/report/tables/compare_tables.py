@@ -8,18 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
+from tpusim.base.words import counted
 from tpusim.report.tables.compare_results import ORDERS, Change, ComparedResults, Row
-from tpusim.report.tables.layout import Column, table
+from tpusim.report.tables.layout import Column, fitting, legend, table
 from tpusim.report.tables.run import first_wrong, heading, verdict
 from tpusim.report.text import document, folded, percent, scale, shortened, three_digits
 from tpusim.result.records import LayerResult, Total
-from tpusim.result.vocabulary.figures import TIMES
-
-LEGEND = """\
-B/A: cycles of B over those of A; below 1, B takes fewer. MAC: the same by the
-MAC, where the work differs; time: in time, where the clock does. PE:
-utilisation. change: cycles of B less those of A; of A: that in percent of all
-of A's cycles."""
+from tpusim.result.vocabulary.figures import LAYER, TIMES
 
 
 def headings(compared: ComparedResults, names: Sequence[str], width: int) -> str:
@@ -40,8 +35,21 @@ def changes_table(compared: ComparedResults) -> Table:
 
 def layers_table(compared: ComparedResults, order: str, width: int | None = None) -> Table:
     """One row a layer, in as many columns as `width` characters hold (None: all). Equal ones only in network order."""
-    rows = [row for row in sorted(compared.rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
-    return table(_columns(compared, max(12, width // 4) if width else None), rows, width)
+    rows = _rows(compared, order)
+    return table(_shown(compared, rows, width), rows)
+
+
+def layers_legend(compared: ComparedResults, order: str, width: int | None = None) -> str:
+    """What the columns of `layers_table` hold."""
+    return legend(_shown(compared, _rows(compared, order), width), width)
+
+
+def _rows(compared: ComparedResults, order: str) -> list[Row]:
+    return [row for row in sorted(compared.rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
+
+
+def _shown(compared: ComparedResults, rows: Sequence[Row], width: int | None) -> list[Column[Row]]:
+    return fitting(_columns(compared, max(12, width // 4) if width else None), rows, width)
 
 
 def unchanged(compared: ComparedResults) -> str:
@@ -110,23 +118,33 @@ def _sides(before: LayerResult | Total | None, after: LayerResult | Total | None
     return {name: [getattr(side, name) if side else None for side in (before, after)] for name in names}
 
 
+_PE = f"PE %: {LAYER['pe_utilization'].label}, {LAYER['pe_utilization'].meaning}"
+_OF_A = "of A: the change in percent of all of A's cycles"
+_BY_MAC = "MAC: the same by the MAC, as the work differs"
+_IN_TIME = "time: the same in time, as the clocks differ"
+
+
 def _columns(compared: ComparedResults, name_width: int | None) -> list[Column[Row]]:
     all_of_a = compared.before.total.cycles
     columns: list[Column[Row]] = [
         Column("layer", lambda row: shortened(row.name, name_width), justify="left"),
         Column("A\ncycles", lambda row: _cell(row.before, lambda layer: f"{layer.cycles:,}")),
         Column("B\ncycles", lambda row: _cell(row.after, lambda layer: f"{layer.cycles:,}")),
-        Column("\nB/A", lambda row: _ratio(row.ratio) if row.ratio else "only A" if row.before else "only B"),
+        Column("\nB/A", _ratio_or_side, legend="B/A: cycles of B over those of A; below 1, B takes fewer"),
         Column("A\nPE %", lambda row: _cell(row.before, lambda layer: percent(layer.pe_utilization)), 3),
-        Column("B\nPE %", lambda row: _cell(row.after, lambda layer: percent(layer.pe_utilization)), 3),
-        Column("\nchange", lambda row: f"{row.difference:+,}", 2),
-        Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4),
+        Column("B\nPE %", lambda row: _cell(row.after, lambda layer: percent(layer.pe_utilization)), 3, legend=_PE),
+        Column("\nchange", lambda row: f"{row.difference:+,}", 2, legend="change: cycles of B less those of A"),
+        Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4, legend=_OF_A),
     ]
     if not compared.same_work:
-        columns.insert(4, Column("MAC\nB/A", lambda row: _ratio(row.mac_ratio), 1))
+        columns.insert(4, Column("MAC\nB/A", lambda row: _ratio(row.mac_ratio), 1, legend=_BY_MAC))
     if not compared.same_clock:
-        columns.insert(4, Column("time\nB/A", lambda row: _ratio(row.time_ratio), 1))
+        columns.insert(4, Column("time\nB/A", lambda row: _ratio(row.time_ratio), 1, legend=_IN_TIME))
     return columns
+
+
+def _ratio_or_side(row: Row) -> str:
+    return _ratio(row.ratio) if row.ratio else "only A" if row.before else "only B"
 
 
 def _cell(layer: LayerResult | None, text: Callable[[LayerResult], str]) -> str:
@@ -166,4 +184,6 @@ def _common(compared: ComparedResults) -> list[str]:
     if not compared.common:
         return ["They have no layer in common."]
     before, after = (sum(layer.cycles for layer in side) for side in zip(*compared.common, strict=True))
-    return [f"The {len(compared.common)} layers in both: {before:,} -> {after:,} cycles ({_times(after, before)})"]
+    return [
+        f"{counted(len(compared.common), 'layer')} in both: {before:,} -> {after:,} cycles ({_times(after, before)})"
+    ]

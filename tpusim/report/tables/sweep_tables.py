@@ -8,17 +8,23 @@ from typing import Any
 
 from rich.table import Table
 
-from tpusim.report.tables.layout import Column, figure_column, table
+from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
+from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS
 from tpusim.study.sweep.column import Goal
 
 Row = Mapping[str, Any]
 
-_SHOWN = ("cycles", "time_us", "tflops", "pe_utilization", "mapping_efficiency", "port_idle_ratio")
+_SHOWN = {"cycles": 2, "time_us": 0, "tflops": 3, "pe_utilization": 1, "mapping_efficiency": 4, "port_idle_ratio": 5}
+"""Which of these columns goes first where there is no room; 0 stays."""
+_NARROW = 9
+"""Parts of a path that are longer stand on several lines."""
 
 
-def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), most: int = 10) -> list[Table | str]:
-    """A table of the best points, `most` together but at least one a workload, and what their order and stars mean.
+def best(
+    rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), width: int | None = None, most: int = 10
+) -> list[Table | str]:
+    """A table of the best points, `most` together but at least one a workload; and what order, stars and columns mean.
 
     Without goals, best is the most TFLOPS, which for one network and batch is the least time; with goals, best is the
     Pareto front, in the order of the first goal.
@@ -31,9 +37,11 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
         Column("", lambda row: "*" if row.get("pareto") else "", justify="left"),
         Column("workload", lambda row: row["workload"], justify="left"),
         *map(_axis_column, axes),
-        *(_figure_column(key) for key in (*(goal.column for goal in goals if goal.column in COSTS), *_SHOWN)),
+        *(_figure_column(goal.column) for goal in goals if goal.column in COSTS),
+        *(_figure_column(key, rank) for key, rank in _SHOWN.items()),
     ]
-    return [table(columns, chosen), *_meaning(rows, goals)]
+    shown = fitting(columns, chosen, width)
+    return [table(shown, chosen), *_meaning(rows, goals), "", legend(shown, width)]
 
 
 def _rank(row: Row, goals: Sequence[Goal]) -> tuple[Any, ...]:
@@ -54,8 +62,10 @@ def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
 
 def _axis_column(axis: str) -> Column[Row]:
     """A long path stands on several lines, so that the column is as wide as its values."""
-    return Column(axis.replace(", ", ",\n").replace(".", ".\n"), lambda row: str(row[axis]))
+    parts = axis.replace(", ", ",\n").replace(".", ".\n").split("\n")
+    head = "\n".join(part if len(part) <= _NARROW else part.replace("_", "_\n") for part in parts)
+    return Column(head, lambda row: str(row[axis]), legend=f"{axis}: {axis_title(axis)}")
 
 
-def _figure_column(key: str) -> Column[Row]:
-    return figure_column(COLUMNS[key], lambda row: row[key], COLUMNS[key].usual)
+def _figure_column(key: str, rank: int = 0) -> Column[Row]:
+    return figure_column(COLUMNS[key], lambda row: row[key], COLUMNS[key].usual, rank)

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES, MOVING, WORKING, Cycle
+from tpusim.report.text import folded
 
 _WORDS = [f"{letter} {access.meaning}" for letter, access in ACCESSES.items() if access.meaning]
-LEGEND = (
-    f"lanes: {', '.join(_WORDS[:-1])},",
-    f"       {_WORDS[-1]}.",
-    f"PEs: {WORKING}. weights: {MOVING}.",
+_WIDTH = 79
+LEGEND = tuple(
+    line
+    for words in (f"lanes: {', '.join(_WORDS)}.", f"PEs: {WORKING}.", f"weights: {MOVING}.")
+    for line in folded([words], _WIDTH, "       ").splitlines()
 )
 
 
