@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -28,13 +29,45 @@ PAGE_FILE = "report.html"
 
 _NO_FILE = "Interrupted; no file was written."
 
+
+def _words(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """What a shell offers: those of the words that begin as the typed one does."""
+    # Typer knows the parameter by this name.
+    return lambda incomplete: [word for word in known if word.startswith(incomplete)]
+
+
+def _shipped(folder: str) -> Callable[[str], list[str]]:
+    """The same for what comes with tpusim; where none fits, shells offer files."""
+
+    def offered(incomplete: str) -> list[str]:
+        from tpusim.input.source import shipped
+
+        return _words(shipped(folder))(incomplete)
+
+    return offered
+
+
 # Options that several commands share.
 Workload = Annotated[
-    str, Argument(metavar="WORKLOAD", help="Shipped name (see tpusim list), .yaml path, or - for stdin.")
+    str,
+    Argument(
+        metavar="WORKLOAD",
+        help="Shipped name (see tpusim list), .yaml path, or - for stdin.",
+        autocompletion=_shipped("workloads"),
+    ),
 ]
-Hardware = Annotated[str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.")]
+Hardware = Annotated[
+    str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=_shipped("configs"))
+]
 Batch = Annotated[int, Option(metavar="N", help="Images at a time.")]
-Lowering = Annotated[str, Option(metavar="NAME", help=f"How convolutions become passes: {', '.join(LOWERINGS)}.")]
+Lowering = Annotated[
+    str,
+    Option(
+        metavar="NAME",
+        help=f"How convolutions become passes: {', '.join(LOWERINGS)}.",
+        autocompletion=_words(LOWERINGS),
+    ),
+]
 Layers = Annotated[str, Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
 Changes = Annotated[
     list[str] | None, Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable.")
@@ -47,6 +80,7 @@ Formats = Annotated[
         "--format",
         metavar="NAME",
         help=f"Of pictures: {', '.join(KNOWN)}. Repeatable; default: {' and '.join(FORMATS)}.",
+        autocompletion=_words(KNOWN),
     ),
 ]
 
@@ -56,7 +90,6 @@ app = Typer(
     help="Simulate the matrix unit of a TPU v2, cycle by cycle, and check every output.",
     epilog="Example: tpusim run resnet50 --out results/resnet50",
     no_args_is_help=True,
-    add_completion=False,
     # Plain help and tracebacks: rich's take longer to import than a small run takes.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -84,7 +117,9 @@ def run(
     hardware: Hardware = "tpu_v2",
     batch: Batch = 8,
     lowering: Lowering = "channel_first",
-    engine: Annotated[str, Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.")] = "event",
+    engine: Annotated[
+        str, Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.", autocompletion=_words(ENGINES))
+    ] = "event",
     check: Annotated[bool, Option("--check/--no-check", help="Compute and check every output.")] = True,
     layers: Layers = "*",
     changes: Changes = None,
@@ -92,7 +127,7 @@ def run(
     json: Json = None,
     out: Annotated[Path | None, Option(metavar="DIR", help=f"Write DIR/{RESULT_FILE}, for tpusim plot DIR.")] = None,
 ) -> None:
-    """Simulate a workload: its time, its stalls, and every output checked.
+    """Simulate a workload: time, stalls, and every output checked.
 
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input.
     """
@@ -116,7 +151,9 @@ def report(
         Path | None, Option("-o", "--out", metavar="FILE", help=f"Default: {PAGE_FILE} beside the source.")
     ] = None,
 ) -> None:
-    """Write one HTML page on a run or a sweep, to look at in a browser: no network, no other file.
+    """Write one HTML page on a run or a sweep, to open in a browser.
+
+    The page needs no network and no other file.
 
     Exit code 0: done; 2: bad input.
     """
@@ -141,7 +178,7 @@ def explain(
         Path | None, Option(metavar="FILE", help=f"Draw it: {', '.join(f'.{kind}' for kind in KNOWN)}.")
     ] = None,
 ) -> None:
-    """Say why a layer takes as long as it does, and what would help most.
+    """Say why a layer takes as long as it does and what would help.
 
     The layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
     bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.
@@ -158,7 +195,10 @@ def explain(
 def compare(
     before: Annotated[Path, Argument(metavar="A", help=f"A result JSON, or a directory with {RESULT_FILE} in it.")],
     after: Annotated[Path, Argument(metavar="B", help="Another.")],
-    sort: Annotated[str, Option(metavar="ORDER", help=f"Of the layers: {', '.join(LAYER_ORDERS)}.")] = "change",
+    sort: Annotated[
+        str,
+        Option(metavar="ORDER", help=f"Of the rows: {', '.join(LAYER_ORDERS)}.", autocompletion=_words(LAYER_ORDERS)),
+    ] = "change",
     json: Json = None,
 ) -> None:
     """Compare two runs: what differs in what was asked, and what that does to each layer.
@@ -174,7 +214,14 @@ def compare(
 @app.command(epilog="Example: tpusim sweep array_size --out results/array_size")
 @errors_reported()
 def sweep(
-    spec: Annotated[str, Argument(metavar="SPEC", help="Shipped name, .yaml path, or - for stdin.")],
+    spec: Annotated[
+        str,
+        Argument(
+            metavar="SPEC",
+            help="Shipped name (see tpusim list), .yaml path, or - for stdin.",
+            autocompletion=_shipped("configs/sweeps"),
+        ),
+    ],
     out: Annotated[Path | None, Option(metavar="DIR", help="Results and pictures; default: results/NAME.")] = None,
     workers: Annotated[
         int, Option(min=1, max=1024, metavar="N", help="Processes; default: one a processor.")
@@ -189,10 +236,11 @@ def sweep(
     parquet: Annotated[bool, Option("--parquet", help="Also points.parquet and layers.parquet.")] = False,
     formats: Formats = None,
 ) -> None:
-    """Simulate every point of a sweep, timing alone; what is in DIR already is not computed again.
+    """Simulate every point of a sweep, timing alone.
 
-    Stopped at any time, the same command continues. Exit code 0: done; 1: a point failed (the others are there);
-    2: bad input; 130: interrupted.
+    What is in DIR already is not computed again: stopped at any time, the same command continues.
+
+    Exit code 0: done; 1: a point failed (the others are there); 2: bad input; 130: interrupted.
     """
     from tpusim.cli.actions.sweep import run_and_report
 
@@ -209,7 +257,10 @@ def plot(
     out: Annotated[Path | None, Option(metavar="DIR", help="Where pictures go; default: beside the result.")] = None,
     formats: Formats = None,
 ) -> None:
-    """Draw PE utilisation and the cycle breakdown of every layer, each with a caption."""
+    """Draw PE utilisation, cycle breakdown and roofline of a run.
+
+    Each picture comes with a caption, in captions.txt.
+    """
     from tpusim.cli.actions.plot import plot_result
 
     plot_result(source, out, known_formats(formats))
@@ -253,7 +304,12 @@ def trace(
 def validate(
     sets: Annotated[
         list[str] | None,
-        Option("--set-of-numbers", metavar="NAME", help=f"One of {', '.join(NUMBER_SETS)}. Repeatable."),
+        Option(
+            "--set-of-numbers",
+            metavar="NAME",
+            help=f"One of {', '.join(NUMBER_SETS)}. Repeatable.",
+            autocompletion=_words(NUMBER_SETS),
+        ),
     ] = None,
     lowering: Lowering = "channel_first",
     changes: Changes = None,
@@ -261,9 +317,9 @@ def validate(
     out: Annotated[Path | None, Option(metavar="DIR", help="Draw parity and errors.")] = None,
     formats: Formats = None,
 ) -> None:
-    """Compare cycles with what is known of the chip: estimates of Google's compiler, and measurements.
+    """Compare cycles with what is known of the chip.
 
-    A single set is shown row by row.
+    Known are estimates of Google's compiler, and measurements. A single set is shown row by row.
     """
     from tpusim.cli.actions.validate import compare_and_report
 
@@ -273,7 +329,7 @@ def validate(
 @app.command("list", epilog="Example: tpusim list")
 @errors_reported()
 def list_shipped() -> None:
-    """List the workloads and the hardware that come with tpusim."""
+    """List the workloads, machines and sweeps that come with tpusim."""
     from tpusim.cli.actions.shipped import show_shipped
 
     show_shipped()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tpusim.cli.terminal import show
+from tpusim.cli.terminal import show, terminal_width
 from tpusim.input.source import open_document, shipped
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.workload import load_workload
@@ -12,21 +12,27 @@ from tpusim.report.tables import run as tables
 
 
 def show_shipped() -> None:
-    """Print the workloads and the hardware that come with tpusim."""
+    """Print the workloads, the machines and the sweeps that come with tpusim."""
     works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
     machines = [load_hardware(name) for name in shipped("configs")]
+    sweeps = [(name, open_document(name, "configs/sweeps").data) for name in shipped("configs/sweeps")]
+    width = terminal_width(sys.stdout)
     show(
         sys.stdout,
         tables.workload_table(works),
         "",
-        tables.hardware_table(machines),
+        tables.hardware_table(machines, width),
+        "",
+        tables.sweep_table(sweeps),
         "",
         "Run one:      tpusim run resnet50 --batch 8 --out results/resnet50",
         "Plot it:      tpusim plot results/resnet50",
+        "Sweep:        tpusim sweep array_size",
         "Change it:    tpusim run resnet50 --set array.size=256 --layers 'layer1.*'",
         "More:         tpusim run --help",
     )
 
 
 def _source(workload: str) -> str:
-    return " ".join(str(open_document(workload, "workloads").data.get("source", "")).split())
+    """Where its sizes come from, without the paper: that stands in its file."""
+    return " ".join(str(open_document(workload, "workloads").data.get("source", "")).partition(";")[0].split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -154,17 +155,27 @@ def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table:
     return table(columns, workloads)
 
 
-def hardware_table(machines: Sequence[Hardware]) -> Table:
-    """The shipped hardware."""
+def hardware_table(machines: Sequence[Hardware], width: int | None = None) -> Table:
+    """The shipped hardware, in as many columns as `width` characters hold (None: all)."""
     columns: list[Column[Hardware]] = [
         Column("hardware", lambda each: each.name, justify="left"),
         Column("array", lambda each: f"{each.array.rows} x {each.array.cols}"),
         Column("clock", lambda each: FREQUENCY.format(each.clock_hz)),
-        Column("vector memory", lambda each: f"{each.lanes} x {SIZE.format(each.vector_memory.capacity_bytes)}"),
-        Column("word", lambda each: f"{each.vector_memory.word_elements} x {each.vector_memory.element_bytes} B"),
+        Column("vector memory", lambda each: f"{each.lanes} x {SIZE.format(each.vector_memory.capacity_bytes)}", 1),
+        Column("word", lambda each: f"{each.vector_memory.word_elements} x {each.vector_memory.element_bytes} B", 2),
         Column("HBM", lambda each: BANDWIDTH.format(each.hbm.bandwidth_bytes_per_s)),
     ]
-    return table(columns, machines)
+    return table(columns, machines, width)
+
+
+def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """The shipped sweeps, as (name, what its file says)."""
+    columns: list[Column[tuple[str, Mapping[str, Any]]]] = [
+        Column("sweep", lambda row: row[0], justify="left"),
+        Column("of", lambda row: ", ".join(row[1]["workloads"]), justify="left"),
+        Column("over", lambda row: ", ".join(row[1]["axes"]), justify="fold"),
+    ]
+    return table(columns, sweeps)
 
 
 def outcome(layer: LayerResult) -> str:
