@@ -260,7 +260,7 @@ def test_the_legend_explains_the_columns_that_are_shown_and_no_others(width: int
     named = {" ".join(word for word in words if word not in units) for words in heads} - {"layer"}
     legend = tables.layer_legend(layers, shapes, width)
     assert {*re.findall(r"(?:^|\. )([\w/]+(?: unused)?):", " ".join(legend.split()))} == named
-    assert max(map(len, legend.splitlines())) <= min(width or 112, 112)
+    assert max(map(len, legend.splitlines())) <= min(width or 79, 79)
 
 
 def test_the_legend_says_how_to_read_shapes_and_checks() -> None:

@@ -193,7 +193,9 @@ def explain(
 @app.command(epilog="Example: tpusim compare results/resnet50 run.json")
 @errors_reported()
 def compare(
-    before: Annotated[Path, Argument(metavar="A", help=f"A result JSON, or a directory with {RESULT_FILE} in it.")],
+    before: Annotated[
+        Path, Argument(metavar="A", help=f"A result JSON or its directory (DIR/{RESULT_FILE}), or that of a sweep.")
+    ],
     after: Annotated[Path, Argument(metavar="B", help="Another.")],
     sort: Annotated[
         str,
@@ -201,10 +203,10 @@ def compare(
     ] = "change",
     json: Json = None,
 ) -> None:
-    """Compare two runs: what differs in what was asked, and what that does to each layer.
+    """Compare two runs layer by layer, or two sweeps point by point.
 
-    Layers are matched by name. The largest change comes first; --sort network keeps the order of the network,
-    --sort ratio begins with what became fastest.
+    Of runs also what differs in what was asked. Layers are matched by name, points by their axes. The largest change
+    comes first; --sort network keeps the order of the network or sweep, --sort ratio begins with what became fastest.
     """
     from tpusim.cli.actions.compare import compare_and_report
 

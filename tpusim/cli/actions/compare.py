@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from tpusim.base.errors import InputError, did_you_mean
+from tpusim.cli.actions.report import points_of, sweep_meant
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import show, terminal_width
+from tpusim.report.tables import compare_sweep_tables as sweep_tables
 from tpusim.report.tables import compare_tables as tables
 from tpusim.report.tables.compare_results import ORDERS, ComparedResults
+from tpusim.report.tables.compare_sweeps import ComparedSweeps
+from tpusim.report.tables.layout import WIDEST
 from tpusim.result.load import read_result
-
-_WIDEST = 79
 
 
 def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -> None:
-    """Compare the results in two places, as JSON and as tables with the layers in the order `sort`."""
+    """Compare two results, or two sweeps, as JSON and as tables with the rows in the order `sort`."""
     if sort not in ORDERS:
         raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
-    output = JsonOutput(json)
-    compared = ComparedResults(read_result(before), read_result(after))
-    output.put(tables.to_json(compared))
-    _report(compared, [str(before), str(after)], sort, output.words_to)
+    output, names = JsonOutput(json), [str(before), str(after)]
+    kinds = [sweep_meant(before), sweep_meant(after)]
+    if len(set(kinds)) > 1:
+        said = (f"{name} is a {'sweep' if kind else 'run'}" for name, kind in zip(names, kinds, strict=True))
+        raise InputError(f"{', '.join(said)}; compare two of a kind")
+    if all(kinds):
+        swept = ComparedSweeps(points_of(before), points_of(after))
+        output.put(sweep_tables.to_json(swept))
+        _report_sweeps(swept, names, sort, output.words_to)
+    else:
+        compared = ComparedResults(read_result(before), read_result(after))
+        output.put(tables.to_json(compared))
+        _report(compared, names, sort, output.words_to)
 
 
-def _report(compared: ComparedResults, names: list[str], sort: str, stream: TextIO) -> None:
+def _report(compared: ComparedResults, names: Sequence[str], sort: str, stream: TextIO) -> None:
     room = terminal_width(stream)
-    width = min(_WIDEST, room or _WIDEST)
+    width = min(WIDEST, room or WIDEST)
     show(stream, tables.headings(compared, names, width), "")
     if compared.changes:
         show(stream, tables.changes_table(compared), "")
@@ -39,3 +51,15 @@ def _report(compared: ComparedResults, names: list[str], sort: str, stream: Text
     if same and sort != "network":
         show(stream, same)
     show(stream, tables.totals(compared, width), tables.verdicts(compared, width))
+
+
+def _report_sweeps(compared: ComparedSweeps, names: Sequence[str], sort: str, stream: TextIO) -> None:
+    room = terminal_width(stream)
+    width = min(WIDEST, room or WIDEST)
+    show(stream, sweep_tables.headings(compared, names, width), "")
+    if sort == "network" or any(not row.unchanged for row in compared.rows):
+        legend = sweep_tables.points_legend(compared, sort, room)
+        show(stream, sweep_tables.points_table(compared, sort, room), "", legend, "")
+    if note := sweep_tables.left_out(compared, sort):
+        show(stream, note)
+    show(stream, sweep_tables.totals(compared, width))

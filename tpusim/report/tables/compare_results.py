@@ -1,13 +1,14 @@
-"""Two results set against each other: layer by layer, and what differs in what was asked."""
+"""Two results, or two of anything measured, set against each other: row by row, and what differs in what was asked."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
-from typing import Any
+from typing import Any, Protocol
 
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
@@ -24,17 +25,30 @@ class Change:
     after: Any
 
 
+class Measured(Protocol):
+    """What a row compares: a layer of a run, a point of a sweep."""
+
+    @property
+    def cycles(self) -> int: ...
+    @property
+    def time_us(self) -> float: ...
+    @property
+    def macs(self) -> int: ...
+    @property
+    def pe_utilization(self) -> float: ...
+
+
 @dataclass(frozen=True)
 class Row:
-    """A layer in both results, or (the other is None) in one."""
+    """A layer or a point in both, or (the other is None) in one."""
 
     name: str
-    before: LayerResult | None
-    after: LayerResult | None
+    before: Measured | None
+    after: Measured | None
 
     @property
     def difference(self) -> int:
-        """Cycles more than before; a layer that is not there takes none."""
+        """Cycles more than before; one that is not there takes none."""
         return (self.after.cycles if self.after else 0) - (self.before.cycles if self.before else 0)
 
     @property
@@ -60,8 +74,38 @@ class Row:
         return self.ratio == 1 == self.mac_ratio
 
 
+class Compared(ABC):
+    """What two results, or two sweeps, have in common."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> Sequence[Row]:
+        """Every layer or point of either; those that are only after come last."""
+
+    @property
+    @abstractmethod
+    def same_clock(self) -> bool:
+        """Whether a cycle is as long in both."""
+
+    @property
+    def common(self) -> tuple[tuple[Measured, Measured], ...]:
+        """Those in both."""
+        return tuple((row.before, row.after) for row in self.rows if row.before and row.after)
+
+    @property
+    def same_work(self) -> bool:
+        """Whether those in both do as many MACs."""
+        return all(before.macs == after.macs for before, after in self.common)
+
+    @property
+    def geometric_mean(self) -> float | None:
+        """The mean of the cycle ratios (by the MAC) of those in both; None when there are none."""
+        logs = [log(ratio) for row in self.rows if (ratio := row.mac_ratio or 0) > 0]
+        return exp(sum(logs) / len(logs)) if logs else None
+
+
 @dataclass(frozen=True)
-class ComparedResults:
+class ComparedResults(Compared):
     """Two results, `before` and `after`."""
 
     before: Result
@@ -81,25 +125,8 @@ class ComparedResults:
         return tuple(Row(name[0], before.get(name), after.get(name)) for name in {**before, **after})
 
     @property
-    def common(self) -> tuple[tuple[LayerResult, LayerResult], ...]:
-        """The layers in both."""
-        return tuple((row.before, row.after) for row in self.rows if row.before and row.after)
-
-    @property
-    def same_work(self) -> bool:
-        """Whether the layers in both do as many MACs."""
-        return all(before.macs == after.macs for before, after in self.common)
-
-    @property
     def same_clock(self) -> bool:
-        """Whether a cycle is as long in both."""
         return all(change.name != "clock" for change in self.changes)
-
-    @property
-    def geometric_mean(self) -> float | None:
-        """The mean of the cycle ratios (by the MAC) of the layers in both; None when there are none."""
-        logs = [log(ratio) for row in self.rows if (ratio := row.mac_ratio or 0) > 0]
-        return exp(sum(logs) / len(logs)) if logs else None
 
 
 ORDERS: dict[str, Callable[[Row], float]] = {

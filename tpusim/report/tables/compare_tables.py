@@ -9,11 +9,10 @@ from typing import Any
 from rich.table import Table
 
 from tpusim.base.words import counted
-from tpusim.report.tables.compare_results import ORDERS, Change, ComparedResults, Row
+from tpusim.report.tables.compare_results import ORDERS, Change, Compared, ComparedResults, Measured, Row
 from tpusim.report.tables.layout import Column, fitting, legend, table
 from tpusim.report.tables.run import first_wrong, heading, verdict
 from tpusim.report.text import document, folded, percent, scale, shortened, three_digits
-from tpusim.result.records import LayerResult, Total
 from tpusim.result.vocabulary.figures import LAYER, TIMES
 
 
@@ -66,15 +65,15 @@ def totals(compared: ComparedResults, width: int) -> str:
     """All layers together, and the mean over layers."""
     before, after = compared.before.total, compared.after.total
     lines = [
-        f"Total: {before.cycles:,} -> {after.cycles:,} cycles ({_times(after.cycles, before.cycles)}); "
-        f"{_times_taken(before.time_us, after.time_us)}; PE utilisation {percent(before.pe_utilization)} -> "
+        f"Total: {before.cycles:,} -> {after.cycles:,} cycles ({times(after.cycles, before.cycles)}); "
+        f"{times_taken(before.time_us, after.time_us)}; PE utilisation {percent(before.pe_utilization)} -> "
         f"{percent(after.pe_utilization)} %",
         *_per_image(compared),
         *_common(compared),
     ]
     if (mean := compared.geometric_mean) is not None:
         by_mac = "" if compared.same_work else ", by the MAC"
-        lines.append(f"Geometric mean over layers, each weighing the same{by_mac}: {_times(mean)}")
+        lines.append(f"Geometric mean over layers, each weighing the same{by_mac}: {times(mean)}")
     return folded(lines, width, "  ")
 
 
@@ -94,14 +93,14 @@ def to_json(compared: ComparedResults) -> str:
     return document(
         changes=[asdict(change) for change in compared.changes],
         total={
-            **_sides(before, after, "cycles", "time_us", "pe_utilization"),
+            **sides(before, after, "cycles", "time_us", "pe_utilization"),
             "ratio": after.cycles / before.cycles,
             "geometric_mean": compared.geometric_mean,
         },
         layers=[
             {
                 "name": row.name,
-                **_sides(row.before, row.after, "cycles", "time_us", "macs", "pe_utilization"),
+                **sides(row.before, row.after, "cycles", "time_us", "macs", "pe_utilization"),
                 "ratio": row.ratio,
                 "mac_ratio": row.mac_ratio,
             }
@@ -114,7 +113,7 @@ def to_json(compared: ComparedResults) -> str:
     )
 
 
-def _sides(before: LayerResult | Total | None, after: LayerResult | Total | None, *names: str) -> dict[str, list[Any]]:
+def sides(before: Measured | None, after: Measured | None, *names: str) -> dict[str, list[Any]]:
     return {name: [getattr(side, name) if side else None for side in (before, after)] for name in names}
 
 
@@ -126,20 +125,32 @@ _IN_TIME = "time: the same in time, as the clocks differ"
 
 def _columns(compared: ComparedResults, name_width: int | None) -> list[Column[Row]]:
     all_of_a = compared.before.total.cycles
-    columns: list[Column[Row]] = [
+    return [
         Column("layer", lambda row: shortened(row.name, name_width), justify="left"),
+        *measured_columns(compared),
+        Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4, legend=_OF_A),
+    ]
+
+
+def measured_columns(compared: Compared) -> list[Column[Row]]:
+    """What was measured of both sides, and how they differ."""
+    columns: list[Column[Row]] = [
         Column("A\ncycles", lambda row: _cell(row.before, lambda layer: f"{layer.cycles:,}")),
         Column("B\ncycles", lambda row: _cell(row.after, lambda layer: f"{layer.cycles:,}")),
         Column("\nB/A", _ratio_or_side, legend="B/A: cycles of B over those of A; below 1, B takes fewer"),
         Column("A\nPE %", lambda row: _cell(row.before, lambda layer: percent(layer.pe_utilization)), 3),
         Column("B\nPE %", lambda row: _cell(row.after, lambda layer: percent(layer.pe_utilization)), 3, legend=_PE),
-        Column("\nchange", lambda row: f"{row.difference:+,}", 2, legend="change: cycles of B less those of A"),
-        Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4, legend=_OF_A),
+        Column(
+            "\nchange",
+            lambda row: f"{row.difference:+,}" if row.difference or row.ratio else "-",
+            2,
+            legend="change: cycles of B less those of A",
+        ),
     ]
     if not compared.same_work:
-        columns.insert(4, Column("MAC\nB/A", lambda row: _ratio(row.mac_ratio), 1, legend=_BY_MAC))
+        columns.insert(3, Column("MAC\nB/A", lambda row: _ratio(row.mac_ratio), 1, legend=_BY_MAC))
     if not compared.same_clock:
-        columns.insert(4, Column("time\nB/A", lambda row: _ratio(row.time_ratio), 1, legend=_IN_TIME))
+        columns.insert(3, Column("time\nB/A", lambda row: _ratio(row.time_ratio), 1, legend=_IN_TIME))
     return columns
 
 
@@ -147,7 +158,7 @@ def _ratio_or_side(row: Row) -> str:
     return _ratio(row.ratio) if row.ratio else "only A" if row.before else "only B"
 
 
-def _cell(layer: LayerResult | None, text: Callable[[LayerResult], str]) -> str:
+def _cell(layer: Measured | None, text: Callable[[Measured], str]) -> str:
     return text(layer) if layer else "-"
 
 
@@ -155,14 +166,14 @@ def _ratio(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.3f}"
 
 
-def _times(after: float, before: float = 1) -> str:
+def times(after: float, before: float = 1) -> str:
     return f"x {after / before:.3f}" if before else "x -"
 
 
-def _times_taken(before: float, after: float) -> str:
+def times_taken(before: float, after: float) -> str:
     """Two times in one unit: "3.56 -> 1.78 ms (x 0.500)"."""
     unit, size = scale((before, after), TIMES)
-    return f"{three_digits(before / size)} -> {three_digits(after / size)} {unit} ({_times(after, before)})"
+    return f"{three_digits(before / size)} -> {three_digits(after / size)} {unit} ({times(after, before)})"
 
 
 def _given(value: Any) -> str:
@@ -174,7 +185,7 @@ def _per_image(compared: ComparedResults) -> list[str]:
     before, after = compared.before, compared.after
     if before.batch == after.batch or min(before.batch, after.batch) < 1 or len(compared.common) < len(compared.rows):
         return []
-    return [f"Per image: {_times_taken(*(result.total.time_us / result.batch for result in (before, after)))}"]
+    return [f"Per image: {times_taken(*(result.total.time_us / result.batch for result in (before, after)))}"]
 
 
 def _common(compared: ComparedResults) -> list[str]:
@@ -185,5 +196,5 @@ def _common(compared: ComparedResults) -> list[str]:
         return ["They have no layer in common."]
     before, after = (sum(layer.cycles for layer in side) for side in zip(*compared.common, strict=True))
     return [
-        f"{counted(len(compared.common), 'layer')} in both: {before:,} -> {after:,} cycles ({_times(after, before)})"
+        f"{counted(len(compared.common), 'layer')} in both: {before:,} -> {after:,} cycles ({times(after, before)})"
     ]

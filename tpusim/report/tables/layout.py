@@ -19,7 +19,8 @@ _RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 Row = TypeVar("Row")
 
-WIDEST = 112
+_NARROW = 9
+WIDEST = 79
 """Characters a line of sentences has at most: longer ones are hard to follow."""
 
 
@@ -35,6 +36,12 @@ class Column(Generic[Row]):
     rank: int = 0
     justify: str = "right"
     legend: str = ""
+
+
+def path_head(path: str) -> str:
+    """A path on several lines where it is long, so that a column is as wide as its values."""
+    parts = path.replace(", ", ",\n").replace(".", ".\n").split("\n")
+    return "\n".join(part if len(part) <= _NARROW else part.replace("_", "_\n") for part in parts)
 
 
 def figure_column(figure: Figure, value: Callable[[Row], float], unit: tuple[str, float], rank: int = 0) -> Column[Row]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
+from tpusim.report.tables.layout import Column, figure_column, fitting, legend, path_head, table
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS
 from tpusim.study.sweep.column import Goal
@@ -17,8 +17,6 @@ Row = Mapping[str, Any]
 
 _SHOWN = {"cycles": 2, "time_us": 0, "tflops": 3, "pe_utilization": 1, "mapping_efficiency": 4, "port_idle_ratio": 5}
 """Which of these columns goes first where there is no room; 0 stays."""
-_NARROW = 9
-"""Parts of a path that are longer stand on several lines."""
 
 
 def best(
@@ -61,10 +59,7 @@ def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
 
 
 def _axis_column(axis: str) -> Column[Row]:
-    """A long path stands on several lines, so that the column is as wide as its values."""
-    parts = axis.replace(", ", ",\n").replace(".", ".\n").split("\n")
-    head = "\n".join(part if len(part) <= _NARROW else part.replace("_", "_\n") for part in parts)
-    return Column(head, lambda row: str(row[axis]), legend=f"{axis}: {axis_title(axis)}")
+    return Column(path_head(axis), lambda row: str(row[axis]), legend=f"{axis}: {axis_title(axis)}")
 
 
 def _figure_column(key: str, rank: int = 0) -> Column[Row]:
