@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import rc_context
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -19,11 +21,13 @@ from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import load_workload
 from tpusim.report import text as texts
+from tpusim.report.plots import figure
 from tpusim.report.plots.run import plots
 from tpusim.report.tables import run as tables
 from tpusim.result.load import parse_result, read_result
 from tpusim.result.records import Blocking, LayerResult, Mismatch, Result, VectorMemoryUse, total_of
 from tpusim.result.vocabulary.figures import TIMES
+from tpusim.result.vocabulary.states import ARRAY, STATES
 
 PES, CLOCK_MHZ, MACS = 128 * 128, 700, 16_384_000
 
@@ -121,6 +125,37 @@ def test_plots_are_pictures_with_labelled_axes(names: list[str]) -> None:
         assert text in utilization
     for text in ("cycles", "share of cycles (%)", "starved: HBM data late", "idle", "NETWORK"):
         assert text in breakdown
+
+
+def test_a_thousand_layers_are_drawn_in_five_seconds() -> None:
+    """As areas, whose states keep their tones and hatches; the network stands beside them, wide enough to be seen."""
+    layers = [layer(f"conv{number}", starved=300 + number % 7) for number in range(1000)]
+    began = time.process_time()
+    drawn = files(result(*layers))
+    assert time.process_time() - began < 5
+    breakdown = drawn["cycle_breakdown.svg"].decode()
+    for text in ("layer (one name in 16)", "conv992", "NETWORK", STATES["starved"].look.light, "url(#"):
+        assert text in breakdown
+    assert len(breakdown) < 2_500_000
+
+
+def test_areas_and_bars_show_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The height at the middle of each layer, in every state."""
+    of = result(layer("a"), layer("b", starved=900), layer("c", busy=10))
+    with rc_context(rc=figure.STYLE):
+        bars = plots(of)[1].draw().axes
+        monkeypatch.setattr(figure, "MOST_BARS", 0)
+        areas = plots(of)[1].draw().axes
+    for barred, filled in zip(bars, areas, strict=True):
+        containers = [each for each in barred.containers if len(each) == 3]
+        assert len(containers) == len(filled.collections) == len(ARRAY)
+        for container, area in zip(containers, filled.collections, strict=True):
+            (path,) = area.get_paths()
+            for bar in filter(lambda bar: bar.get_height(), container):
+                middle, low, high = bar.get_x() + bar.get_width() / 2, bar.get_y(), bar.get_y() + bar.get_height()
+                within = [path.contains_point((middle, y)) for y in (low - 0.01, low + 0.01, high - 0.01, high + 0.01)]
+                assert within == [False, True, True, False]
+        assert filled.get_ylim()[0] == 0
 
 
 def test_the_same_result_gives_the_same_pictures() -> None:

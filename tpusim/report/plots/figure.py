@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -30,6 +31,8 @@ STYLE: Any = {
     "svg.hashsalt": "tpusim",  # the same result gives the same file
 }
 DOTS_PER_INCH = 200
+MOST_BARS = 200
+"""In a picture of 12 inches more of them have no gap between them."""
 
 _METADATA = {"pdf": ("CreationDate", "Subject"), "svg": ("Date", "Description"), "png": ("Software", "Description")}
 """What would differ from file to file, and what holds the caption."""
@@ -47,8 +50,25 @@ def plain(text: str) -> str:
     return (f" {text}" if text.startswith("_") else text).replace("$", r"\$")
 
 
+def bars(axes: Axes, count: int) -> Callable[..., Any]:
+    """What draws `count` bars beside one another: `axes.bar`, or, where no gap between them would show, one area.
+
+    A thousand bars of their own take half a minute, an area none.
+    """
+
+    def area(at: Sequence[int], sizes: Any, thick: float, below: Any = 0, *, color: str, **look: Any) -> None:
+        edges = np.column_stack([np.asarray(at) - 0.5, np.asarray(at) + 0.5]).ravel()
+        base = np.broadcast_to(below, len(at))
+        # Not `stairs`, which walks over every corner in Python.
+        # Without an edge there would be no hatch either.
+        look = {**look, "facecolor": color, "linewidth": 0.01}
+        axes.fill_between(edges, np.repeat(base, 2), np.repeat(base + sizes, 2), **look)
+
+    return axes.bar if count <= MOST_BARS else area
+
+
 def stack(draw: Callable[..., Any], at: Any, splits: Sequence[Mapping[str, int]], units: Any, thick: float) -> None:
-    """A bar for each split of the array's cycles, its states on top of one another; `draw` is `bar` or `barh`."""
+    """A bar for each split of the array's cycles, its states on top of one another; `draw` is `bar`, or of `bars`."""
     below = np.zeros(len(splits))
     for state in ARRAY:
         sizes = np.array([split.get(state.key, 0) for split in splits]) / units

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import Picture, figure_of, plain, stack
+from tpusim.report.plots.figure import Picture, bars, figure_of, plain, stack
 from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
 from tpusim.report.style import GREY, MAIN
 from tpusim.report.text import scale, shortened
@@ -60,7 +60,8 @@ def _utilization(result: Result) -> Figure:
     figure = _figure_of_layers(result, 3.4)
     axes = figure.subplots()
     layers, total, x = result.layers, 100 * result.total.pe_utilization, np.arange(len(result.layers))
-    axes.bar(x, [100 * layer.pe_utilization for layer in layers], 0.8, color=GREY, label="PE utilisation")
+    used = np.array([100 * layer.pe_utilization for layer in layers])
+    bars(axes, len(layers))(x, used, 0.8, color=GREY, label="PE utilisation")
     bounds = [100 * layer.mapping_efficiency for layer in layers]
     axes.hlines(bounds, x - 0.4, x + 0.4, color="black", linewidth=1.4, label="mapping efficiency")
     axes.axhline(total, color=MAIN, linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
@@ -77,15 +78,17 @@ def _breakdown(result: Result) -> Figure:
     layers = result.layers
     arrays = [layer.units["systolic_array"] for layer in layers]
     word, size = scale((float(layer.cycles) for layer in layers), _COUNTS)
-    stack(cycles.bar, range(len(layers)), arrays, size, 0.84)
+    stack(bars(cycles, len(layers)), range(len(layers)), arrays, size, 0.84)
     title = f"{_title(result)}; network: {result.total.cycles:,} cycles"
-    cycles.set(title=title, ylabel=f"cycles ({word})" if word else "cycles")
+    cycles.set(title=title, ylim=(0, None), ylabel=f"cycles ({word})" if word else "cycles")
 
-    everything = [*arrays, result.total.units["systolic_array"]]
-    positions = [*range(len(layers)), len(layers) + 0.8]
-    stack(shares.bar, positions, everything, [sum(each.values()) / 100 for each in everything], 0.84)
+    network, wide = result.total.units["systolic_array"], max(0.84, 0.012 * len(layers))
+    network_at = len(layers) + 0.38 + wide / 2
+    percents = np.array([sum(each.values()) / 100 for each in arrays])
+    stack(bars(shares, len(layers)), range(len(layers)), arrays, percents, 0.84)
+    stack(shares.bar, [network_at], [network], sum(network.values()) / 100, wide)
     shares.set(ylim=(0, 100), ylabel="share of cycles (%)")
-    _name_layers(shares, layers, network_at=positions[-1])
+    _name_layers(shares, layers, network_at=network_at)
     legend = cycles.get_legend_handles_labels()
     figure.legend(*legend, loc="outside lower center", ncols=3 if figure.get_figwidth() > 6.5 else 2)
     return figure
@@ -109,7 +112,7 @@ def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | 
     if network_at is not None:
         ticks, names = [*ticks, network_at], [*names, "NETWORK"]
     axes.set_xticks(ticks, names, rotation=90, fontsize=8 if len(ticks) < 30 else 6.5)
-    axes.set_xlim(-0.8, (network_at or len(layers) - 1) + 0.8)
+    axes.set_xlim(-0.8, len(layers) - 0.2 if network_at is None else 2 * network_at - len(layers))
     axes.set_xlabel("layer" if step == 1 else f"layer (one name in {step})")
 
 
@@ -125,15 +128,21 @@ def _roofline(result: Result, peaks: Peaks) -> Figure:
     axes = figure.subplots()
     layers = [layer for layer in result.layers if all(_spot(layer))]
     _draw_roofs(axes, peaks, [x for x, _ in map(_spot, layers)])
-    for layer in layers:
-        size = 6 + 24 * sqrt(layer.cycles / result.total.cycles)
-        style: Any = {"color": MAIN, "alpha": 0.55, "markeredgecolor": "black", "markeredgewidth": 0.4}
-        axes.plot(*_spot(layer), "s" if layer.op == "gemm" else "o", markersize=size, **style)
+    for marker, squares in (("o", False), ("s", True)):
+        _mark(axes, [layer for layer in layers if (layer.op == "gemm") is squares], marker, result.total.cycles)
     _name_costliest(axes, layers)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
     least = min((layer.tflops for layer in layers), default=peaks.tflops / 100)
     axes.set(title=_title(result), ylim=(least / 2, peaks.tflops * 2))
     return figure
+
+
+def _mark(axes: Axes, layers: Sequence[LayerResult], marker: str, run_cycles: int) -> None:
+    # All at once: a call each takes a second for a few hundred of them.
+    spots = [_spot(layer) for layer in layers]
+    areas = [(6 + 24 * sqrt(layer.cycles / run_cycles)) ** 2 for layer in layers]
+    style: Any = {"color": MAIN, "alpha": 0.55, "edgecolors": "black", "linewidths": 0.4, "marker": marker}
+    axes.scatter([x for x, _ in spots], [y for _, y in spots], areas, **style)
 
 
 def _spot(layer: LayerResult) -> tuple[float, float]:
@@ -143,7 +152,8 @@ def _spot(layer: LayerResult) -> tuple[float, float]:
 
 def _draw_roofs(axes: Axes, peaks: Peaks, reached: Sequence[float]) -> None:
     ridge = peaks.tflops * 1e12 / peaks.hbm_bytes_per_s
-    ends = [min([*reached, ridge]) / 2, ridge, max([*reached, ridge]) * 2]
+    # Left of the ridge there is room for what stands there.
+    ends = [min([*reached, ridge / 4]) / 2, ridge, max([*reached, ridge]) * 2]
     axes.plot(ends, [x * peaks.tflops / ridge for x in ends[:2]] + [peaks.tflops], color="black", linewidth=1.2)
     axes.set_xlim(ends[0], ends[-1])
     pes = f"{peaks.pes:,} PEs: {peaks.tflops:.1f} TFLOPS"
