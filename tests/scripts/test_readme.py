@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def typed(words: list[str], desk: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_readme_has_what_is_tested_here() -> None:
-    assert set(FILES) == {"my_net.yaml", "my_machine.yaml"}
+    assert set(FILES) == {"my_net.yaml", "my_machine.yaml", "my_encoder.yaml"}
     assert len(COMMANDS) >= 8
 
 
@@ -74,6 +75,8 @@ def test_commands(strand: list[str], desk: Path) -> None:
             assert (desk / name).stat().st_size > 1000
         if text in CODE:
             assert ("512 is fastest" if "points.csv" in text else "True") in done.stdout
+        if "my_encoder" in text:
+            assert "query_12 " in done.stdout
     if "tpusim plot results/resnet50 --format pdf" in strand:
         suffixes = sorted(path.suffix for path in (desk / "results" / "resnet50").iterdir())
         assert suffixes == [".json", ".pdf", ".pdf", ".pdf", ".txt"]
@@ -92,6 +95,57 @@ def test_links_lead_somewhere(link: str) -> None:
     titles = re.findall(r"^#+ (.*)$", (ROOT / file).read_text(), re.MULTILINE) if heading else [""]
     assert (ROOT / file).exists()
     assert heading in [title.lower().replace(" ", "-") for title in titles]
+
+
+EXTRAS = {
+    "register": "--engine both", "perfetto": ".perfetto-trace", "vcd": ".vcd", "search": "sweep search",
+    "pandas": "to_frame()", "parquet": "--parquet", "cluster": "--cluster",
+}  # fmt: skip
+"""What of the README needs each of them."""
+
+
+def test_extras_are_named_before_the_commands_that_need_them() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {*project["optional-dependencies"]} == {*EXTRAS, "dev"}
+    told = README.index("pip install '.[register]'")
+    naming = README[told : README.index("\n\n", told)]
+    for extra, sign in EXTRAS.items():
+        assert f"[{extra}]" in naming or f"`{extra}`" in naming
+        for block in (block for _, block in BLOCKS if sign in block):
+            assert README.index(block) > told, f"{sign} comes before its extra"
+
+
+def test_what_the_readme_and_quickstart_say_next_works_as_typed(tmp_path: Path) -> None:
+    """With an environment that is there already, and a tpusim in it that answers at once."""
+    answers = '#!/bin/sh\necho "tpusim $*" >>"$(dirname "$0")/../../asked"\n'
+    for name, text in {
+        "scripts/quickstart": (ROOT / "scripts" / "quickstart").read_text(),
+        "pyproject.toml": "",
+        ".venv/bin/tpusim": answers,
+        ".venv/bin/python": "#!/bin/sh\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    stamp = subprocess.run('echo "$PWD  $(cksum <pyproject.toml)"', shell=True, cwd=tmp_path, capture_output=True)
+    (tmp_path / ".venv" / "installed").write_bytes(stamp.stdout)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+
+    def typed_in_a_terminal(lines: str) -> list[str]:
+        (tmp_path / "asked").unlink(missing_ok=True)
+        words = ["bash", "-euc", lines]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+        return (tmp_path / "asked").read_text().splitlines()
+
+    told: list[str] = []
+    first, export, commands = (block for kind, block in BLOCKS[:3] if not kind)
+    asked = typed_in_a_terminal("\n".join([first.splitlines()[0], export, commands.splitlines()[0]]))
+    assert asked[0] == "tpusim run resnet50 --out results/resnet50"
+    assert asked[-1] == "tpusim list"
+    (said,) = re.findall(r"^Next: +(.*)$", told[0], re.MULTILINE)
+    assert typed_in_a_terminal(f"cd /; {said}") == ["tpusim list"]
 
 
 def test_the_two_scripts_exist_and_can_be_run() -> None:
