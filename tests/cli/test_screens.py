@@ -1,0 +1,121 @@
+"""What a newcomer sees on a terminal of 80 columns, and what a shell completes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tpusim.cli import app as cli
+from tpusim.cli.commands import ENGINES
+from tpusim.input.source import shipped
+from tpusim.network.workload import load_workload
+
+COMMANDS = [str(each.name or getattr(each.callback, "__name__", "")) for each in cli.app.registered_commands]
+
+
+def in_terminal(*words: str, columns: int = 80, **more: str) -> str:
+    environment = {**os.environ, "COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm", **more}
+    done = subprocess.run(
+        [sys.executable, "-m", "tpusim", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+
+
+def test_list_fits_and_nothing_is_cut() -> None:
+    lines = in_terminal("list").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if "…" in line]
+    for folder in ("workloads", "configs", "configs/sweeps"):
+        # Each name begins a row, with what belongs to it beside it, also where the row goes on below.
+        for name in shipped(folder):
+            (row,) = (line for line in lines if line.split()[:1] == [name])
+            assert len(row.split()) > 2, row
+    (row,) = (line for line in lines if line.startswith("zfnet "))
+    assert row.split()[1] == str(len(load_workload("zfnet").layers))
+    assert "M. D. Zeiler" in row
+    assert "arXiv:1311.2901, Figure 3" in " ".join(" ".join(lines).split())
+
+
+def test_summaries_of_commands_are_not_cut() -> None:
+    shown = in_terminal("--help")
+    told = shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in told] == COMMANDS
+    for line in told:
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_fits(name: str) -> None:
+    assert max(map(len, in_terminal(name, "--help").splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "resnet50", "--no-check"),
+        ("explain", "resnet50", "--layer", "conv1"),
+        ("validate", "--set-of-numbers", "v3"),
+        ("trace", "tiny", "--layers", "fig10", "--hardware", "tiny_4x4", "--batch", "2", "--to", "30"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_line_is_wider_than_the_terminal(words: tuple[str, ...]) -> None:
+    lines = in_terminal(*words).splitlines()
+    assert max(map(len, lines)) <= 80
+    # A line that a terminal broke of its own accord would begin at the margin, in the middle of a sentence.
+    assert not [line for line in lines if re.match(r"(?:blocked|idle|port|together|TFLOPS)\b", line)]
+
+
+def test_a_sweep_of_long_paths_stays_legible(tmp_path: Path) -> None:
+    """Where there is no room, columns go; the columns that stay are whole, and explained."""
+    spec = tmp_path / "s.yaml"
+    axes = ("array.rows", "array.cols", "vector_memory.word_elements", "vector_memory.capacity", "hbm.bandwidth")
+    values = ("[8]", "[8, 16]", "[8]", "[128 KiB]", "[700 GB/s]")
+    lines = [f"  {axis}: {value}" for axis, value in zip(axes, values, strict=True)]
+    spec.write_text("\n".join(["name: s", "workloads: [tiny]", "pareto: [time_us, pes]", "axes:", *lines]))
+    shown = in_terminal("sweep", str(spec), "--out", str(tmp_path / "out"), "--workers", "1")
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    heads = shown.partition("---")[0].splitlines()[-1].split()
+    assert heads[:6] == ["workload", "rows", "cols", "elements", "capacity", "bandwidth"]
+    assert "time: cycles at the machine's clock." in " ".join(shown.split())
+    assert ("ports unused:" in shown) == ("unused" in shown.partition("---")[0])
+
+
+def completed(line: str) -> list[str]:
+    """What a shell offers for the last word of a line."""
+    count = len(f"{line}|".split()) - 1
+    told = in_terminal(_TPUSIM_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(count))
+    return told.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("tpusim co", ["compare"]),
+        ("tpusim run resnet", ["resnet18", "resnet50"]),
+        ("tpusim run resnet50 --hardware ", [*shipped("configs")]),
+        ("tpusim run resnet50 --engine ", [*ENGINES]),
+        ("tpusim sweep array_", ["array_by_word", "array_size"]),
+        ("tpusim validate --set-of-numbers vg", ["vgg16"]),
+        ("tpusim run my_", []),
+    ],
+)
+def test_shells_complete_what_there_is(line: str, offers: list[str]) -> None:
+    assert completed(line) == offers
+
+
+def test_completion_can_be_installed(tmp_path: Path) -> None:
+    shown = in_terminal("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert "_TPUSIM_COMPLETE=complete_bash" in shown
+    home = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    assert "completion installed" in in_terminal("--install-completion", "bash", **home)
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and "tpusim" in path.read_text()]
