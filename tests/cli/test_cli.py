@@ -28,6 +28,7 @@ from tpusim.flow.engines import ENGINES
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
 from tpusim.report.tables.compare_results import ORDERS
+from tpusim.report.trace.text import LEGEND
 from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import Mismatch
 from tpusim.study.validation.cases import number_sets
@@ -467,15 +468,16 @@ def test_help_names_what_there_is() -> None:
 
 def test_a_trace_on_the_screen_and_in_a_file() -> None:
     """The same lines; a line for every cycle that the run takes."""
+    head = len(LEGEND) + 1
     shown = tpusim("trace", "small.yaml", *TINY, "--layers", "fc")
     assert shown.exit_code == 0, shown.output
     cycles = json.loads(run_small("--layers", "fc", "--json", "-").stdout)["total"]["cycles"]
-    numbers = [int(line.split()[0]) for line in shown.stdout.splitlines()[4:]]
+    numbers = [int(line.split()[0]) for line in shown.stdout.splitlines()[head:]]
     assert numbers == list(range(cycles))
     assert tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--out", "trace.txt").exit_code == 0
     assert Path("trace.txt").read_text() == shown.stdout
     part = tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--from", "5", "--to", "9").stdout.splitlines()
-    assert part[4:] == shown.stdout.splitlines()[9:14]
+    assert part[head:] == shown.stdout.splitlines()[head + 5 : head + 10]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
