@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Exit, Option, Typer
 
 from tpusim.base.version import __version__
+from tpusim.cli.options import (
+    Batch,
+    Changes,
+    Formats,
+    Hardware,
+    Json,
+    Layers,
+    Lowering,
+    Seed,
+    Workload,
+    shipped_names,
+    words,
+)
 from tpusim.cli.terminal import errors_reported, say
 from tpusim.cli.visitors import Commands
-from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.report.plots.formats import FORMATS, KNOWN, known_formats
+from tpusim.report.plots.formats import KNOWN, known_formats
 
 # What help names, without importing what bears the name; a test holds each against its registry.
 ENGINES = ("event", "register", "both")
@@ -28,61 +39,6 @@ RESULT_FILE = "run.json"
 PAGE_FILE = "report.html"
 
 _NO_FILE = "Interrupted; no file was written."
-
-
-def _words(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """What a shell offers: those of the words that begin as the typed one does."""
-    # Typer knows the parameter by this name.
-    return lambda incomplete: [word for word in known if word.startswith(incomplete)]
-
-
-def _shipped(folder: str) -> Callable[[str], list[str]]:
-    """The same for what comes with tpusim; where none fits, shells offer files."""
-
-    def offered(incomplete: str) -> list[str]:
-        from tpusim.input.source import shipped
-
-        return _words(shipped(folder))(incomplete)
-
-    return offered
-
-
-# Options that several commands share.
-Workload = Annotated[
-    str,
-    Argument(
-        metavar="WORKLOAD",
-        help="Shipped name (see tpusim list), .yaml path, or - for stdin.",
-        autocompletion=_shipped("workloads"),
-    ),
-]
-Hardware = Annotated[
-    str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=_shipped("configs"))
-]
-Batch = Annotated[int, Option(metavar="N", help="Images at a time.")]
-Lowering = Annotated[
-    str,
-    Option(
-        metavar="NAME",
-        help=f"How convolutions become passes: {', '.join(LOWERINGS)}.",
-        autocompletion=_words(LOWERINGS),
-    ),
-]
-Layers = Annotated[str, Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
-Changes = Annotated[
-    list[str] | None, Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable.")
-]
-Seed = Annotated[int, Option(min=0, metavar="N", help="Of the random operands.")]
-Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]
-Formats = Annotated[
-    list[str] | None,
-    Option(
-        "--format",
-        metavar="NAME",
-        help=f"Of pictures: {', '.join(KNOWN)}. Repeatable; default: {' and '.join(FORMATS)}.",
-        autocompletion=_words(KNOWN),
-    ),
-]
 
 app = Typer(
     name="tpusim",
@@ -118,7 +74,7 @@ def run(
     batch: Batch = 8,
     lowering: Lowering = "channel_first",
     engine: Annotated[
-        str, Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.", autocompletion=_words(ENGINES))
+        str, Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.", autocompletion=words(ENGINES))
     ] = "event",
     check: Annotated[bool, Option("--check/--no-check", help="Compute and check every output.")] = True,
     layers: Layers = "*",
@@ -199,7 +155,7 @@ def compare(
     after: Annotated[Path, Argument(metavar="B", help="Another.")],
     sort: Annotated[
         str,
-        Option(metavar="ORDER", help=f"Of the rows: {', '.join(LAYER_ORDERS)}.", autocompletion=_words(LAYER_ORDERS)),
+        Option(metavar="ORDER", help=f"Of the rows: {', '.join(LAYER_ORDERS)}.", autocompletion=words(LAYER_ORDERS)),
     ] = "change",
     json: Json = None,
 ) -> None:
@@ -221,7 +177,7 @@ def sweep(
         Argument(
             metavar="SPEC",
             help="Shipped name (see tpusim list), .yaml path, or - for stdin.",
-            autocompletion=_shipped("configs/sweeps"),
+            autocompletion=shipped_names("configs/sweeps"),
         ),
     ],
     out: Annotated[Path | None, Option(metavar="DIR", help="Results and pictures; default: results/NAME.")] = None,
@@ -310,7 +266,7 @@ def validate(
             "--set-of-numbers",
             metavar="NAME",
             help=f"One of {', '.join(NUMBER_SETS)}. Repeatable.",
-            autocompletion=_words(NUMBER_SETS),
+            autocompletion=words(NUMBER_SETS),
         ),
     ] = None,
     lowering: Lowering = "channel_first",

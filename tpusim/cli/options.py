@@ -1,0 +1,65 @@
+"""The options that several commands share, and what shells complete them to. Nothing heavy is imported for help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated
+
+from typer import Argument, Option
+
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.report.plots.formats import FORMATS, KNOWN
+
+
+def words(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """What a shell offers: those of the words that begin as the typed one does."""
+    # Typer knows the parameter by this name.
+    return lambda incomplete: [word for word in known if word.startswith(incomplete)]
+
+
+def shipped_names(folder: str) -> Callable[[str], list[str]]:
+    """The same for what comes with tpusim; where none fits, shells offer files."""
+
+    def offered(incomplete: str) -> list[str]:
+        from tpusim.input.source import shipped
+
+        return words(shipped(folder))(incomplete)
+
+    return offered
+
+
+Workload = Annotated[
+    str,
+    Argument(
+        metavar="WORKLOAD",
+        help="Shipped name (see tpusim list), .yaml path, or - for stdin.",
+        autocompletion=shipped_names("workloads"),
+    ),
+]
+Hardware = Annotated[
+    str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=shipped_names("configs"))
+]
+Batch = Annotated[int, Option(metavar="N", help="Images at a time.")]
+Lowering = Annotated[
+    str,
+    Option(
+        metavar="NAME",
+        help=f"How convolutions become passes: {', '.join(LOWERINGS)}.",
+        autocompletion=words(LOWERINGS),
+    ),
+]
+Layers = Annotated[str, Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
+Changes = Annotated[
+    list[str] | None, Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable.")
+]
+Seed = Annotated[int, Option(min=0, metavar="N", help="Of the random operands.")]
+Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]
+Formats = Annotated[
+    list[str] | None,
+    Option(
+        "--format",
+        metavar="NAME",
+        help=f"Of pictures: {', '.join(KNOWN)}. Repeatable; default: {' and '.join(FORMATS)}.",
+        autocompletion=words(KNOWN),
+    ),
+]
