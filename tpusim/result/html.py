@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import chain, repeat
 from operator import itemgetter
 
-from tpusim.result.records import LayerResult, Result, Total
+from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
+from tpusim.result.vocabulary.states import parts_of
 
 MOST_LAYERS = 20
 """Of a longer network, those that take the longest are shown."""
 
-_HEADS = ("layer", "op", "cycles", "time (us)", "PE utilisation (%)", "stalled (%)", "outputs")
+_HEADS = (
+    "layer",
+    "op",
+    "outputs",
+    "cycles",
+    "time (us)",
+    "PE utilisation (%)",
+    "PEs unused (%)",
+    "stalled (%)",
+    "idle (%)",
+)
+_WORDS = 3
+"""So many columns hold words; figures stand at the right of theirs."""
 
 
 def html_of(result: Result) -> str:
@@ -21,7 +35,7 @@ def html_of(result: Result) -> str:
     rows = [_row([layer.name, layer.op, *_figures(layer)]) for layer in shown]
     if left_out:
         cycles = result.total.cycles - sum(layer.cycles for layer in shown)
-        rows.append(_row([f"{left_out:,} shorter layers", "", f"{cycles:,}", "", "", "", ""]))
+        rows.append(_row([f"{left_out:,} shorter layers", "", "", f"{cycles:,}", *[""] * (len(_HEADS) - _WORDS - 1)]))
     rows.append(_row([f"total of {len(result.layers):,}", "", *_figures(result.total)], "th"))
     machine = result.hardware.get("name", "unnamed hardware")
     caption = f"{result.workload}, batch {result.batch}, on {machine}: {result.lowering} lowering"
@@ -35,9 +49,13 @@ def _costliest(layers: Sequence[LayerResult]) -> list[LayerResult]:
 
 
 def _figures(record: LayerResult | Total) -> list[str]:
-    stalled = sum(record.stall_cycles.values()) / record.cycles
-    shares = (f"{100 * share:.1f}" for share in (record.pe_utilization, stalled))
-    return [f"{record.cycles:,}", f"{record.time_us:,.1f}", *shares, _checked(record)]
+    """From the check on; the shares of the cycles add up."""
+    parts = parts_of(record)
+    stalled = sum(parts[cause] for cause in STALL_CAUSES)
+    shares = (
+        f"{100 * part / record.cycles:.1f}" for part in (parts["useful"], parts["unused"], stalled, parts["idle"])
+    )
+    return [_checked(record), f"{record.cycles:,}", f"{record.time_us:,.1f}", *shares]
 
 
 def _checked(record: LayerResult | Total) -> str:
@@ -47,4 +65,8 @@ def _checked(record: LayerResult | Total) -> str:
 
 
 def _row(cells: Iterable[str], tag: str = "td") -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+    sides = chain(repeat("left", _WORDS), repeat("right"))
+    written = (
+        f'<{tag} style="text-align: {side}">{escape(cell)}</{tag}>' for cell, side in zip(cells, sides, strict=False)
+    )
+    return f"<tr>{''.join(written)}</tr>"
