@@ -74,6 +74,12 @@ def test_no_line_is_wider_than_the_terminal(words: tuple[str, ...]) -> None:
     assert not [line for line in lines if re.match(r"(?:blocked|idle|port|together|TFLOPS)\b", line)]
 
 
+def test_explain_says_how_to_read_the_shape() -> None:
+    text = " ".join(in_terminal("explain", "resnet50", "--layer", "conv1").split())
+    assert "224x224x3>64 7x7/2 (conv2d rows x columns x channels > output channels, kernel, /stride, d" in text
+    assert "(gemm m x k > n)" in in_terminal("explain", "resnet50", "--layer", "fc")
+
+
 def test_a_sweep_of_long_paths_stays_legible(tmp_path: Path) -> None:
     """Where there is no room, columns go; the columns that stay are whole, and explained."""
     spec = tmp_path / "s.yaml"

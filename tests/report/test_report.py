@@ -300,7 +300,7 @@ def test_the_legend_explains_the_columns_that_are_shown_and_no_others(width: int
 
 def test_the_legend_says_how_to_read_shapes_and_checks() -> None:
     legend = " ".join(tables.layer_legend([layer("a"), replace(layer("b"), op="gemm")], {}).split())
-    assert "shape: conv2d rows x columns x channels > output channels, kernel rows x columns, / stride" in legend
+    assert "shape: conv2d rows x columns x channels > output channels, kernel, /stride, d dilation" in legend
     assert "gemm m x k > n." in legend
     assert "gemm" not in tables.layer_legend([layer("a")], {})
     assert "out: the check of the outputs: ok, how many are wrong, or - where there was none." in legend

@@ -54,6 +54,11 @@ def told(axes: str, rest: str = "", workloads: str = "[net.yaml]") -> str:
     return str(error.value)
 
 
+def test_a_count_may_vary() -> None:
+    names = [[layer.name for layer in point.workload.layers] for point in spec("layers.fc.count: [1, 3]").points]
+    assert names == [["one", "layer1.0.two", "fc"], ["one", "layer1.0.two", "fc_1", "fc_2", "fc_3"]]
+
+
 def told_of(text: str) -> str:
     Path("s.yaml").write_text(text)
     with pytest.raises(InputError) as error:

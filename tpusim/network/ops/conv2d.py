@@ -30,9 +30,7 @@ class Conv2d(Op):
     """
 
     op: ClassVar[str] = "conv2d"
-    grammar: ClassVar[str] = (
-        "rows x columns x channels > output channels, kernel rows x columns, / stride, d dilation, g groups"
-    )
+    grammar: ClassVar[str] = "rows x columns x channels > output channels, kernel, /stride, d dilation, g groups"
 
     name: Annotated[str, Name()]
     in_channels: _Channels
