@@ -225,6 +225,12 @@ def test_what_cannot_be_worked_out_is_told_with_its_line(key, text, says, tmp_pa
     assert says in str(error.value)
 
 
+def test_a_wrong_count_is_told_beside_a_wrong_size(tmp_path):
+    with pytest.raises(InputError) as error:
+        load_workload(network(tmp_path, "- {name: fc, op: gemm, m: many, n: 1, k: 1, count: 0}\n"))
+    assert [str(each.where).partition("layers[0].")[2] for each in error.value.problems] == ["m", "count"]
+
+
 def test_counted_names_must_differ_and_layers_end_somewhere(tmp_path):
     fc = "- {name: %s, op: gemm, m: 1, n: 1, k: 1, count: %d}\n"
     with pytest.raises(InputError, match=r'net.yaml:4: layers\[1\].name: the name "a_2" is taken by layers\[0\]'):

@@ -66,8 +66,17 @@ def read_layers(entry: object, names: Mapping[str, int]) -> tuple[Op, ...]:
         hint = f"{instead};" if instead else did_you_mean(str(op), OPS) or ";"
         raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {ops}", "op"))
     sizes = {key: value for key, value in entry.items() if key not in ("op", _COUNT)}
-    layer = _FORMS[op].build(sizes, {NAMES: names})
-    count = _count(entry, names)
+    wrong: list[Problem] = []
+    try:
+        layer = _FORMS[op].build(sizes, {NAMES: names})
+    except InputError as error:
+        wrong += error.problems
+    try:
+        count = _count(entry, names)
+    except InputError as error:
+        wrong += error.problems
+    if wrong:
+        raise InputError(wrong)
     return (layer,) if count == 1 else tuple(replace(layer, name=name) for name in _numbered(layer.name, count))
 
 
