@@ -292,7 +292,7 @@ def test_it_says_how_many_points_there_are() -> None:
 
 
 def test_the_shipped_sweeps_show_what_the_paper_claims() -> None:
-    """Fig. 16 on VGG16: utilisation about halves from arrays of 128 to 256; at words of 8, over half of the ports are unused."""
+    """Fig. 16 on VGG16: utilisation about halves from arrays of 128 to 256; at words of 8 half the ports are unused."""
     sizes = {dict(point.settings)["array.size"]: point for point in load_sweep("array_size").points}
     words = {dict(point.settings)["vector_memory.word_elements"]: point for point in load_sweep("word_size").points}
     totals = [simulate(each.workload, each.hardware, check=False).total for each in (sizes[128], sizes[256], words[8])]
