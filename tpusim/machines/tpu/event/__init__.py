@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import simpy
 
+from tpusim.base.collector import at_rest
 from tpusim.machines.tpu.definition.frame import PORTS
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import timing_of
@@ -57,7 +58,8 @@ def logged(program: Program, hardware: Hardware, port: Ports) -> Log:
     issue, dma = IssueUnit(program, hardware, board, port), Dma(program, hardware, board, port)
     env.process(issue.process())
     env.process(dma.process())
-    env.run()
+    with at_rest():
+        env.run()
     board.check_finished()
     return Log(
         cycles=board.end + hardware.lanes - 1,

@@ -6,6 +6,7 @@ The lowered matrix never exists.
 
 from __future__ import annotations
 
+from tpusim.base.collector import at_rest
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import shape_of
@@ -23,5 +24,6 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         CapacityError: when no tiling fits the vector memories.
     """
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
-    plan = Plan(shape, hardware, choose(shape, hardware))
-    return Emitter(plan).program(), explanation_of(plan, layer)
+    with at_rest():
+        plan = Plan(shape, hardware, choose(shape, hardware))
+        return Emitter(plan).program(), explanation_of(plan, layer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -46,7 +46,13 @@ class Counters(NamedTuple):
     @property
     def accesses(self) -> int:
         """The words really read: those at which no counter stands outside its extent."""
-        return prod(len(each.inside) for each in self.counters)
+        return _accesses(self.counters)
+
+
+@lru_cache(maxsize=4096)
+def _accesses(counters: tuple[Counter, ...]) -> int:
+    """Many passes walk the same way, from another base."""
+    return prod(len(each.inside) for each in counters)
 
 
 class Table(NamedTuple):
