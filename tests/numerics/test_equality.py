@@ -40,5 +40,5 @@ def test_the_first_wrong_output_of_a_product_is_named_by_row_and_column() -> Non
     first = verdict(GEMM, (4, 0, 0, 2), instead=np.nan).first
     assert first is not None
     assert (first.axes, first.index, first.actual) == (("m", "n"), (2, 4), None)
-    assert first.expected == ifmap[:, 0, 0, 2] @ filter_[4, 0, 0]
+    assert first.expected == ifmap[:, 0, 0, 2].astype(int) @ filter_[4, 0, 0]
     assert str(first).startswith("ofmap[m=2, n=4] was never written")

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
-from tpusim.flow.verify import check_layer, failures_named, operands_of, verdict_of
+from tpusim.flow.verify import as_floats, check_layer, failures_named, operands_of, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
@@ -73,7 +73,7 @@ def _register(run: Run) -> Iterator[Outcome]:
     for layer, program in run.pairs:
         operands = operands_of(layer, run.workload.batch, run.seed)
         with failures_named(layer), memory_needed(layer):
-            timing, written = register.run(program, run.hardware, operands, partial(run.watch, layer.name))
+            timing, written = register.run(program, run.hardware, as_floats(operands), partial(run.watch, layer.name))
         yield timing, verdict_of(layer, operands, written) if run.check else UNCHECKED
 
 

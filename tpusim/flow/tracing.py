@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.flow.engines import memory_needed, need_numba
 from tpusim.flow.simulation import lower_all
-from tpusim.flow.verify import failures_named, operands_of
+from tpusim.flow.verify import as_floats, failures_named, operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.tracks import Recording
@@ -37,7 +37,7 @@ def trace(
     ((_, (program, _)),) = lower_all(workload, hardware, lowering)
     with failures_named(layer), memory_needed(layer):
         total = event.run(program, hardware).cycles
-        running = register.Machine(program, hardware, operands_of(layer, workload.batch, seed))
+        running = register.Machine(program, hardware, as_floats(operands_of(layer, workload.batch, seed)))
 
     def cycles(first: int, watch: Watch) -> Iterator[Cycle]:
         with failures_named(layer):

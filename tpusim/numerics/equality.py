@@ -32,6 +32,11 @@ def compare(actual: Tensor, expected: Tensor, element_name: ElementName) -> Verd
         return Verdict(expected.size, 0, None)
     wrong = actual != expected
     at = tuple(map(int, np.unravel_index(int(wrong.argmax()), wrong.shape)))
-    axes, index = element_name(at)
-    first = Mismatch(index, axes, float(expected[at]), None if np.isnan(actual[at]) else float(actual[at]))
+    first = difference(at, float(actual[at]), float(expected[at]), element_name)
     return Verdict(expected.size, int(np.count_nonzero(wrong)), first)
+
+
+def difference(at: Index, actual: float, expected: float, element_name: ElementName) -> Mismatch:
+    """What is wrong with the element at `at`; NaN says that it was never written."""
+    axes, index = element_name(at)
+    return Mismatch(index, axes, expected, None if np.isnan(actual) else actual)

@@ -2,37 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeAlias
+
 import numpy as np
 
 from tpusim.network.ops import Conv2d
-from tpusim.reference.operands import Tensor
+from tpusim.reference.operands import Operand, Tensor
 
 CHUNK_ELEMENTS = 1 << 19
 """The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
 
+_Box: TypeAlias = tuple[range, range, range, range]
 
-def compute(layer: Conv2d, ifmap: Tensor, filter_: Tensor) -> Tensor:
-    """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * ifmap[c, y*s+i*d-p, ...], group by group."""
-    (ph, pw), (sh, sw), (dh, dw) = layer.padding, layer.stride, layer.dilation
-    if ph or pw:
-        ifmap = np.pad(ifmap, ((0, 0), (ph, ph), (pw, pw), (0, 0)))
-    reach = [(taps - 1) * step + 1 for taps, step in zip(layer.kernel, layer.dilation, strict=True)]
-    fields = np.lib.stride_tricks.sliding_window_view(ifmap, reach, axis=(1, 2))
-    fields = fields[:, ::sh, ::sw, :, ::dh, ::dw].transpose(4, 5, 0, 1, 2, 3)
-    outputs = np.empty((len(filter_), *fields.shape[3:]), dtype=np.float32)
-    channels = np.split(fields, layer.groups, axis=2)
-    for group in zip(channels, np.split(filter_, layer.groups), np.split(outputs, layer.groups), strict=True):
-        _convolve_group(*group)
+
+def compute(layer: Conv2d, ifmap: Operand, filter_: Operand, box: _Box) -> Tensor:
+    """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * ifmap[c, y*s+i*d-p, ...], group by group, in `box`."""
+    outputs = np.empty([len(part) for part in box], np.float32)
+    into = layer.in_channels // layer.groups
+    for group, channels in _groups(layer, box[0]):
+        fields = _fields(layer, ifmap[group * into : (group + 1) * into], box)
+        place = outputs[channels.start - box[0].start : channels.stop - box[0].start]
+        _convolve(fields, filter_[channels.start : channels.stop].astype(np.float32), place)
     return outputs
 
 
-def _convolve_group(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
-    """fields [kh, kw, c, h, w, n], a view; a few output rows at a time."""
-    taps = int(np.prod(fields.shape[:3]))
-    weights = filter_.reshape(filter_.shape[0], taps)
-    row = int(np.prod(fields.shape[4:]))
-    height = max(1, CHUNK_ELEMENTS // (taps * row))
+def _groups(layer: Conv2d, channels: range) -> Iterator[tuple[int, range]]:
+    """The groups that output `channels` belong to, each with its share of them."""
+    size = layer.out_channels // layer.groups
+    for group in range(channels.start // size, (channels.stop - 1) // size + 1):
+        yield group, range(max(channels.start, group * size), min(channels.stop, (group + 1) * size))
+
+
+def _fields(layer: Conv2d, ifmap: Operand, box: _Box) -> Tensor:
+    """The receptive fields of the outputs in `box` as a view, [kh, kw, c, h, w, n]; padding is zero."""
+    reach = [(taps - 1) * step + 1 for taps, step in zip(layer.kernel, layer.dilation, strict=True)]
+    under = [
+        range(part.start * stride - pad, (part.stop - 1) * stride - pad + length)
+        for part, stride, pad, length in zip(box[1:3], layer.stride, layer.padding, reach, strict=True)
+    ]
+    (rows, cols), images = under, box[3]
+    window = np.zeros((len(ifmap), len(rows), len(cols), len(images)), np.float32)
+    (to_row, from_row), (to_col, from_col) = (_stored(*each) for each in zip(under, ifmap.shape[1:3], strict=True))
+    window[:, to_row, to_col] = ifmap[:, from_row, from_col, images.start : images.stop]
+    fields = np.lib.stride_tricks.sliding_window_view(window, reach, axis=(1, 2))
+    (sh, sw), (dh, dw) = layer.stride, layer.dilation
+    return fields[:, ::sh, ::sw, :, ::dh, ::dw].transpose(4, 5, 0, 1, 2, 3)
+
+
+def _stored(under: range, extent: int) -> tuple[slice, slice]:
+    """Of positions `under` a kernel, those that a map of that extent has: where they go, and where they come from."""
+    first, stop = max(under.start, 0), max(under.start, 0, min(under.stop, extent))
+    return slice(first - under.start, stop - under.start), slice(first, stop)
+
+
+def _convolve(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
+    """fields [kh, kw, c, h, w, n], a view; a few output rows at a time, and of a long sum some channels."""
+    taps, channels, row = int(np.prod(fields.shape[:2])), fields.shape[2], int(np.prod(fields.shape[4:]))
+    height = max(1, CHUNK_ELEMENTS // (taps * channels * row))
+    depth = min(channels, max(1, 8 * CHUNK_ELEMENTS // (taps * row)))
     flat = outputs.reshape(len(outputs), -1)
     for top in range(0, fields.shape[3], height):
-        part = fields[:, :, :, top : top + height].reshape(taps, -1)
-        np.matmul(weights, part, out=flat[:, top * row : top * row + part.shape[1]])
+        place = flat[:, top * row : (top + height) * row]
+        for at in range(0, channels, depth):
+            weights = filter_[..., at : at + depth].reshape(len(filter_), -1)
+            part = fields[:, :, at : at + depth, top : top + height].reshape(weights.shape[1], -1)
+            if at:
+                place += weights @ part
+            else:
+                np.matmul(weights, part, out=place)

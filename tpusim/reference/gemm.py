@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tpusim.network.ops import Gemm
-from tpusim.reference.operands import Tensor
+from tpusim.reference.operands import Operand, Tensor
+
+CHUNK_ELEMENTS = 1 << 22
+"""Factors of about this many elements are multiplied at a time, so that long sums take no more memory."""
 
 
-def compute(layer: Gemm, ifmap: Tensor, filter_: Tensor) -> Tensor:
-    """The product [n, 1, 1, m] of the ifmap [k, 1, 1, m] and the filter [n, 1, 1, k]."""
-    return (filter_[:, 0, 0, :] @ ifmap[:, 0, 0, :])[:, None, None, :]
+def compute(layer: Gemm, ifmap: Operand, filter_: Operand, box: tuple[range, range, range, range]) -> Tensor:
+    """The part [n, 1, 1, m] in `box` of the product of the ifmap [k, 1, 1, m] and the filter [n, 1, 1, k]."""
+    cols, _, _, rows = box
+    first, second = filter_[cols.start : cols.stop, 0, 0], ifmap[:, 0, 0, rows.start : rows.stop]
+    product = np.zeros((len(cols), len(rows)), np.float32)
+    step = max(1, CHUNK_ELEMENTS // (len(cols) + len(rows)))
+    for at in range(0, layer.k, step):
+        product += first[:, at : at + step].astype(np.float32) @ second[at : at + step].astype(np.float32)
+    return product[:, None, None, :]

@@ -1,4 +1,4 @@
-"""Random operands: small integers held in float32.
+"""Random operands: small integers, a byte each.
 
 Every partial sum is an exact integer below 2**24, so that results are equal whatever the order of summation.
 """
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import InputError
 from tpusim.network.ops import Op
 
+Operand: TypeAlias = NDArray[np.int8]
 Tensor: TypeAlias = NDArray[np.float32]
 
 EXACT = 1 << 24
@@ -24,7 +25,7 @@ OPERAND_BITS = 4
 """Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
 
 
-def operands(layer: Op, batch: int, seed: int) -> tuple[Tensor, Tensor]:
+def operands(layer: Op, batch: int, seed: int) -> tuple[Operand, Operand]:
     """The ifmap and the filter of a layer; the same seed and layer give the same, whatever other layers run.
 
     Raises:
@@ -39,8 +40,10 @@ def operands(layer: Op, batch: int, seed: int) -> tuple[Tensor, Tensor]:
     return _integers(random, ifmap, bits), _integers(random, filter_, bits)
 
 
-def _integers(random: np.random.Generator, shape: tuple[int, ...], bits: int) -> Tensor:
+def _integers(random: np.random.Generator, shape: tuple[int, ...], bits: int) -> Operand:
     """Eight numbers from each random 64-bit word."""
     count = prod(shape)
     words = random.integers(1 << 64, size=-(-count // 8), dtype=np.uint64)
-    return (words.view(np.int8)[:count] >> (8 - bits)).astype(np.float32).reshape(shape)
+    numbers = words.view(np.int8)[:count]
+    np.right_shift(numbers, 8 - bits, out=numbers)
+    return numbers.reshape(shape)

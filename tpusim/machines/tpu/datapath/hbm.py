@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill, Transfer
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 
-Values = NDArray[np.float32]
+Values = NDArray[Any]
 Reach = list[tuple[int, int]]
 """By axis, the lowest coordinate that a Program names and the one after the highest."""
 
@@ -23,15 +24,16 @@ class HbmTensor:
     What is written into the margin is lost.
     """
 
-    def __init__(self, tensor: Tensor, given: Values | None, parts: Iterable[Part], written: bool) -> None:
-        reach = _reach(tensor, parts)
+    def __init__(self, tensor: Tensor, content: ArrayLike, parts: Iterable[Part]) -> None:
+        """`content` is an array of as many elements, used itself where there is no margin, or the value of them all."""
+        given, reach = np.asarray(content), _reach(tensor, parts)
         self._low, self._shape = [low for low, _ in reach], tensor.shape
         extent = tuple(high - low for low, high in reach)
-        if given is not None and extent == tensor.shape and not written:
+        if given.ndim and extent == tensor.shape:
             self._stored = given.reshape(extent)
             return
-        self._stored = np.zeros(extent, np.float32)
-        self.values[...] = np.nan if given is None else given.reshape(tensor.shape)
+        self._stored = np.zeros(extent, given.dtype)
+        self.values[...] = given.reshape(tensor.shape) if given.ndim else given
 
     @property
     def values(self) -> Values:
@@ -76,15 +78,24 @@ class HbmTensor:
         return tuple(index)
 
 
-def hbm_tensors(program: Program, given: Mapping[str, Values]) -> dict[str, HbmTensor]:
-    """Every tensor of a Program; those that are not given hold NaN until they are written."""
-    parts: dict[str, list[Part]] = {tensor.name: [] for tensor in program.tensors}
-    transfers = [step for step in program.steps if isinstance(step, Transfer)]
-    for step in transfers:
-        parts[step.tensor.name] += step.parts
-    written = {step.tensor.name for step in transfers if isinstance(step, Spill)}
-    names = {each.name: each for each in program.tensors}
-    return {name: HbmTensor(each, given.get(name), parts[name], name in written) for name, each in names.items()}
+def hbm_tensors(program: Program, given: Mapping[str, Values], apart: Iterable[str]) -> dict[str, HbmTensor]:
+    """Every tensor of a Program but those `apart`; those that are not given hold NaN until they are written."""
+    written = {step.tensor.name for step in program.steps if isinstance(step, Spill)}
+
+    def content(name: str) -> ArrayLike:
+        if name not in given:
+            return np.float32(np.nan)
+        # What is written later is as wide as results are, and the caller's array stays as it is.
+        return given[name].astype(np.float32) if name in written else given[name]
+
+    names = {each.name: each for each in program.tensors if each.name not in apart}
+    return {name: HbmTensor(each, content(name), parts_of(program, name)) for name, each in names.items()}
+
+
+def parts_of(program: Program, name: str) -> list[Part]:
+    """Every part of a tensor that a step moves."""
+    moves = (step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == name)
+    return [part for step in moves for part in step.parts]
 
 
 def _reach(tensor: Tensor, parts: Iterable[Part]) -> Reach:

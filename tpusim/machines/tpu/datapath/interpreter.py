@@ -12,6 +12,7 @@ at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,29 +25,50 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import LaneGroup
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream
+from tpusim.machines.tpu.program.tensor import Part
 
 Values = NDArray[np.float32]
 
 
-def run(program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> dict[str, Values]:
+class Taker(Protocol):
+    """What takes the values of a tensor as they are written, for those who need not hold all of it."""
+
+    def write(self, part: Part, values: Values) -> None:
+        """`values` [lane, *items] of a part, a view that is good for this call."""
+
+
+def run(
+    program: Program,
+    hardware: Hardware,
+    operands: Mapping[str, NDArray[Any]],
+    takers: Mapping[str, Taker] | None = None,
+) -> dict[str, Values]:
     """Every tensor that the Program writes, by its name; NaN where it never did.
 
     Args:
         operands: the tensors that are there before, in the Program's shape or one that reshapes to it.
+        takers: by tensor, what takes the values written to it; it is held here only where the Program reads it again.
 
     Raises:
         CheckFailed: when a step addresses words or lanes that do not exist.
     """
-    return _Run(program, hardware, operands).written()
+    return _Run(program, hardware, operands, takers or {}).written()
 
 
 class _Run:
-    def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> None:
-        self.program, self.operands = program, operands
+    def __init__(
+        self,
+        program: Program,
+        hardware: Hardware,
+        operands: Mapping[str, NDArray[Any]],
+        takers: Mapping[str, Taker],
+    ) -> None:
+        self.program, self.operands, self.takers = program, operands, takers
         self.elements = program.word_fill
         word = hardware.vector_memory.word_elements
         self.memory = np.zeros((hardware.lanes, program.words, word), dtype=np.float32)
-        self.hbm = hbm_tensors(program, operands)
+        read = {step.tensor.name for step in program.steps if isinstance(step, Fill)}
+        self.hbm = hbm_tensors(program, operands, {*takers} - read)
         self.weights: dict[int, Values] = {}
         self.reduction = Reduction(self.elements)
 
@@ -89,10 +111,12 @@ class _Run:
 
     def _spill(self, step: Spill) -> None:
         """Every part from its lanes; of copies, the first."""
-        tensor = self.hbm[step.tensor.name]
+        name = step.tensor.name
+        places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         for part in step.parts:
-            words = self._words(part.first_lanes[0], part.lanes, part.base, part.words)
-            tensor.write(part, unpacked(words, part))
+            values = unpacked(self._words(part.first_lanes[0], part.lanes, part.base, part.words), part)
+            for place in places:
+                place.write(part, values)
 
     # ---- the array
 

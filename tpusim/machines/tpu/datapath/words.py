@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -51,45 +52,52 @@ def span(pattern: AddressPattern) -> tuple[int, int]:
     if isinstance(pattern, Table):
         read = [address for address in pattern.addresses if address != PADDING]
         return (min(read), max(read) + 1) if read else (0, 0)
+    first, stop, _ = _walked(pattern)
+    return first, stop
+
+
+@lru_cache(maxsize=4096)
+def _walked(pattern: Counters) -> tuple[int, int, tuple[range, ...]]:
+    """The span of nested counters, and which of each one's counts are stored; many passes walk alike."""
+    insides = tuple(counter.inside for counter in pattern.counters)
+    if not all(insides):
+        return 0, 0, insides
     first = stop = pattern.base
-    for counter in pattern.counters:
-        if not (inside := counter.inside):
-            return 0, 0
+    for counter, inside in zip(pattern.counters, insides, strict=True):
         ends = counter.offset(inside.start), counter.offset(inside.stop - 1)
         first, stop = first + min(ends), stop + max(ends)
-    return first, stop + 1
+    return first, stop + 1, insides
 
 
 def gather(words: Values, pattern: AddressPattern, operands: Values) -> None:
     """What address generators fetch: `words` [lanes, words, E], which begin at the span, into `operands` [lanes,
     elements]; padding is zero.
     """
-    if pattern.accesses < pattern.words:
-        operands[...] = 0
-    if not pattern.accesses:
-        return
-    source, first = words[: len(operands)], span(pattern)[0]
     if isinstance(pattern, Table):
-        _by_table(source, np.array(pattern.addresses), first, operands)
+        _by_table(words[: len(operands)], np.array(pattern.addresses), span(pattern)[0], operands)
     else:
-        _by_counters(source, pattern, first, operands)
+        _by_counters(words[: len(operands)], pattern, operands)
 
 
 def _by_table(source: Values, addresses: NDArray[np.int64], first: int, operands: Values) -> None:
+    operands[...] = 0
     place = operands.reshape(len(operands), len(addresses), -1)
     stored = addresses != PADDING
     place[:, stored] = source[:, addresses[stored] - first]
 
 
-def _by_counters(source: Values, pattern: Counters, first: int, operands: Values) -> None:
+def _by_counters(source: Values, pattern: Counters, operands: Values) -> None:
     """One strided view: every counter becomes an axis."""
-    insides = [counter.inside for counter in pattern.counters]
-    pairs = [*zip(pattern.counters, insides, strict=True)]
+    first, _, insides = _walked(pattern)
+    shape, counts = [len(inside) for inside in insides], [counter.length for counter in pattern.counters]
+    if shape != counts:
+        operands[...] = 0
+    if not all(shape):
+        return
+    pairs = zip(pattern.counters, insides, strict=True)
     at = pattern.base + sum(counter.offset(inside.start) for counter, inside in pairs) - first
     lane, word, element = source.strides
     strides = [counter.step * counter.stride * word for counter in pattern.counters]
-    shape = [len(inside) for inside in insides]
     view = as_strided(source[:, at:], [len(source), *shape, source.shape[2]], [lane, *strides, element])
-    counts = [counter.length for counter in pattern.counters]
     place = operands.reshape(len(operands), *counts, -1)
     place[(slice(None), *(slice(inside.start, inside.stop) for inside in insides))] = view

@@ -1,0 +1,92 @@
+"""An ofmap held against the reference part by part gives the verdict of comparing all of it at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_corruption import CORRUPTIONS
+from tests.strategies import conv, layers, machine, machines
+from tpusim import reference
+from tpusim.base.errors import CapacityError
+from tpusim.flow.verify import check_layer, expected, operands_of, verdict_of
+from tpusim.machines.tpu import datapath
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Spill
+from tpusim.network.ops import Op
+from tpusim.numerics.equality import Verdict
+
+LAYER, BATCH = conv(6, 9, 7, 3), 3
+MACHINE = machine(4, 4, capacity_words=60)
+
+
+def in_the_end(layer: Op, batch: int, program: Program, hardware: Hardware) -> Verdict:
+    operands = operands_of(layer, batch, seed=5)
+    return verdict_of(layer, operands, datapath.run(program, hardware, operands))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
+def test_a_sound_program(layer: Op, batch: int, hardware: Hardware) -> None:
+    try:
+        program = lower(layer, batch, hardware)[0]
+    except CapacityError:
+        reject()
+    verdict = check_layer(layer, batch, program, hardware, seed=5)
+    assert verdict == in_the_end(layer, batch, program, hardware) == Verdict(layer.outputs(batch), 0, None)
+
+
+def lose_all_spills_but_one(program: Program) -> Program:
+    """The last; the others write their values where it does."""
+    last = next(step for step in reversed(program.steps) if isinstance(step, Spill))
+
+    def lost(step: Spill) -> Spill:
+        return replace(step, parts=tuple(last.parts[0]._replace(base=part.base) for part in step.parts))
+
+    return replace(program, steps=tuple(lost(step) if isinstance(step, Spill) else step for step in program.steps))
+
+
+@pytest.mark.parametrize("corrupt", [*CORRUPTIONS.values(), lose_all_spills_but_one], ids=[*CORRUPTIONS, "spills"])
+def test_a_corrupted_program(corrupt: Callable[[Program], Program]) -> None:
+    """Elements written twice, or never, among them."""
+    program = corrupt(lower(LAYER, BATCH, MACHINE)[0])
+    verdict = check_layer(LAYER, BATCH, program, MACHINE, seed=5)
+    assert verdict == in_the_end(LAYER, BATCH, program, MACHINE)
+    assert verdict.mismatched > 0
+
+
+def test_an_element_counts_as_it_was_written_last() -> None:
+    """Spilled a second time, after the words have been used again: what was right is wrong."""
+    program = lower(LAYER, BATCH, MACHINE)[0]
+    first = next(step for step in program.steps if isinstance(step, Spill))
+    again = replace(program, steps=(*program.steps, first))
+    verdict = check_layer(LAYER, BATCH, again, MACHINE, seed=5)
+    assert verdict == in_the_end(LAYER, BATCH, again, MACHINE)
+    assert verdict.mismatched > 0
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=layers(), batch=st.integers(1, 9), data=st.data())
+def test_the_reference_of_a_box_is_that_part_of_the_whole(layer: Op, batch: int, data: st.DataObject) -> None:
+    operands = operands_of(layer, batch, seed=5)
+    whole, box = expected(layer, operands), []
+    for size in whole.shape:
+        first = data.draw(st.integers(0, size - 1))
+        box.append(range(first, data.draw(st.integers(first + 1, size))))
+    part = reference.compute(layer, operands["ifmap"], operands["filter"], tuple(box))
+    np.testing.assert_array_equal(part, whole[tuple(slice(each.start, each.stop) for each in box)])
+
+
+def test_how_many_are_compared_is_told() -> None:
+    told: list[int] = []
+    check_layer(LAYER, BATCH, lower(LAYER, BATCH, MACHINE)[0], MACHINE, seed=5, told=told.append)
+    assert len(told) > 2
+    assert told == sorted(told)
+    assert told[-1] >= LAYER.outputs(BATCH)

@@ -1,0 +1,90 @@
+"""Where the elements of a part stand in its tensor: the boxes that they fill, and larger ones that hold several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+
+from tpusim.machines.tpu.program.tensor import Coordinates, Part
+from tpusim.reference import Box
+
+Run = tuple[slice, range]
+"""Neighbours along an axis of the tensor: where they stand among the coordinates of a part, and which they are."""
+Placed = tuple[tuple[slice, ...], Box]
+"""A box in a tensor, and where its elements stand in a part."""
+
+
+class Outline(NamedTuple):
+    """The coordinates of a part, axis by axis.
+
+    Attributes:
+        lengths: how many there are along each axis of the tensor.
+        counts: the same, counter by counter.
+        order: what makes [lane, *items] of the counters of the first axis, then those of the second, ...
+        boxes: where they lie in the tensor; what lies outside it is in none.
+    """
+
+    lengths: tuple[int, ...]
+    counts: tuple[int, ...]
+    order: tuple[int, ...]
+    boxes: tuple[Placed, ...]
+
+
+def outline(part: Part, shape: tuple[int, ...]) -> Outline:
+    """The outline of a part of a tensor of that shape, which has four axes."""
+    counters = (part.lane, *part.items)
+    by_axis = [[at for at, each in enumerate(counters) if each.axis == axis] for axis in range(len(shape))]
+    steps = [tuple(counters[at].coordinates for at in mine) for mine in by_axis]
+    order = [at for mine in by_axis for at in mine]
+    back = tuple(order.index(at) for at in range(len(counters)))
+    counts = tuple(len(counters[at].coordinates) for at in order)
+    axes = [_runs(mine, size) for mine, size in zip(steps, shape, strict=True)]
+    return Outline(tuple(length for length, _ in axes), counts, back, tuple(_boxes([runs for _, runs in axes])))
+
+
+def _boxes(axes: Iterable[tuple[Run, ...]]) -> Iterator[Placed]:
+    for runs in product(*axes):
+        channels, rows, cols, images = (run for _, run in runs)
+        yield tuple(place for place, _ in runs), (channels, rows, cols, images)
+
+
+@lru_cache(maxsize=4096)
+def _runs(steps: tuple[Coordinates, ...], size: int) -> tuple[int, tuple[Run, ...]]:
+    """How many coordinates nested counters walk along an axis, and the runs of those in [0, size)."""
+    coordinates = np.zeros(1, np.int64)
+    for each in steps:
+        coordinates = np.add.outer(coordinates, each).reshape(-1)
+    ends = [0, *(np.flatnonzero(np.diff(coordinates) != 1) + 1).tolist(), len(coordinates)]
+    lows = [(first, stop, int(coordinates[first])) for first, stop in pairwise(ends)]
+    inside = ((first - low, range(max(low, 0), min(low + stop - first, size))) for first, stop, low in lows)
+    runs = tuple((slice(run.start + by, run.stop + by), run) for by, run in inside if run)
+    return len(coordinates), runs
+
+
+def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box, int]]:
+    """Boxes that hold so many of `boxes` each, one after another, as large as `fits` allows."""
+    held = [(box, 1) for box in boxes]
+    while True:
+        fewer: list[tuple[Box, int]] = []
+        for box, count in held:
+            union = _union(fewer[-1][0], box) if fewer else None
+            if union and fits(union):
+                fewer[-1] = union, fewer[-1][1] + count
+            else:
+                fewer.append((box, count))
+        if len(fewer) == len(held):
+            return held
+        held = fewer
+
+
+def _union(one: Box, other: Box) -> Box | None:
+    """The box that both make up, where the other follows along one axis and is as long along the rest."""
+    apart = [axis for axis in range(len(one)) if one[axis] != other[axis]]
+    if len(apart) != 1 or one[apart[0]].stop != other[apart[0]].start:
+        return None
+    channels, rows, cols, images = (range(a.start, b.stop) for a, b in zip(one, other, strict=True))
+    return channels, rows, cols, images

@@ -1,0 +1,96 @@
+"""An ofmap held against the reference part by part, as it is written: a byte an element stays, not the values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tpusim import reference
+from tpusim.flow.boxes import merged, outline
+from tpusim.machines.tpu.datapath.hbm import HbmTensor
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Spill
+from tpusim.machines.tpu.program.tensor import Part
+from tpusim.network.ops import Op
+from tpusim.numerics.equality import Verdict, difference
+from tpusim.reference import Box, Operand, Tensor
+
+_WRONG, _RIGHT = 1, 2
+"""What is known of an element; 0: it was never written."""
+
+BOX_ELEMENTS = 1 << 20
+"""The reference computes parts that follow one another together, while they need no more inputs or outputs."""
+
+Told = Callable[[int], None]
+"""Told how many elements have been written."""
+
+
+class Held:
+    """What a Program writes to its ofmap. An element that is written again counts as it was written last."""
+
+    def __init__(self, layer: Op, program: Program, ifmap: Operand, filter_: Operand, told: Told) -> None:
+        self._layer, self._ifmap, self._filter, self._told = layer, ifmap, filter_, told
+        self._tensor, self._written = program.tensor("ofmap"), 0
+        spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == "ofmap")
+        self._parts = [part for step in spills for part in step.parts]
+        self._known = HbmTensor(self._tensor, np.uint8(0), self._parts)
+        self._wrong: HbmTensor | None = None
+        outlines = [outline(part, self._tensor.shape) for part in self._parts]
+        self._outlines = iter(outlines)
+        self._ahead = iter(merged((box for each in outlines for _, box in each.boxes), self._fits))
+        self._left = 0
+
+    def write(self, part: Part, values: Tensor) -> None:
+        """Compare `values` [lane, *items] of the next part with what the reference computes for it."""
+        equal = values == self._expected()
+        self._known.write(part, equal + np.uint8(_WRONG))
+        if self._wrong is None and not equal.all():
+            # Only now: of what was right before, nobody asks for the value.
+            self._wrong = HbmTensor(self._tensor, np.float32(np.nan), self._parts)
+        if self._wrong is not None:
+            self._wrong.write(part, values)
+        self._written += values.size
+        self._told(self._written)
+
+    def verdict(self) -> Verdict:
+        """Count the elements that are not as the reference has them, those never written among them."""
+        known = self._known.values
+        right = sum(int(np.count_nonzero(channel == _RIGHT)) for channel in known)
+        if right == known.size:
+            return Verdict(known.size, 0, None)
+        channel = next(index for index, each in enumerate(known) if (each != _RIGHT).any())
+        inside = np.unravel_index(int((known[channel] != _RIGHT).argmax()), known.shape[1:])
+        at = (channel, *map(int, inside))
+        here, row, col, image = (range(place, place + 1) for place in at)
+        expected = self._compute((here, row, col, image))
+        actual = np.nan if self._wrong is None else self._wrong.values[at]
+        first = difference(at, float(actual), expected.item(), self._layer.element_name)
+        return Verdict(known.size, known.size - right, first)
+
+    def _expected(self) -> Tensor:
+        """What the reference has for the next part, [lane, *items]; anything outside the tensor."""
+        lengths, counts, order, boxes = next(self._outlines)
+        if len(boxes) == 1 and tuple(map(len, boxes[0][1])) == lengths:
+            values = self._next(boxes[0][1])
+        else:
+            values = np.zeros(lengths, np.float32)
+            for place, box in boxes:
+                values[place] = self._next(box)
+        return values.reshape(counts).transpose(order)
+
+    def _next(self, box: Box) -> Tensor:
+        """What the reference has for the next box, computed together with those that follow."""
+        if not self._left:
+            self._cover, self._left = next(self._ahead)
+            self._computed = self._compute(self._cover)
+        self._left -= 1
+        place = (slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, self._cover, strict=True))
+        return self._computed[tuple(place)]
+
+    def _compute(self, box: Box) -> Tensor:
+        return reference.compute(self._layer, self._ifmap, self._filter, box)
+
+    def _fits(self, box: Box) -> bool:
+        channels, rows, cols, images = map(len, box)
+        return rows * cols * images * max(channels, len(self._ifmap)) <= BOX_ELEMENTS
