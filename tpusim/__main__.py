@@ -1,17 +1,23 @@
 """The command `tpusim`, and `python -m tpusim`."""
 
 import os
+import signal
 
 _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Ctrl-C while the command is still being imported ends it without a traceback."""
+    """Ctrl-C while the command is still being imported, or has ended, shows no traceback."""
     try:
         from tpusim.cli import app as cli
     except KeyboardInterrupt:
+        os.write(2, b"Interrupted; no file was written.\n")
         os._exit(_INTERRUPTED)
-    cli.main()
+    try:
+        cli.main()
+    finally:
+        # What is left is the interpreter's own end.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

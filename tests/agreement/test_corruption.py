@@ -12,7 +12,7 @@ import pytest
 from tests.strategies import conv, machine, spills
 from tpusim import reference
 from tpusim.base.errors import CheckFailed
-from tpusim.flow.engines import ENGINES, Run, unwatched
+from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
@@ -22,7 +22,6 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Stream, Transfer
 from tpusim.machines.tpu.program.tensor import Along, Part
-from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
 
 LAYER = conv(6, 9, 7, 3)
@@ -120,7 +119,9 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 
 def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MACHINE) -> Verdict:
-    return next(ENGINES[engine](Run(Workload("net", BATCH, (LAYER,)), hardware, (program,), True, 0, unwatched)))[1]
+    explanation = lower(LAYER, BATCH, hardware)[1]
+    task = Task(LAYER, BATCH, Prepared(program, explanation, hardware), check=True, seed=0, watch=unwatched)
+    return ENGINES[engine](task)[1]()
 
 
 @pytest.mark.parametrize("hardware", [MACHINE, MANY_PORTS], ids=["one port", "many ports"])

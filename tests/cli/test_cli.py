@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -29,7 +31,7 @@ from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
 from tpusim.report.tables.compare_results import ORDERS
 from tpusim.report.trace.text import LEGEND
-from tpusim.result.load import RESULT_FILE
+from tpusim.result.load import RESULT_FILE, parse_result, read_result
 from tpusim.result.records import Mismatch
 from tpusim.study.validation.cases import number_sets
 
@@ -318,36 +320,121 @@ def test_a_deadlock_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert files() == UNTOUCHED
 
 
-def test_an_interrupt_shows_what_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("targets", [(), ("--out", "deep"), ("--out", "deep", "--json", "a.json"), ("--json", "-")])
+def test_an_interrupt_keeps_what_finished(targets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any, progress: Any, **options: Any) -> None:
         progress(simulate(*args, **options).layers[0])
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_action, "simulate", interrupted)
-    result = run_small("--out", "deep")
+    result = run_small(*targets)
     assert result.exit_code == 130
-    assert any(line.startswith("conv1 ") for line in result.stdout.splitlines())
-    assert result.stderr == "Interrupted after 1 of 2 layers; no file was written.\n"
-    assert files() == UNTOUCHED
+    written = {"--out": "deep/run.json", "--json": targets[-1].replace("-", "standard output") if targets else ""}
+    places = [written[option] for option in targets if option in written]
+    kept = f"{' and '.join(places)} holds what is done" if places else "no file was written"
+    assert result.stderr.splitlines()[-1] == f"Interrupted after 1 of 2 layers; {kept}."
+    shown = result.stderr if "-" in targets else result.stdout
+    assert any(line.startswith("conv1 ") for line in shown.splitlines())
+    assert "(incomplete, 1 of 2 layers)" in shown
+    for text in (result.stdout if place == "standard output" else Path(place).read_text() for place in places):
+        partial_result = parse_result(text)
+        assert (len(partial_result.layers), partial_result.layers_left) == (1, 1)
+    assert files() == sorted([*UNTOUCHED, *(part for place in places if "." in place for part in place.split("/"))])
+
+
+def test_a_complete_result_does_not_say_that_nothing_is_left() -> None:
+    data = json.loads(run_small("--json", "-").stdout)
+    assert list(data)[-1] == "layers"
+
+
+def test_an_incomplete_result_says_so_wherever_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_simulate(monkeypatch, lambda result: replace(result, layers=result.layers[:1], layers_left=1))
+    assert run_small("--out", "deep").exit_code == 0
+    tpusim("plot", "deep", "--format", "svg")
+    tpusim("report", "deep")
+    words = "incomplete, 1 of 2 layers"
+    assert words in tpusim("compare", "deep", "deep").stdout
+    assert words in Path("deep/captions.txt").read_text()
+    assert words in Path("deep/report.html").read_text()
 
 
 def test_ctrl_c() -> None:
     words = [sys.executable, "-m", "tpusim", "run", "vgg16", "--out", "deep"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        # The first line of progress: some layers are done, others are not.
+        # The first line of progress.
         assert "/16 " in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Interrupted after" in messages
     assert "Traceback" not in messages
-    assert files() == UNTOUCHED
+    done = int(re.findall(r"Interrupted after (\d+) of 16 layers", messages)[0])
+    assert files() == (sorted([*UNTOUCHED, "deep", "run.json"]) if done else UNTOUCHED)
+    if done:
+        assert len(read_result(Path("deep")).layers) == done
+
+
+@pytest.mark.parametrize("part", range(20))
+def test_ctrl_c_at_any_moment_leaves_a_result_or_says_that_there_is_none(part: int, whole_run: float) -> None:
+    """Somewhere in each twentieth of a run of 54 layers, its start and its end among them."""
+    words = [sys.executable, "-m", "tpusim", "run", "resnet50", "--layers", "*", "--batch", "1", "--out", "deep"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(PYTHON_STARTS_SECONDS + whole_run * (part + random.random()) / 20)
+        process.send_signal(signal.SIGINT)
+        shown, messages = process.communicate(timeout=120)
+    assert "Traceback" not in messages
+    if (Path("deep") / RESULT_FILE).exists():
+        result = read_result(Path("deep"))
+        assert len(result.layers) + result.layers_left == 54
+        assert process.returncode == (130 if "Interrupted" in messages else 0)
+        assert "Total: " in shown
+    else:
+        assert process.returncode == 130
+        assert messages.splitlines()[-1].endswith("no file was written.")
+        assert files() == UNTOUCHED
+
+
+PYTHON_STARTS_SECONDS = 0.1
+"""Before that, Python itself answers Ctrl-C."""
+
+
+@pytest.fixture(scope="module")
+def whole_run() -> float:
+    """How long 54 layers take now, whatever else runs."""
+    began = time.monotonic()
+    command("run", "resnet50", "--batch", "1")
+    return time.monotonic() - began
+
+
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is told whenever there is any, and nothing in between."""
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 60.0)
 
 
 def test_a_long_run_in_a_pipe_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
-    assert run_small().stderr.splitlines() == ["1/2 conv1 ...", "2/2 fc ..."]
+    talkative(monkeypatch)
+    lines = run_small("--no-check").stderr.splitlines()
+    assert lines == [
+        "0/2 conv1: lowering ...", "0/2 conv1: timing ...", "1/2 conv1 ...",
+        "1/2 fc: lowering ...", "1/2 fc: timing ...", "2/2 fc ...",
+    ]  # fmt: skip
+    checked = run_small("--layers", "conv1").stderr.splitlines()
+    assert "0/1 conv1: checking ..." in checked
+    assert "0/1 conv1: 100% of its outputs checked ..." in checked
+
+
+def test_a_step_that_tells_nothing_is_still_seen_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.02)
+    with progress.Meter(54) as meter:
+        meter.show(31, "conv1: timing")
+        time.sleep(0.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2
+    assert all(re.fullmatch(r"31/54 conv1: timing(, \d s)? \.\.\.", line) for line in lines)
 
 
 def test_a_pipe_gets_plain_text_in_full() -> None:
@@ -445,7 +532,7 @@ from tpusim.__main__ import main
 main()
 """
     shown = subprocess.run([sys.executable, "-c", code, *arguments], check=False, capture_output=True, text=True)
-    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "Interrupted; no file was written.\n")
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=str)
@@ -525,7 +612,7 @@ def test_a_reader_that_has_seen_enough_ends_a_trace() -> None:
 
 @pytest.mark.parametrize("out", [(), ("--out", "trace.txt")])
 def test_a_trace_that_skips_tells_how_far_it_is(out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    talkative(monkeypatch)
     Path("long.yaml").write_text("name: long\nlayers: [{name: fc, op: gemm, m: 300, n: 8, k: 60}]\n")
     result = tpusim("trace", "long.yaml", *TINY, "--from", "5000", "--to", "5002", *out)
     assert result.exit_code == 0, result.output
@@ -534,9 +621,9 @@ def test_a_trace_that_skips_tells_how_far_it_is(out: tuple[str, ...], monkeypatc
 
 
 def test_a_register_run_tells_how_far_a_layer_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    talkative(monkeypatch)
     lines = run_small("--engine", "register", "--layers", "conv1").stderr.splitlines()
-    assert lines[0] == "0/1 conv1: 1,024 cycles ..."
+    assert "0/1 conv1: 1,024 cycles ..." in lines
     assert lines[-1] == "1/1 conv1 ..."
 
 

@@ -1,6 +1,6 @@
 """The `tpusim` command.
 
-Exit codes: 0 done; 1 the check failed or the machine deadlocked; 2 bad input; 130 interrupted.
+Exit codes: 0 done; 1 the check failed or the machine deadlocked; 2 bad input, or too little memory; 130 interrupted.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tpusim.cli.options import (
     shipped_names,
     words,
 )
-from tpusim.cli.terminal import errors_reported, say
+from tpusim.cli.terminal import NO_FILE, errors_reported, say
 from tpusim.cli.visitors import Commands
 from tpusim.report.plots.formats import KNOWN, known_formats
 
@@ -38,7 +38,6 @@ TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pf
 RESULT_FILE = "run.json"
 PAGE_FILE = "report.html"
 
-_NO_FILE = "Interrupted; no file was written."
 
 app = Typer(
     name="tpusim",
@@ -67,7 +66,7 @@ def _common(
 
 
 @app.command(epilog="Example: tpusim run resnet50 --batch 8 --set array.size=256 --json run.json")
-@errors_reported()
+@errors_reported(NO_FILE)
 def run(
     workload: Workload,
     hardware: Hardware = "tpu_v2",
@@ -85,7 +84,8 @@ def run(
 ) -> None:
     """Simulate a workload: time, stalls, and every output checked.
 
-    Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input.
+    Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
+    130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
     from tpusim.cli.actions.inputs import load
     from tpusim.cli.actions.run import simulate_and_report
@@ -95,7 +95,7 @@ def run(
 
 
 @app.command(epilog="Example: tpusim report results/resnet50 -o report.html")
-@errors_reported(_NO_FILE)
+@errors_reported(NO_FILE)
 def report(
     source: Annotated[
         Path,
@@ -119,7 +119,7 @@ def report(
 
 
 @app.command(epilog="Example: tpusim explain resnet50 --layer conv1")
-@errors_reported(_NO_FILE)
+@errors_reported(NO_FILE)
 def explain(
     workload: Workload,
     layer: Annotated[
@@ -225,7 +225,7 @@ def plot(
 
 
 @app.command(epilog="Example: tpusim trace resnet50 --layers conv1 -o conv1.perfetto-trace")
-@errors_reported(_NO_FILE)
+@errors_reported(NO_FILE)
 def trace(
     workload: Workload,
     hardware: Hardware = "tpu_v2",
@@ -258,7 +258,7 @@ def trace(
 
 
 @app.command(epilog="Example: tpusim validate --set-of-numbers vgg16")
-@errors_reported(_NO_FILE)
+@errors_reported(NO_FILE)
 def validate(
     sets: Annotated[
         list[str] | None,

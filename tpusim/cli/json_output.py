@@ -33,6 +33,11 @@ class JsonOutput:
             write(self._file, f"{text}\n".encode())
 
     @property
+    def place(self) -> str:
+        """Where it goes, for people; empty where no JSON is wanted."""
+        return "standard output" if self._to_stdout else str(self._file or "")
+
+    @property
     def words_to(self) -> TextIO:
         """Where words go: they leave standard output to the JSON."""
         return sys.stderr if self._to_stdout else sys.stdout

@@ -14,8 +14,11 @@ from tpusim.cli.terminal import say
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+FIRST_SECONDS = 1.0
+"""What takes less shows no progress."""
+
 QUIET_SECONDS = 2.0
-"""What takes less shows no progress; in a pipe, also the time between two lines of it."""
+"""In a pipe, the time between two lines."""
 
 
 class Meter:
@@ -27,35 +30,61 @@ class Meter:
     def __init__(self, total: int, unit: str = "") -> None:
         self.done = 0
         self._total, self._unit = total, unit
-        self._began = self._told = time.monotonic()
+        self._began = self._news = time.monotonic()
+        self._told = self._began - max(0.0, QUIET_SECONDS - FIRST_SECONDS)
+        self._name = ""
         self._bar: Progress | None = None
+        self._over = threading.Event()
+        self._telling = threading.Lock()
 
     def __enter__(self) -> Meter:
         console = Console(stderr=True)
         if console.is_terminal:
             self._bar = _bar(self._total, console)
-            self._timer = threading.Timer(QUIET_SECONDS, self._bar.start)
-            self._timer.daemon = True
-            self._timer.start()
+        self._timer = threading.Thread(target=self._remind, daemon=True)
+        self._timer.start()
         return self
 
     def show(self, done: int, name: str, share: float | None = None) -> None:
-        """`done` of the total are done, the last of them `name`; with them `share` of the work, if that is known."""
-        self.done = done
+        """`done` of the total are done, the last of them, or what is under way, is `name`; with them `share` of the
+        work, if that is known. May be called on any thread.
+        """
         seconds = time.monotonic() - self._began
         if self._unit:
             speed = pace(done, seconds, done / self._total if share is None else share, self._unit)
             name = ", ".join(filter(None, (name, speed)))
+        self.done, self._name, self._news = done, name, time.monotonic()
         if self._bar:
             self._bar.update(self._bar.task_ids[0], completed=done, name=name)
-        elif time.monotonic() - self._told > QUIET_SECONDS:
-            self._told = time.monotonic()
-            say(sys.stderr, f"{done:,}/{self._total:,} {name} ...")
+        else:
+            self._tell()
+
+    def _remind(self) -> None:
+        """Show the bar when it has taken a while; in a pipe, tell what is under way though nothing new is heard."""
+        if self._bar:
+            if not self._over.wait(FIRST_SECONDS):
+                self._bar.start()
+            return
+        wait = FIRST_SECONDS
+        while not self._over.wait(wait):
+            wait = max(QUIET_SECONDS, FIRST_SECONDS)
+            if self._name:
+                self._tell()
+
+    def _tell(self) -> None:
+        """A line, unless there was one just now."""
+        with self._telling:
+            now = time.monotonic()
+            if now - self._told <= QUIET_SECONDS or self._over.is_set():
+                return
+            self._told = now
+            silent = f", {now - self._news:.0f} s" if now - self._news > FIRST_SECONDS else ""
+            say(sys.stderr, f"{self.done:,}/{self._total:,} {self._name}{silent} ...")
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._timer.join()
         if self._bar:
-            self._timer.cancel()
-            self._timer.join()
             self._bar.stop()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
@@ -21,8 +23,23 @@ INTERRUPTED = 130
 _UNBOUNDED = 100_000
 
 
+NO_FILE = "Interrupted; no file was written."
+
+
+_told = threading.Event()
+"""Set when a command has answered Ctrl-C."""
+
+
+def say_interrupted(*sentences: str) -> None:
+    """Answer Ctrl-C: what is left of the work. Nothing to say is an answer, too."""
+    _told.set()
+    say(sys.stderr, *sentences)
+
+
 def leave_now() -> None:
     """Exit without waiting for layers still being computed on other threads; every file is in place or absent."""
+    if not _told.is_set():
+        say_interrupted(NO_FILE)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -52,10 +69,25 @@ def errors_reported(interrupted: str = "") -> Iterator[None]:
         problems = error.problems if isinstance(error, InputError) else [error]
         say(sys.stderr, *(f"Error: {problem}" for problem in problems))
         raise typer.Exit(error.exit_code) from None
+    except MemoryError:
+        say(sys.stderr, "Error: this computer has too little memory for it; ask for less at a time")
+        raise typer.Exit(InputError.exit_code) from None
     except KeyboardInterrupt:
-        if interrupted:
-            say(sys.stderr, interrupted)
+        say_interrupted(*filter(None, [interrupted]))
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """While what is done is put away, which is short, Ctrl-C does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def show(stream: TextIO, *items: RenderableType) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import repeat
-from os import cpu_count
-
-from threadpoolctl import threadpool_limits
+from functools import cached_property
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
@@ -18,73 +13,95 @@ from tpusim.flow.verify import as_floats, check_layer, failures_named, operands_
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
-from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
 
-Outcome = tuple[Timing, Verdict]
-Watch = Callable[[str, int], None]
-"""Told now and then which layer is under way, and how many of its cycles have passed."""
+Outcome = tuple[Timing, Callable[[], Verdict]]
+"""The time of a layer, and what holds its values against the reference: at any time, on any thread."""
+Watch = Callable[[str, str], None]
+"""Told now and then which layer is under way, and what is done to it: "timing", "1,024 cycles"."""
 
 UNCHECKED = Verdict(0, 0, None)
-MOST_THREADS = 4
-"""Layers whose values are computed at once; each holds its tensors, so more would cost memory."""
 
 
-def unwatched(layer: str, cycles: int) -> None:
+def unwatched(layer: str, doing: str) -> None:
     """Nobody looks."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """What an engine is asked: the layers of a workload with their Programs; `watch` is told how far a layer is."""
+class Prepared:
+    """A Program for a machine, which all layers of a shape share, and its time from the event engine."""
 
-    workload: Workload
+    program: Program
+    explanation: Explanation
     hardware: Hardware
-    programs: tuple[Program, ...]
+
+    @cached_property
+    def timing(self) -> Timing:
+        """Computed when it is first asked for."""
+        return event.run(self.program, self.hardware)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an engine is asked: one layer on its Program."""
+
+    layer: Op
+    batch: int
+    prepared: Prepared
     check: bool
     seed: int
     watch: Watch
 
-    @property
-    def pairs(self) -> Iterable[tuple[Op, Program]]:
-        """Each layer with its Program."""
-        return zip(self.workload.layers, self.programs, strict=True)
+    def doing(self, what: str) -> None:
+        """Tell who watches."""
+        self.watch(self.layer.name, what)
 
 
-def _event(run: Run) -> Iterator[Outcome]:
-    """Time from the event engine, once a Program; values from the data path, for every layer."""
-    timings: dict[int, Timing] = {}
-    for layer, program in run.pairs:
-        if id(program) not in timings:
-            with failures_named(layer):
-                timings[id(program)] = event.run(program, run.hardware)
-    verdicts = _verdicts(run) if run.check else repeat(UNCHECKED)
-    for program, verdict in zip(run.programs, verdicts, strict=False):
-        yield timings[id(program)], verdict
+def _event(task: Task) -> Outcome:
+    """Time from the event engine, values from the data path."""
+    task.doing("timing")
+    with failures_named(task.layer):
+        timing = task.prepared.timing
+    return timing, lambda: _checked(task) if task.check else UNCHECKED
 
 
-def _register(run: Run) -> Iterator[Outcome]:
+def _checked(task: Task) -> Verdict:
+    outputs = task.layer.outputs(task.batch)
+
+    def told(written: int) -> None:
+        task.doing(f"{written / outputs:.0%} of its outputs checked")
+
+    task.doing("checking")
+    prepared = task.prepared
+    return check_layer(task.layer, task.batch, prepared.program, prepared.hardware, task.seed, told)
+
+
+def _register(task: Task) -> Outcome:
     """Time and values both from the register engine."""
     need_numba()
     from tpusim.machines.tpu import register
 
-    for layer, program in run.pairs:
-        operands = operands_of(layer, run.workload.batch, run.seed)
-        with failures_named(layer), memory_needed(layer):
-            timing, written = register.run(program, run.hardware, as_floats(operands), partial(run.watch, layer.name))
-        yield timing, verdict_of(layer, operands, written) if run.check else UNCHECKED
+    def told(cycles: int) -> None:
+        task.doing(f"{cycles:,} cycles")
+
+    layer, prepared = task.layer, task.prepared
+    operands = operands_of(layer, task.batch, task.seed)
+    with failures_named(layer), memory_needed(layer):
+        timing, written = register.run(prepared.program, prepared.hardware, as_floats(operands), told)
+    return timing, lambda: verdict_of(layer, operands, written) if task.check else UNCHECKED
 
 
-def _both(run: Run) -> Iterator[Outcome]:
+def _both(task: Task) -> Outcome:
     """The register engine, and the event engine must agree with it on every figure."""
-    for (layer, program), (timing, verdict) in zip(run.pairs, _register(run), strict=True):
-        with failures_named(layer):
-            told = event.run(program, run.hardware)
-        if timing != told:
-            raise CheckFailed(f"layer {layer.name}: the engines disagree: {_difference(told, timing)}")
-        yield timing, verdict
+    timing, verdict = _register(task)
+    with failures_named(task.layer):
+        told = task.prepared.timing
+    if timing != told:
+        raise CheckFailed(f"layer {task.layer.name}: the engines disagree: {_difference(told, timing)}")
+    return timing, verdict
 
 
 def _difference(told: Timing, timing: Timing) -> str:
@@ -118,21 +135,4 @@ def memory_needed(layer: Op) -> Iterator[None]:
         raise InputError(Problem(problem, f"layer {layer.name}")) from None
 
 
-def _verdicts(run: Run) -> Iterator[Verdict]:
-    """The check of each layer, in order. NumPy releases the interpreter lock, BLAS stays on one thread."""
-    threads = min(MOST_THREADS, cpu_count() or 1)
-    pool = ThreadPoolExecutor(threads)
-    with threadpool_limits(1, user_api="blas"):
-        futures = [
-            pool.submit(check_layer, layer, run.workload.batch, program, run.hardware, run.seed)
-            for layer, program in run.pairs
-        ]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            # An interrupted run does not wait for the layers that are under way.
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-ENGINES: dict[str, Callable[[Run], Iterator[Outcome]]] = {"event": _event, "register": _register, "both": _both}
+ENGINES: dict[str, Callable[[Task], Outcome]] = {"event": _event, "register": _register, "both": _both}

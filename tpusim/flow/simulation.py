@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
 from tpusim.flow.account import layer_result
-from tpusim.flow.engines import ENGINES, Run, Watch, unwatched
+from tpusim.flow.ahead import ahead
+from tpusim.flow.engines import ENGINES, Prepared, Task, Watch, unwatched
+from tpusim.flow.need import Asked, need_of, refuse_what_does_not_fit
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.lowering.registry import known_lowering, lowered
+from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result, total_of
 
 Progress = Callable[[LayerResult], None]
+Made = TypeVar("Made")
 
 
 def unseen(layer: LayerResult) -> None:
@@ -43,47 +48,96 @@ def simulate(
         check: compute every output through the Program and compare it with the reference.
         seed: of the random integer operands.
         progress: called after each layer, in network order.
-        watch: called now and then with the layer's name and its cycles until now; by the register engine only.
+        watch: called now and then, on any thread, with a layer's name and what is done to it.
 
     Raises:
-        InputError: unknown lowering or engine, a layer that cannot fit (CapacityError, names the layer), or, with the
-            register engine, Numba is not installed or this computer has too little memory.
+        InputError: unknown lowering or engine, a layer that cannot fit (CapacityError, names the layer), a layer for
+            which this computer has too little memory, or, with the register engine, Numba is not installed.
         CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
+    known_lowering(lowering)
     began = time.perf_counter()
-    prepared = [each for _, each in lower_all(workload, hardware, lowering)]
-    run = Run(workload, hardware, tuple(program for program, _ in prepared), check, seed, watch)
+    refuse_what_does_not_fit(workload, hardware, lowering, engine, check)
     layers = []
-    for layer in _results(run, prepared, engine):
+    for layer in _Run(workload, hardware, lowering, engine, check, seed, watch).results():
         layers.append(layer)
         progress(layer)
-    total = total_of(tuple(layers), time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return result_of(workload, hardware, layers, seconds, lowering=lowering, engine=engine, seed=seed)
+
+
+def result_of(
+    workload: Workload,
+    hardware: Hardware,
+    layers: Sequence[LayerResult],
+    seconds: float,
+    *,
+    lowering: str,
+    engine: str,
+    seed: int,
+) -> Result:
+    """The result of `layers`, the first of `workload`; at least one."""
+    done, left = tuple(layers), len(workload.layers) - len(layers)
     asked = workload.name, workload.batch, lowering, engine, seed
-    return Result(__version__, hardware.to_dict(), *asked, total, tuple(layers))
+    return Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left)
 
 
-def _results(run: Run, prepared: Iterable[Lowered], engine: str) -> Iterator[LayerResult]:
-    """The result of each layer, in network order."""
-    for layer, lowered_, (timing, verdict) in zip(run.workload.layers, prepared, ENGINES[engine](run), strict=True):
-        yield layer_result(layer, run.workload.batch, run.hardware, lowered_, timing, verdict)
+@dataclass(frozen=True)
+class _Run:
+    """What one layer after another is asked with."""
+
+    workload: Workload
+    hardware: Hardware
+    lowering: str
+    engine: str
+    check: bool
+    seed: int
+    watch: Watch
+
+    def results(self) -> Iterator[LayerResult]:
+        """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
+
+        Nothing in here holds a Program once its last layer is done: so these are maps, not loops with variables.
+        """
+        tasks = map(self._task, shared(self.workload, self._prepared))
+        return ahead(tasks) if self.check else map(_done, tasks)
+
+    def _prepared(self, layer: Op) -> Prepared:
+        self.watch(layer.name, "lowering")
+        return Prepared(*lowered(layer, self.workload.batch, self.hardware, self.lowering), self.hardware)
+
+    def _task(self, each: tuple[Op, Prepared]) -> tuple[int, Callable[[], LayerResult]]:
+        """Time a layer; what is left to do for its result, and the bytes it takes."""
+        layer, prepared = each
+        batch = self.workload.batch
+        timing, verdict = ENGINES[self.engine](Task(layer, batch, prepared, self.check, self.seed, self.watch))
+
+        def rest() -> LayerResult:
+            return layer_result(
+                layer, batch, self.hardware, (prepared.program, prepared.explanation), timing, verdict()
+            )
+
+        return need_of(Asked(layer, batch, self.hardware, self.lowering, self.engine, self.check)), rest
 
 
-def lower_all(workload: Workload, hardware: Hardware, lowering: str) -> Iterator[tuple[Hashable, Lowered]]:
-    """The shape and the lowering of each layer; layers of one shape share theirs.
+def _done(task: tuple[int, Callable[[], LayerResult]]) -> LayerResult:
+    return task[1]()
 
-    Raises:
-        InputError: an unknown lowering, or a layer that cannot fit (CapacityError, names the layer).
-    """
-    known: dict[Hashable, Lowered] = {}
+
+def shared(workload: Workload, make: Callable[[Op], Made]) -> Iterator[tuple[Op, Made]]:
+    """Each layer with what is made of the first of its shape, and let go after the last of it."""
+    left = Counter(layer.shape_key for layer in workload.layers)
+    known: dict[Hashable, Made] = {}
     for layer in workload.layers:
         shape = layer.shape_key
         if shape not in known:
-            known[shape] = lowered(layer, workload.batch, hardware, lowering)
-        yield shape, known[shape]
+            known[shape] = make(layer)
+        left[shape] -= 1
+        yield layer, known[shape] if left[shape] else known.pop(shape)
 
 
 def select_layers(workload: Workload, glob: str) -> Workload:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.flow.engines import memory_needed, need_numba
-from tpusim.flow.simulation import lower_all
+from tpusim.flow.simulation import shared
 from tpusim.flow.verify import as_floats, failures_named, operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.tracks import Recording
+from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.observation.lane_trace import Cycle, Watch
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
@@ -34,7 +35,7 @@ def trace(
     need_numba()
     from tpusim.machines.tpu import register
 
-    ((_, (program, _)),) = lower_all(workload, hardware, lowering)
+    program, _ = lowered(layer, workload.batch, hardware, lowering)
     with failures_named(layer), memory_needed(layer):
         total = event.run(program, hardware).cycles
         running = register.Machine(program, hardware, as_floats(operands_of(layer, workload.batch, seed)))
@@ -55,12 +56,13 @@ def recordings(
         InputError: an unknown lowering, or a layer that cannot fit (CapacityError, names the layer).
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
-    known: dict[Hashable, Recording] = {}
-    for layer, (shape, (program, _)) in zip(workload.layers, lower_all(workload, hardware, lowering), strict=True):
-        if shape not in known:
-            with failures_named(layer):
-                known[shape] = event.record(program, hardware)
-        yield layer, known[shape]
+
+    def record(layer: Op) -> Recording:
+        program, _ = lowered(layer, workload.batch, hardware, lowering)
+        with failures_named(layer):
+            return event.record(program, hardware)
+
+    return shared(workload, record)
 
 
 def _only_layer(workload: Workload) -> Op:

@@ -131,7 +131,10 @@ class Total:
 
 @dataclass(frozen=True)
 class Result:
-    """A whole run: its complete inputs, the totals and the layers in network order."""
+    """A whole run: its complete inputs, the totals and the layers in network order.
+
+    `layers_left` were not simulated, because the run was interrupted; a complete result has no such key in its JSON.
+    """
 
     tpusim: str
     hardware: Mapping[str, Any]
@@ -142,6 +145,7 @@ class Result:
     seed: Count
     total: Total
     layers: tuple[LayerResult, ...]
+    layers_left: Count = 0
 
     @property
     def correct(self) -> bool:
@@ -150,7 +154,10 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, ready for JSON."""
-        return asdict(self)
+        held = asdict(self)
+        if self.layers_left == 0:
+            del held["layers_left"]
+        return held
 
     def to_json(self) -> str:
         """The result JSON of the contract, indented, keys in a fixed order."""

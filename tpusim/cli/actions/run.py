@@ -2,64 +2,105 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from tpusim.base.errors import CheckFailed
+import typer
+
+from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import say, show, terminal_width
-from tpusim.flow.simulation import simulate
+from tpusim.cli.terminal import INTERRUPTED, say_interrupted, show, terminal_width, uninterrupted
+from tpusim.flow.simulation import result_of, simulate
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.workload import Workload
 from tpusim.report.tables import run as tables
 from tpusim.result.load import RESULT_FILE
-from tpusim.result.records import LayerResult, Result, total_of
+from tpusim.result.records import LayerResult, Result
 
 
 def simulate_and_report(work: Workload, machine: Hardware, json: str | None, out: Path | None, **choices: Any) -> None:
     """Run `work`, write its result as JSON and into `out`, and report it; `choices` are keywords of `simulate`.
 
+    After Ctrl-C that is the result of the layers that finished.
+
     Raises:
+        InputError: something could not be written; what could be is there by then.
         CheckFailed: an output is wrong; the result is written by then.
     """
     output = JsonOutput(json, made=out)
     if out is not None:
         probe(out / RESULT_FILE, make_folder=True)
-    result = _simulated(work, machine, output.words_to, choices)
-    if out is not None:
-        write(out / RESULT_FILE, f"{result.to_json()}\n".encode())
-    output.put(result.to_json())
-    _report(output.words_to, work, result)
+    result, interrupted = _simulated(work, machine, choices)
+    with uninterrupted():
+        _deliver(work, result, output, out, interrupted)
     if not result.correct:
         raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
-def _simulated(work: Workload, machine: Hardware, report_to: TextIO, choices: Mapping[str, Any]) -> Result:
-    """Simulate, telling on stderr how far it is; on Ctrl-C, report the layers that finished."""
+def _simulated(work: Workload, machine: Hardware, choices: Mapping[str, Any]) -> tuple[Result, bool]:
+    """Simulate, telling on stderr how far it is; the result, and whether Ctrl-C cut it short.
+
+    Raises:
+        Exit: when it did so before the first layer finished.
+    """
     finished: list[LayerResult] = []
 
     def progress(layer: LayerResult) -> None:
         finished.append(layer)
         meter.show(len(finished), layer.name)
 
-    def watch(layer: str, cycles: int) -> None:
-        meter.show(len(finished), f"{layer}: {cycles:,} cycles")
+    def watch(layer: str, doing: str) -> None:
+        meter.show(len(finished), f"{layer}: {doing}")
 
-    began = time.monotonic()
+    began = time.perf_counter()
     try:
         with Meter(len(work.layers)) as meter:
-            return simulate(work, machine, **choices, progress=progress, watch=watch)
+            return simulate(work, machine, **choices, progress=progress, watch=watch), False
     except KeyboardInterrupt:
-        if finished:
-            _print_layers(report_to, work, finished)
-            show(report_to, tables.totals(total_of(tuple(finished), time.monotonic() - began)))
-        say(sys.stderr, f"Interrupted after {len(finished)} of {len(work.layers)} layers; no file was written.")
-        raise
+        if not finished:
+            say_interrupted(f"Interrupted after 0 of {len(work.layers)} layers; no file was written.")
+            raise typer.Exit(INTERRUPTED) from None
+    asked = {name: choices[name] for name in ("lowering", "engine", "seed")}
+    return result_of(work, machine, finished, time.perf_counter() - began, **asked), True
+
+
+def _deliver(work: Workload, result: Result, output: JsonOutput, out: Path | None, interrupted: bool) -> None:
+    """Write what is to be written and show the report; what fails keeps nothing else from being done.
+
+    Raises:
+        InputError: with everything that failed.
+    """
+    text = result.to_json()
+    writes: dict[str, Callable[[], None]] = {}
+    if out is not None:
+        writes[str(out / RESULT_FILE)] = partial(write, out / RESULT_FILE, f"{text}\n".encode())
+    if output.place:
+        writes[output.place] = partial(output.put, text)
+    failed = {place: problems for place, doing in writes.items() if (problems := _problems(doing))}
+    unseen = _problems(partial(_report, output.words_to, work, result))
+    if interrupted:
+        kept = " and ".join(place for place in writes if place not in failed)
+        held = f"{kept} holds what is done" if kept else "no file was written"
+        say_interrupted(f"Interrupted after {len(result.layers)} of {len(work.layers)} layers; {held}.")
+    if failed or unseen:
+        raise InputError([*chain(*failed.values()), *unseen])
+
+
+def _problems(doing: Callable[[], None]) -> tuple[Problem, ...]:
+    """What went wrong."""
+    try:
+        doing()
+    except InputError as error:
+        return error.problems
+    return ()
 
 
 def _report(stream: TextIO, work: Workload, result: Result) -> None:

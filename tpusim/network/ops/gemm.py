@@ -54,6 +54,10 @@ class Gemm(Op):
         """Twice the rows."""
         return replace(self, m=2 * self.m), batch, f"m={2 * self.m}"
 
+    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
+        """Half the rows."""
+        return (replace(self, m=self.m // 2), batch, f"m={self.m // 2}") if self.m > 1 else None
+
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
         k, n = -(-self.k // rows) * rows, -(-self.n // cols) * cols
         return replace(self, k=k, n=n), f"k={k} n={n}"

@@ -78,6 +78,10 @@ class Op(ABC):
         """A layer and batch of twice the input, and in words what was changed."""
         return self, 2 * batch, f"--batch {2 * batch}"
 
+    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
+        """A layer and batch of half the input, rounded down, and in words what it has; None where nothing is left."""
+        return (self, batch // 2, f"--batch {batch // 2}") if batch > 1 else None
+
     @abstractmethod
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
         """The layer with channels rounded up so that they fill `rows` x `cols` PEs, and in words what was changed."""

@@ -13,6 +13,7 @@ from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
+from tpusim.result.vocabulary.runs import with_extent
 from tpusim.result.vocabulary.states import PARTS, parts_of
 
 Piece = str | dict[str, int]
@@ -22,7 +23,8 @@ Sentence = list[Piece]
 
 def title(result: Result) -> str:
     """What was run on what."""
-    return f"{result.workload} on {result.hardware.get('name', 'unnamed hardware')}, batch {result.batch}"
+    title = f"{result.workload} on {result.hardware.get('name', 'unnamed hardware')}, batch {result.batch}"
+    return with_extent(title, result)
 
 
 def verdict(result: Result) -> dict[str, str]:

@@ -21,6 +21,7 @@ from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
 from tpusim.report.style import GREY, MAIN
 from tpusim.report.text import scale, shortened
 from tpusim.result.records import LayerResult, Result
+from tpusim.result.vocabulary.runs import with_extent
 
 _COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
 _MOST_NAMES = 64
@@ -31,7 +32,8 @@ _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 
 def plots(result: Result) -> tuple[Picture, ...]:
     """Every picture of a run. Raises InputError when the result's machine is none."""
-    run = f"{result.workload} at batch {result.batch} on {result.hardware.get('name', 'a machine')}"
+    name = result.hardware.get("name", "a machine")
+    run = with_extent(f"{result.workload} at batch {result.batch} on {name}", result)
     utilization = (
         f"PE utilisation (MACs over PEs and cycles) of each layer of {run}. Black: mapping efficiency, the share of PEs"
         f" that hold a weight. Dashed: the whole network, {100 * result.total.pe_utilization:.1f} %."
@@ -101,7 +103,7 @@ def _figure_of_layers(result: Result, height: float) -> Figure:
 
 
 def _title(result: Result) -> str:
-    return plain(f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}")
+    return plain(with_extent(f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}", result))
 
 
 def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:

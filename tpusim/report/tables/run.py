@@ -15,6 +15,7 @@ from tpusim.report.tables.layout import Column, figure_column, fitting, legend, 
 from tpusim.report.text import folded, percent, quantity, scale, shortened
 from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, TIMES, Figure, value_of
+from tpusim.result.vocabulary.runs import with_extent
 from tpusim.result.vocabulary.states import PARTS, State, parts_of
 
 _RANKS = {
@@ -82,9 +83,10 @@ def _shape_legend(layers: Sequence[LayerResult]) -> str:
 def heading(result: Result) -> str:
     """What was run on what, in one line."""
     engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
-    return (
+    return with_extent(
         f"{result.workload}, batch {result.batch}, on {result.hardware.get('name', 'unnamed hardware')}: "
-        f"{result.lowering} lowering, {engine}, seed {result.seed}"
+        f"{result.lowering} lowering, {engine}, seed {result.seed}",
+        result,
     )
 
 

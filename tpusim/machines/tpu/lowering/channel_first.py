@@ -6,6 +6,8 @@ The lowered matrix never exists.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tpusim.base.collector import at_rest
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.emitter import Emitter
@@ -23,7 +25,21 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     Raises:
         CapacityError: when no tiling fits the vector memories.
     """
-    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
     with at_rest():
-        plan = Plan(shape, hardware, choose(shape, hardware))
+        plan = _plan(layer, batch, hardware)
         return Emitter(plan).program(), explanation_of(plan, layer)
+
+
+def passes(layer: Op, batch: int, hardware: Hardware) -> int:
+    """How many passes `lower` would write down. Raises CapacityError as it does."""
+    plan = _plan(layer, batch, hardware)
+    return plan.shape.groups * plan.tiling.blocks * len(plan.col_folds) * len(plan.passes)
+
+
+def _plan(layer: Op, batch: int, hardware: Hardware) -> Plan:
+    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    return Plan(shape, hardware, _chosen(shape, hardware))
+
+
+_chosen = lru_cache(maxsize=512)(choose)
+"""A layer is asked how many passes it takes before it is lowered."""

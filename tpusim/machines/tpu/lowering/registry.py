@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,19 @@ def _from(module: str) -> Lowering:
     return lower
 
 
+def _passes_from(module: str) -> Callable[[Op, int, Hardware], int]:
+    """The `passes` of a module, imported when it is first asked."""
+
+    def passes(layer: Op, batch: int, hardware: Hardware) -> int:
+        counted: int = import_module(f"tpusim.machines.tpu.lowering.{module}").passes(layer, batch, hardware)
+        return counted
+
+    return passes
+
+
 LOWERINGS: dict[str, Lowering] = {"channel_first": _from("channel_first")}
+PASSES: dict[str, Callable[[Op, int, Hardware], int]] = {"channel_first": _passes_from("channel_first")}
+"""How many passes a layer will take, for those lowerings that can tell before they write them down."""
 
 
 def known_lowering(name: str) -> Lowering:
@@ -40,8 +54,21 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered
         InputError: when there is no such lowering.
         CapacityError: when nothing fits the vector memories; names the layer.
     """
-    try:
+    with _named(layer):
         return known_lowering(lowering)(layer, batch, hardware)
+
+
+def passes_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> int:
+    """How many passes the lowering of that name makes of a layer; 0 where it cannot tell. Raises as `lowered`."""
+    known_lowering(lowering)
+    with _named(layer):
+        return PASSES[lowering](layer, batch, hardware) if lowering in PASSES else 0
+
+
+@contextmanager
+def _named(layer: Op) -> Iterator[None]:
+    try:
+        yield
     except CapacityError as error:
         problems = (Problem(each.message, f"layer {layer.name}") for each in error.problems)
         raise CapacityError(problems) from None

@@ -1,0 +1,57 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def free_bytes() -> int:
+    """The least of what the computer has free, what its control group leaves, and what `ulimit -v` leaves.
+
+    What cannot be read limits nothing.
+    """
+    return min([*_free(), *_control_group(), *_address_space()], default=sys.maxsize)
+
+
+def _free() -> Iterator[int]:
+    """Without being told, the whole of the computer."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        yield int(fields["MemAvailable"].split()[0]) * 1024
+        return
+    with suppress(AttributeError, OSError, ValueError):
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _control_group() -> Iterator[int]:
+    """Of version 2, that of this process and those above it; of version 1, that of a container."""
+    with suppress(OSError, ValueError, IndexError):
+        inside = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].split("\n")[0]
+        folder = Path("/sys/fs/cgroup", inside)
+        for each in (folder, *folder.parents[:-3]):
+            yield from _left(each, "memory.max", "memory.current", "inactive_file")
+    yield from _left(
+        Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    )
+
+
+def _left(group: Path, limit: str, used: str, reclaimable: str) -> Iterator[int]:
+    """What is left of a limit; files that are kept in memory make room when it is needed."""
+    with suppress(OSError, ValueError):
+        whole = int((group / limit).read_text())
+        kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        yield max(0, whole - int((group / used).read_text()) + int(kept.get(reclaimable, 0)))
+
+
+def _address_space() -> Iterator[int]:
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            yield max(0, limit - used)
