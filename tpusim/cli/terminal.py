@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 import typer
 
 from tpusim.base.errors import InputError, TpusimError
+from tpusim.base.words import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,8 +98,9 @@ def show(stream: TextIO, *items: RenderableType) -> None:
     text, width = io.StringIO(), terminal_width(stream)
     console = Console(file=text, force_terminal=width is not None, width=width or _UNBOUNDED)
     for item in items:
-        console.print(item, markup=False, highlight=False, emoji=False)
-    say(stream, *(line.rstrip(" ") for line in text.getvalue().splitlines()))
+        shown = visible(item) if isinstance(item, str) else item
+        console.print(shown, markup=False, highlight=False, emoji=False)
+    _put(stream, [line.rstrip(" ") for line in text.getvalue().splitlines()])
 
 
 def terminal_width(stream: TextIO) -> int | None:
@@ -110,13 +112,17 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def say(stream: TextIO, *lines: str) -> bool:
-    """Write lines as they are, and tell whether somebody may still read on.
+    """Write lines, what a terminal would obey made visible, and tell whether somebody may still read on.
 
     A reader that left early (`| head`) does not change the outcome of a run.
 
     Raises:
         InputError: when standard output cannot be written for another reason.
     """
+    return _put(stream, [visible(line) for line in lines])
+
+
+def _put(stream: TextIO, lines: Sequence[str]) -> bool:
     try:
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()

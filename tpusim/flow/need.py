@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from math import prod
 from typing import NamedTuple
 
@@ -46,7 +46,10 @@ def refuse_what_does_not_fit(workload: Workload, hardware: Hardware, lowering: s
             the vector memories (CapacityError).
     """
     free = free_bytes()
-    for layer in {layer.shape_key: layer for layer in reversed(workload.layers)}.values():
+    first: dict[Hashable, Op] = {}
+    for layer in workload.layers:
+        first.setdefault(layer.shape_key, layer)
+    for layer in first.values():
         asked = Asked(layer, workload.batch, hardware, lowering, engine, check)
         if (need := need_of(asked)) > free:
             problem = f"{_passes(asked):,} passes and the values to check" if check else f"{_passes(asked):,} passes"

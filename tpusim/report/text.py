@@ -64,3 +64,20 @@ def folded(lines: Iterable[str], width: int, indent: str = "") -> str:
 def document(**data: Any) -> str:
     """A document for other tools, which says who wrote it."""
     return json.dumps({"tpusim": __version__, **data}, indent=2)
+
+
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""With these a spreadsheet takes a cell for a formula."""
+_GUARD = "'"
+
+
+def to_cell(value: object) -> object:
+    """A value for a CSV file: text that a spreadsheet would compute gets an apostrophe in front, and so does text that
+    begins with one, so that `from_cell` gives every text back.
+    """
+    return f"{_GUARD}{value}" if isinstance(value, str) and value.startswith((*_FORMULAS, _GUARD)) else value
+
+
+def from_cell(text: str) -> str:
+    """The text that `to_cell` was given."""
+    return text.removeprefix(_GUARD)

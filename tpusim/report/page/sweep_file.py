@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tpusim.base.errors import InputError
 from tpusim.base.units import number
+from tpusim.report.text import from_cell
 from tpusim.study.sweep.store import FILE as STORE_FILE
 
 POINTS_FILE = "points.csv"
@@ -99,7 +100,7 @@ def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
             raise InputError(f"line {count + 1}: {len(row)} cells, not {width}")
         if count > MOST_POINTS:
             raise _TooMany(f"more than {MOST_POINTS:,} points, which is the most that a page shows")
-        yield row
+        yield [from_cell(cell) for cell in row]
 
 
 def _figures(values: Sequence[str]) -> tuple[Cell, ...]:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 from matplotlib import rc_context
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from tpusim.base.words import visible
 from tpusim.report.plots.formats import FORMATS
 from tpusim.report.style import HATCHES
 from tpusim.result.vocabulary.states import ARRAY
@@ -47,7 +49,7 @@ def figure_of(width: float, height: float) -> Figure:
 
 def plain(text: str) -> str:
     """`text` for matplotlib, to which a dollar is mathematics and a leading underscore means hidden."""
-    return (f" {text}" if text.startswith("_") else text).replace("$", r"\$")
+    return visible(f" {text}" if text.startswith("_") else text).replace("$", r"\$")
 
 
 def bars(axes: Axes, count: int) -> Callable[..., Any]:
@@ -92,7 +94,9 @@ class Picture:
     def contents(self, kind: str) -> bytes:
         """The file's contents, with the caption; the same picture gives the same bytes."""
         buffer, (changing, told) = io.BytesIO(), _METADATA[kind]
-        with rc_context(rc=STYLE):
+        with rc_context(rc=STYLE), catch_warnings():
+            # Letters that the font lacks are boxes in pixels; in SVG they are the reader's.
+            filterwarnings("ignore", "Glyph .* missing from font")
             metadata = {changing: None, told: self.caption}
             self.draw().savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
         return buffer.getvalue()

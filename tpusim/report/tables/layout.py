@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from tpusim.base.words import visible
 from tpusim.report.text import folded, shown
 from tpusim.result.vocabulary.figures import Figure
 
@@ -66,7 +67,7 @@ def table(
         )
     for row, style in zip(rows, styles or [""] * len(rows), strict=True):
         # Text, not str: a layer may be called "[red]".
-        made.add_row(*(Text(column.cell(row)) for column in kept), style=style)
+        made.add_row(*(Text(visible(column.cell(row))) for column in kept), style=style)
     return made
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tpusim.report.text import to_cell
 from tpusim.result.vocabulary.figures import COSTS, FIGURES, Figure
 
 Row = Mapping[str, Any]
@@ -32,11 +33,11 @@ def layer_columns(axes: Mapping[str, Sequence[object]]) -> Columns:
 
 
 def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
-    """A line a row, after one with the names."""
+    """A line a row, after one with the names. Texts that a spreadsheet would compute are guarded."""
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(columns)
-        writer.writerows([row[name] for name in columns] for row in rows)
+        writer.writerows([to_cell(row[name]) for name in columns] for row in rows)
 
 
 def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:

@@ -28,7 +28,7 @@ _ALLOWED = (
 )  # fmt: skip
 _WORDS = ("and", "or", "not")
 _EXTRA = ("lanes", "pes", "batch")
-_LONGEST = 1000
+_LONGEST, _DEEPEST = 1000, 300
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,21 @@ class Constraint:
             tree = ast.parse(_python(text), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise InputError(f"{text!r} is not a condition; write e.g. array.rows == array.cols") from None
+        if (depth := _depth(tree)) > _DEEPEST:
+            raise InputError(f"a condition nests at most {_DEEPEST} deep; this does {depth}; write it with fewer signs")
         if not all(map(_is_allowed, ast.walk(tree))) or not _is_condition(tree.body):
             raise InputError(f"{text!r} is not a condition; write comparisons of sums and products, e.g. lanes <= 256")
         if wrong := _clash(text):
             raise InputError(f"{text!r} makes no sense: {wrong}")
         return cls(text)
+
+
+def _depth(tree: ast.AST) -> int:
+    """Return how many nodes lie below one another at most."""
+    depth, level = 0, [tree]
+    while level:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth
 
 
 def _no_field(path: str) -> str:

@@ -1,0 +1,235 @@
+"""Full disks, closed pipes, and text that terminals, spreadsheets and fonts take amiss: one line, or done right."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tpusim.base.words import visible
+from tpusim.cli import app as cli
+from tpusim.cli.actions import run as run_action
+from tpusim.report.page.sweep_file import read_points
+from tpusim.report.tables.sweep_export import write_csv
+from tpusim.report.text import from_cell, to_cell
+
+TINY = ("run", "tiny", "--hardware", "tiny_4x4", "--batch", "2")
+MINUSES = "-" * 1000
+FULL = Path("/dev/full")
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def tpusim(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "tpusim", *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run(words, text=True, timeout=60, check=False, **options)
+
+
+def result_with(names: dict[str, str]) -> None:
+    """A result in results/run.json, with other names; as somebody else may have written it."""
+    assert tpusim(*TINY, "--out", "results").exit_code == 0
+    text = Path("results/run.json").read_text()
+    for name, other in names.items():
+        assert json.dumps(name) in text
+        text = text.replace(json.dumps(name), json.dumps(other))
+    Path("results/run.json").write_text(text)
+
+
+# ---- files that cannot be written, output that nobody takes
+
+
+@pytest.mark.parametrize("targets", [("--json", "a.json"), ("--out", "deep"), ("--json", "a.json", "--out", "deep")])
+def test_the_table_is_shown_although_files_cannot_be_written(
+    targets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    result = tpusim(*TINY, *targets)
+    assert result.exit_code == 2
+    assert "Every output checked" in result.stdout
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(targets) // 2
+    assert all(line.startswith("Error: ") and "cannot be written (No space left on device)" in line for line in lines)
+
+
+def test_one_file_that_fails_keeps_no_other_from_being_written() -> None:
+    result = tpusim(*TINY, "--json", str(FULL), "--out", "deep")
+    assert result.exit_code == 2
+    assert "Every output checked" in result.stdout
+    assert result.stderr == "Error: /dev/full: cannot be written (No space left on device)\n"
+    assert json.loads(Path("deep/run.json").read_text())["workload"] == "tiny"
+
+
+EVERY = [
+    TINY, (*TINY, "--json", "-"), ("list",), ("--help",), ("run", "--help"), ("--version",), ("plot", "results"),
+    ("compare", "results", "results"), ("explain", "tiny", "--layer", "fig10", "--hardware", "tiny_4x4"),
+    ("trace", "tiny", "--layers", "fig10", "--hardware", "tiny_4x4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", EVERY, ids=" ".join)
+def test_full_output_is_one_line(arguments: tuple[str, ...]) -> None:
+    result_with({})
+    with FULL.open("w") as full:
+        shown = command(*arguments, stdout=full)
+    assert shown.returncode == 2
+    assert shown.stderr.splitlines()[-1] == "Error: standard output: cannot be written (No space left on device)"
+    assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize("arguments", EVERY, ids=" ".join)
+def test_a_reader_that_leaves_after_a_line_changes_nothing(arguments: tuple[str, ...]) -> None:
+    result_with({})
+    words = " ".join([sys.executable, "-m", "tpusim", *arguments])
+    shown = subprocess.run(
+        ["bash", "-c", f"{words} 2>messages | head -1 > first; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    # What Typer writes itself, help and the like, ends with 1 where nobody reads it.
+    assert shown.stdout.strip() in ("0", "1" if "--help" in arguments else "0")
+    assert "Traceback" not in Path("messages").read_text()
+    assert "Error" not in Path("messages").read_text()
+
+
+# ---- too little memory
+
+
+def test_a_memory_error_wherever_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(run_action, "simulate", full)
+    result = tpusim(*TINY)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: this computer has too little memory")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v")
+@pytest.mark.parametrize("option", [(), ("--no-check",)])
+def test_what_ulimit_forbids_is_refused_at_once(option: tuple[str, ...]) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2 * 10**9, 2 * 10**9))
+
+    images = ("--batch", "65536", "--set", "array.size=8")
+    shown = command("run", "resnet50", *images, *option, preexec_fn=limited)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("Error: layer ")
+    assert " GB are free; " in shown.stderr
+    assert shown.stderr.count("\n") == 1
+
+
+# ---- text from elsewhere
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("run", f"{MINUSES}1"), ("run", "--", f"{MINUSES}1"), (*TINY, "--set", f"array.rows={MINUSES}1"),
+     (*TINY, "--batch", f"{MINUSES}1"), (*TINY, "--layers", MINUSES)],
+    ids=["option", "workload", "set", "batch", "layers"],
+)  # fmt: skip
+def test_a_thousand_minuses_are_one_error(arguments: tuple[str, ...]) -> None:
+    result = tpusim(*arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("key", ["name: X\nlayers: [{name: fc, op: gemm, m: 4, n: 7, k: 9}]",
+                                 "name: x\nlayers: [{name: fc, op: gemm, m: X, n: 7, k: 9}]",
+                                 "name: x\nlayers: [{name: X, op: gemm, m: 4, n: 7, k: 9}]"])  # fmt: skip
+def test_a_thousand_minuses_in_a_workload_are_one_error(key: str) -> None:
+    Path("net.yaml").write_text(key.replace("X", f"{MINUSES}1"))
+    result = tpusim("run", "net.yaml")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith("Error: net.yaml:")
+
+
+@pytest.mark.parametrize("minuses", [200, 400, 985, 1000])
+def test_minuses_in_a_condition_are_worked_out_or_refused(minuses: int) -> None:
+    spec = {"name": "s", "workloads": ["tiny"], "hardware": "tiny_4x4", "axes": {"batch": [1, 2]}}
+    Path("s.yaml").write_text(json.dumps({**spec, "where": [f"{'-' * minuses}batch > 1"]}))
+    result = tpusim("sweep", "s.yaml", "--workers", "1")
+    assert result.exit_code == (0 if minuses == 200 else 2)
+    assert isinstance(result.exception, SystemExit | None)
+    if minuses > 200:
+        assert result.stderr.startswith("Error: s.yaml:1: where")
+        assert result.stderr.count("\n") == 1
+
+
+def test_what_a_terminal_obeys_is_made_visible() -> None:
+    assert visible("a\x1b[31mb\r\x07\x9b\u202ec") == r"a\x1b[31mb\r\x07\x9b\u202ec"
+    assert visible("plain, 层 and 😀\n\tas they are") == "plain, 层 and 😀\n\tas they are"
+
+
+def test_escapes_in_the_names_of_a_result_reach_no_terminal() -> None:
+    escape = "\x1b]0;title\x07\x1b[2J"
+    result_with({"fig10": f"{escape}layer", "tiny": f"{escape}net"})
+    for arguments in (("compare", "results", "results"), ("plot", "results", "--format", "svg"), ("report", "results")):
+        result = tpusim(*arguments)
+        assert result.exit_code == 0, result.output
+        assert "\x1b" not in result.output
+        assert "\x07" not in result.output
+    assert r"\x1b]0;title\x07" in tpusim("compare", "results", "results").stdout
+    assert "\x1b" not in Path("results/roofline.svg").read_text()
+    Path("results/run.json").write_text("{" + escape)
+    assert "\x1b" not in tpusim("plot", "results").stderr
+
+
+FORMULAS = ["=1+1", "+1", "-cmd|' /C calc'!A0", "@SUM(A1)", "\tx", "\rx", "'quoted", "''twice", "'=1"]
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, "plain", "", "a=b", "700 GB/s", "层"])
+def test_a_guarded_cell_gives_its_text_back(text: str) -> None:
+    cell = to_cell(text)
+    assert isinstance(cell, str)
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert from_cell(cell) == text
+
+
+def test_formulas_in_csv_are_guarded_and_read_back() -> None:
+    columns = {"vector_memory.ports": str, "workload": str, "batch": int, "cycles": int, "time_us": float, "error": str}
+    rows = [
+        {"vector_memory.ports": text, "workload": text, "batch": -1, "cycles": 2, "time_us": 0.5, "error": ""}
+        for text in FORMULAS
+    ]
+    write_csv(Path("points.csv"), rows, columns)
+    with Path("points.csv").open(newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert all(cell["workload"].startswith("'") for cell in cells)
+    assert {cell["batch"] for cell in cells} == {"-1"}
+    points = read_points(Path("points.csv"))
+    assert points.texts["workload"] == points.texts["vector_memory.ports"] == tuple(FORMULAS)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_letters_that_a_font_lacks_are_no_warning(kind: str) -> None:
+    result_with({"fig10": "😀 conv 层", "tiny": "😀 net", "tiny_4x4": "😀"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = tpusim("plot", "results", "--format", kind)
+    assert (result.exit_code, result.stderr) == (0, "")
+    if kind == "svg":
+        assert "😀" in Path("results/roofline.svg").read_text()

@@ -1,0 +1,151 @@
+"""Memory: what a run needs is estimated before it begins, and what this computer does not have is refused."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.strategies import conv
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base import memory
+from tpusim.base.errors import InputError
+from tpusim.flow import need
+from tpusim.flow.need import PASS_BYTES, Asked, need_of
+from tpusim.flow.simulation import shared
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, passes_of
+from tpusim.network.ops import Gemm, Op
+from tpusim.network.workload import Workload
+
+
+def asked(layer: Op, batch: int = 1, check: bool = True, engine: str = "event", **changes: Any) -> Asked:
+    return Asked(layer, batch, load_hardware("tpu_v2", changes), "channel_first", engine, check)
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int = 1, **options: Any) -> str:
+    """What the refusal of a layer says where so many bytes are free."""
+    monkeypatch.setattr(need, "free_bytes", lambda: int(free))
+    changes = options.pop("changes", {})
+    with pytest.raises(InputError) as error:
+        simulate(Workload("net", batch, (layer,)), load_hardware("tpu_v2", changes), **options)
+    (problem,) = error.value.problems
+    assert "\n" not in str(problem)
+    return str(problem)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "alexnet", "densenet121"])
+@pytest.mark.parametrize("size", [128, 16])
+def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int) -> None:
+    hardware, work = load_hardware("tpu_v2", {"array.size": size}), load_workload(name, batch=2)
+    for layer in {layer.shape_key: layer for layer in work.layers[::5]}.values():
+        program, _ = lowered(layer, 2, hardware, "channel_first")
+        assert passes_of(layer, 2, hardware, "channel_first") == len(program.streams)
+
+
+def test_the_estimate_is_about_what_a_program_takes() -> None:
+    hardware = load_hardware("tpu_v2", {"array.size": 16})
+    layer = Gemm("fc", m=64, n=1024, k=4096)
+    tracemalloc.start()
+    program, _ = lowered(layer, 1, hardware, "channel_first")
+    timing = event.run(program, hardware)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert timing.cycles
+    assert 0.5 < peak / (len(program.streams) * PASS_BYTES) < 1.5
+
+
+def test_the_estimate_is_about_what_a_check_takes() -> None:
+    layer, hardware = conv(64, 56, 64, 3, padding=1), load_hardware("tpu_v2")
+    tracemalloc.start()
+    simulate(Workload("net", 64, (layer,)), hardware)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    estimate = need_of(asked(layer, 64))
+    assert 0.5 < peak / estimate < 1.5
+
+
+def test_too_many_images_say_how_many_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = conv(64, 224, 64, 3, padding=1)
+    says = refused(monkeypatch, layer, 2e9, batch=65536)
+    assert says.startswith(f"layer {layer.name}: ")
+    assert "and 2.0 GB are free; --batch 128 or --no-check would fit" in says
+    assert need_of(asked(layer, 128)) < 2e9 < need_of(asked(layer, 256))
+
+
+def test_a_small_array_says_which_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """35 x 8457 x 2560 on single PEs: 22 million passes at least."""
+    layer = Gemm("fc", m=35, n=2560, k=8457)
+    says = refused(monkeypatch, layer, 4e9, changes={"array.size": 1}, check=False)
+    assert "21,649,920 passes need about 23.8 GB of memory, and 4.0 GB are free" in says
+    side = int(says.rpartition("--set array.size=")[2].removesuffix(" would fit"))
+    fits, too_small = (asked(layer, check=False, **{"array.size": size}) for size in (side, side // 2))
+    assert need_of(fits) <= 4e9 < need_of(too_small)
+
+
+def test_where_nothing_would_fit_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused(monkeypatch, Gemm("fc", m=1, n=8, k=8), 10).endswith("; nothing like it would fit")
+
+
+def test_the_register_engine_holds_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = conv(64, 56, 64, 3, padding=1)
+    assert need_of(asked(layer, engine="register")) > need_of(asked(layer)) > need_of(asked(layer, check=False))
+
+
+def test_a_lowering_that_cannot_tell_is_estimated_by_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOWERINGS, "mine", LOWERINGS["channel_first"])
+    layer = Gemm("fc", m=1, n=256, k=512)
+    assert need_of(asked(layer, check=False)._replace(lowering="mine")) == 8 * PASS_BYTES
+
+
+def test_a_layer_that_cannot_fit_is_refused_before_any_is_simulated() -> None:
+    work = load_workload("alexnet", batch=2)
+    seen: list[str] = []
+    with pytest.raises(InputError, match=f"layer {work.layers[0].name}: the smallest tiling needs"):
+        simulate(
+            work,
+            load_hardware("tpu_v2", {"vector_memory.capacity": "1 KiB"}),
+            watch=lambda layer, doing: seen.append(doing),
+        )
+    assert seen == []
+
+
+def test_what_is_shared_is_let_go_after_its_last_layer() -> None:
+    class Made:
+        alive = 0
+
+        def __init__(self) -> None:
+            Made.alive += 1
+
+        def __del__(self) -> None:
+            Made.alive -= 1
+
+    layer, other = Gemm("a", m=1, n=2, k=3), Gemm("b", m=4, n=5, k=6)
+    work = Workload("net", 1, (layer, other, replace(layer, name="c"), replace(other, name="d", m=7)))
+    alive = list(map(lambda _: Made.alive, shared(work, lambda _: Made())))
+    assert alive == [1, 2, 1, 1]
+    assert Made.alive == 0
+
+
+def test_free_memory_is_the_least_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, left in (("_free", [30]), ("_control_group", [20, 25]), ("_address_space", [])):
+        monkeypatch.setattr(memory, name, lambda left=left: iter(left))
+    assert memory.free_bytes() == 20
+
+
+def test_a_control_group_counts_what_is_used(tmp_path: Any) -> None:
+    for name, text in (
+        ("memory.max", "1000\n"),
+        ("memory.current", "700\n"),
+        ("memory.stat", "anon 5\ninactive_file 50\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    assert list(memory._left(tmp_path, "memory.max", "memory.current", "inactive_file")) == [350]
+    (tmp_path / "memory.max").write_text("max\n")
+    assert list(memory._left(tmp_path, "memory.max", "memory.current", "inactive_file")) == []
+
+
+def test_this_computer_has_some() -> None:
+    assert 2**20 < memory.free_bytes() < 2**60
