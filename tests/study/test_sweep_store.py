@@ -332,7 +332,7 @@ def test_workers_end_with_a_sweep_that_is_killed() -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in found):
         assert time.monotonic() < until
         time.sleep(0.02)
-    assert len(told.splitlines()) == 1, told
+    assert len([line for line in told.splitlines() if not line.startswith("0/")]) == 1, told
 
 
 def test_jobs_and_findings_travel() -> None:

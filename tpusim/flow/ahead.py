@@ -32,6 +32,7 @@ def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]]) -> Iterator[Made]:
                 while under_way and (_must_wait(under_way, need, threads) or under_way[0][1].done()):
                     yield under_way.popleft()[1].result()
                 under_way.append((need, pool.submit(task)))
+                del task  # It holds a Program, and to ask for the next takes a while.
             while under_way:
                 yield under_way.popleft()[1].result()
         finally:

@@ -154,9 +154,9 @@ def test_who_watches_is_told_how_many_cycles_have_passed() -> None:
     traced: list[int] = []
     assert len(list(register.trace(register.Machine(program, hardware, operands), 0, traced.append))) == timing.cycles
     assert traced == looks
-    told: list[tuple[str, int]] = []
+    told: list[tuple[str, str]] = []
     simulate(Workload("one", 4, (layer,)), hardware, engine="register", watch=lambda *seen: told.append(seen))
-    assert told == [(layer.name, cycles) for cycles in looks]
+    assert told == [(layer.name, "lowering"), *((layer.name, f"{cycles:,} cycles") for cycles in looks)]
 
 
 def test_hbm_holds_only_the_words_of_lanes_that_take_part() -> None:

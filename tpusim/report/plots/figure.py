@@ -87,6 +87,10 @@ class Picture:
     caption: str
     draw: Callable[[], Figure]
 
+    def __post_init__(self) -> None:
+        # A caption names what results name, and an SVG may hold no control characters.
+        object.__setattr__(self, "caption", visible(self.caption))
+
     def files(self, kinds: Sequence[str] = FORMATS) -> Iterator[tuple[str, bytes]]:
         """File name and contents in each format."""
         return ((f"{self.name}.{kind}", self.contents(kind)) for kind in kinds)
