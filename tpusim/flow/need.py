@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator
 from math import prod
 from typing import NamedTuple
@@ -33,9 +34,12 @@ class Asked(NamedTuple):
     check: bool
 
 
-def need_of(asked: Asked) -> int:
-    """Bytes that simulating a layer takes at most, about: its Program, its time, its values."""
-    return _passes(asked) * PASS_BYTES + _values(asked)
+def need_of(asked: Asked, free: int = sys.maxsize) -> int:
+    """Bytes that simulating a layer takes at most, about: its Program, its time, its values.
+
+    What is more than `free` for certain is not planned to be counted.
+    """
+    return _passes(asked, free) * PASS_BYTES + _values(asked)
 
 
 def refuse_what_does_not_fit(workload: Workload, hardware: Hardware, lowering: str, engine: str, check: bool) -> None:
@@ -51,19 +55,19 @@ def refuse_what_does_not_fit(workload: Workload, hardware: Hardware, lowering: s
         first.setdefault(layer.shape_key, layer)
     for layer in first.values():
         asked = Asked(layer, workload.batch, hardware, lowering, engine, check)
-        if (need := need_of(asked)) > free:
-            problem = f"{_passes(asked):,} passes and the values to check" if check else f"{_passes(asked):,} passes"
+        if (need := need_of(asked, free)) > free:
+            problem = f"{_passes(asked, free):,} passes{' and the values to check' if check else ''}"
             problem += f" need about {_giga(need)} GB of memory, and {_giga(free)} GB are free; {_advice(asked, free)}"
             raise InputError(Problem(problem, f"layer {layer.name}"))
 
 
-def _passes(asked: Asked) -> int:
+def _passes(asked: Asked, free: int) -> int:
     """Those of the lowering where it can tell, else as many as it takes to load every weight and to store the sums."""
     layer, batch, hardware = asked.layer, asked.batch, asked.hardware
     weights = -(-prod(layer.tensors(batch).filter) // hardware.pes)
     words = hardware.capacity_words * hardware.vector_memory.word_elements
     least = max(weights, -(-layer.macs(batch) // (hardware.pes * words)))
-    return least if least * PASS_BYTES > free_bytes() else max(least, passes_of(layer, batch, hardware, asked.lowering))
+    return least if least * PASS_BYTES > free else max(least, passes_of(layer, batch, hardware, asked.lowering))
 
 
 def _values(asked: Asked) -> int:
@@ -80,10 +84,10 @@ def _values(asked: Asked) -> int:
 
 def _advice(asked: Asked, free: int) -> str:
     """What would fit, as people write it."""
-    fits = [text for text, other in _smaller(asked) if need_of(other) <= free][:1]
-    if asked.check and need_of(asked._replace(check=False)) <= free:
+    fits = [text for text, other in _smaller(asked) if need_of(other, free) <= free][:1]
+    if asked.check and need_of(asked._replace(check=False), free) <= free:
         fits.append("--no-check")
-    fits = fits or [text for text, other in _on_larger(asked) if need_of(other) <= free][:1]
+    fits = fits or [text for text, other in _on_larger(asked) if need_of(other, free) <= free][:1]
     return f"{' or '.join(fits)} would fit" if fits else "nothing like it would fit"
 
 

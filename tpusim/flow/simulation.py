@@ -12,7 +12,7 @@ from typing import TypeVar
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
 from tpusim.flow.account import layer_result
-from tpusim.flow.ahead import ahead
+from tpusim.flow.ahead import ROOM_BYTES, ahead
 from tpusim.flow.engines import ENGINES, Prepared, Task, Watch, unwatched
 from tpusim.flow.need import Asked, need_of, refuse_what_does_not_fit
 from tpusim.machines.tpu.description import Hardware
@@ -121,7 +121,7 @@ class _Run:
                 layer, batch, self.hardware, (prepared.program, prepared.explanation), timing, verdict()
             )
 
-        return need_of(Asked(layer, batch, self.hardware, self.lowering, self.engine, self.check)), rest
+        return need_of(Asked(layer, batch, self.hardware, self.lowering, self.engine, self.check), ROOM_BYTES), rest
 
 
 def _done(task: tuple[int, Callable[[], LayerResult]]) -> LayerResult:
