@@ -41,5 +41,5 @@ def _plan(layer: Op, batch: int, hardware: Hardware) -> Plan:
     return Plan(shape, hardware, _chosen(shape, hardware))
 
 
-_chosen = lru_cache(maxsize=512)(choose)
+_chosen = lru_cache(maxsize=1 << 16)(choose)
 """A layer is asked how many passes it takes before it is lowered."""
