@@ -35,7 +35,8 @@ def run(program: Program, hardware: Hardware) -> Timing:
         DeadlockError: when steps wait for one another for ever; names who waits for whom.
     """
     port = ports_of(hardware)
-    return timing_of(logged(program, hardware, port), port, program, hardware)
+    with at_rest():
+        return timing_of(logged(program, hardware, port), port, program, hardware)
 
 
 def ports_of(hardware: Hardware, calendar: type[Calendar] | None = None) -> Ports:
@@ -58,8 +59,7 @@ def logged(program: Program, hardware: Hardware, port: Ports) -> Log:
     issue, dma = IssueUnit(program, hardware, board, port), Dma(program, hardware, board, port)
     env.process(issue.process())
     env.process(dma.process())
-    with at_rest():
-        env.run()
+    env.run()
     board.check_finished()
     return Log(
         cycles=board.end + hardware.lanes - 1,
