@@ -114,7 +114,8 @@ def test_relaxing_what_it_names_gains_the_most(
     assert batch.gain == pytest.approx(2 * before / cycles(twice, 8 if isinstance(layer, Gemm) else 16, *changes))
     assert found.most is not None
     assert found.most.relaxation.limit == limit
-    others = [gain.gain for gain in found.gains if gain.relaxation.limit != limit]
+    # Twice the rows use each weight twice: of a product that waits for its weights, that is the same in other words.
+    others = [gain.gain for gain in found.gains if gain.relaxation.limit not in (limit, "input")]
     assert found.most.gain > 1.1 * max([*others, *(1.0,)])
 
 

@@ -228,7 +228,7 @@ def test_a_search_that_finds_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_search_all_of_whose_points_fail_says_so() -> None:
-    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [64 B]\nwhere:"))
+    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [32 B]\nwhere:"))
     shown = command()
     assert shown.exit_code == 1
     assert "Error: every one of 20 points failed; their errors are in results/hunt/points.csv" in shown.stderr

@@ -162,6 +162,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("hbm.burst=32 B", lambda h: h.hbm.burst_bytes, 32),
         ("mapping.multi_tile=2", lambda h: h.mapping.multi_tile, 2),
         ("mapping.loop_order=filter_major", lambda h: h.mapping.loop_order, "filter_major"),
+        ("mapping.chunks=needed", lambda h: h.mapping.chunks, "needed"),
     ],
 )
 def test_override_reaches_every_field(override, read, value):

@@ -67,10 +67,10 @@ def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
     assert loads[0] / loads[1] == pytest.approx(waste)
 
 
-def estimates(space: Space) -> list[float]:
-    """The cost of every tiling that fits."""
+def estimates(space: Space, chunked: bool) -> list[float]:
+    """The cost of every tiling that fits, of those with a whole reduction or of those with chunks."""
     found: list[float] = []
-    for tilings in (*space.whole(), *space.deep(), *space.chunked()):
+    for tilings in space.chunked() if chunked else (*space.whole(), *space.deep()):
         costs = space.estimate.cycles(tilings)
         found += costs[tilings.words <= space.hardware.capacity_words].tolist()
     return found
@@ -86,11 +86,14 @@ def estimate(space: Space, hardware: Hardware) -> float:
 @relaxed
 @given(plans())
 def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
-    """Of blocks under one way of holding them, of ways, and of kinds of ways, any within the tolerance may be taken."""
+    """Of blocks under one way of holding them, of ways, and of kinds of ways, any within the tolerance may be taken.
+
+    Whether there are chunks is chosen by more than that.
+    """
     assume(not isinstance(plan.hardware.mapping.multi_tile, int))
     space = Space(plan.shape, plan.hardware, None)
-    chosen = estimate(space, plan.hardware)
-    assert chosen <= min(estimates(space)) * (1 + TOLERANCE) ** 4 * (1 + 1e-9)
+    chosen, others = estimate(space, plan.hardware), estimates(space, len(plan.chunks) > 1)
+    assert chosen <= min(others) * (1 + TOLERANCE) ** 3 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("capacity", [100, 200, 1000])

@@ -48,6 +48,22 @@ class Estimate:
         between = self._in_chunks if (self._chunks(tilings) > 1).any() else self._at_once
         return np.asarray(costs.first + between(tilings, costs) + costs.spill, dtype=np.float64)
 
+    def late(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Cycles that `cycles` leaves out: the first block cannot hide behind others while its own operands come.
+
+        It hardly tells whole reductions apart, and one in chunks has next to none of it.
+        """
+        costs = self._costs(tilings)
+        sections, passes = self._section_cycles(tilings), tilings.section_passes
+        last = costs.per_pass * (self.passes // self.folds) * _ceil(tilings.chunk_folds, MOST_PIECES)
+        brought = costs.load - costs.first
+        all_in = brought + sections + last - self.passes * costs.per_pass
+        # The second section comes when all of the ifmap is there.
+        second = brought + 2 * sections * passes / self.passes - passes * costs.per_pass
+        late = np.maximum(all_in, np.where(passes < self.passes, second, 0))
+        whole = (self._chunks(tilings) == 1) & (self.folds > 1)
+        return np.asarray(np.where(whole, np.maximum(late, 0), 0), dtype=np.float64)
+
     def _costs(self, tilings: Tiling[Counts]) -> _Costs:
         outcomes = tilings.blocks * self.shape.groups * self.columns
         load, per_pass = self._load_cycles(tilings), self._pass_cycles(tilings)
@@ -86,11 +102,12 @@ class Estimate:
 
     @property
     def bound_by_hbm(self) -> bool:
-        """Whether moving every tensor once takes longer than all passes without a gap."""
+        """Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes."""
         elements = sum(map(prod, self.shape.tensors))
         words = self.shape.row.extent * self.shape.col.extent * self.groups
         array = self.shape.groups * self.columns * self.passes * words * self.word_fill / self.hardware.array.count
-        return elements * self._element_cycles > array
+        turns = self.shape.groups * self.columns * self._turnaround
+        return elements * self._element_cycles + turns > array
 
     @property
     def _turnaround(self) -> int:

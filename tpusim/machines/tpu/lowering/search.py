@@ -31,13 +31,15 @@ def choose(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
 
 
 class _Choice(NamedTuple):
-    cost: float
-    tiling: Tiling[int]
+    """One of several tilings, and its estimated cycles."""
 
-    def beats(self, other: _Choice) -> bool:
-        """Whether its estimate is clearly lower, or lower and with fewer blocks to run."""
-        fewer = self.tiling.blocks < other.tiling.blocks
-        return self.cost * (1 if fewer else 1 + TOLERANCE) < other.cost
+    cost: float
+    tilings: Tiling[Counts]
+    at: int
+
+    @property
+    def tiling(self) -> Tiling[int]:
+        return self.tilings.at(self.at)
 
 
 def _best(space: Space) -> Tiling[int] | None:
@@ -47,9 +49,16 @@ def _best(space: Space) -> Tiling[int] | None:
         if best is not None and ways == space.chunked and space.hardware.mapping.chunks == "needed":
             break
         found = _first_close(space, ways())
-        if best is None or (found is not None and found.beats(best)):
+        if best is None or (found is not None and _beats(space, found, best)):
             best = found
     return best and best.tiling
+
+
+def _beats(space: Space, one: _Choice, other: _Choice) -> bool:
+    """Whether its estimate is clearly lower, or as low with fewer blocks to run and every tap of them at once."""
+    fewer = one.tiling.blocks < other.tiling.blocks and one.tiling.chunk_taps == other.tiling.chunk_taps
+    mine, others = (each.cost + float(space.estimate.late(each.tilings)[each.at]) for each in (one, other))
+    return mine * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < others
 
 
 def _first_close(space: Space, ways: Iterable[Tiling[Counts]]) -> _Choice | None:
@@ -67,7 +76,7 @@ def _cheapest(space: Space, tilings: Tiling[Counts]) -> _Choice | None:
     cost = np.where(fits, space.estimate.cycles(tilings), np.inf)
     close = cost <= cost.min() * (1 + TOLERANCE)
     at = int(np.where(close, tilings.psum_words, 0).argmax())
-    return _Choice(float(cost[at]), tilings.at(at))
+    return _Choice(float(cost[at]), tilings, at)
 
 
 def _same_block(shape: ConvShape, hardware: Hardware) -> Tiling[int] | None:
