@@ -239,13 +239,31 @@ class TestEnginesAgree:
     def test_to_the_cycle(self, part: int, layer: Layer, batch: int, hardware: Hardware) -> None:
         suppose(layer.macs(batch) / hardware.pes < 800)
         program, hardware = fitted(layer, batch, hardware)
-        expected = event.run(program, hardware)
-        suppose(expected.cycles < MOST_CYCLES)
+        suppose(event.run(program, hardware).cycles < MOST_CYCLES)
+        self.agree(layer, batch, program, hardware)
+
+    def agree(self, layer: Layer, batch: int, program: Program, hardware: Hardware) -> None:
         operands = operands_of(layer, batch, seed=2)
         timing, written = register.run(program, hardware, operands)
-        assert timing == expected
+        assert timing == event.run(program, hardware)
         assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
         np.testing.assert_array_equal(written["ofmap"], expected_of(layer, operands))
+
+    @pytest.mark.parametrize(
+        ("layer", "hardware", "choices"),
+        [
+            (Gemm("folds", m=16, n=16, k=200), machine(capacity_words=80, bytes_per_cycle=8),
+             {"chunk_folds": 2, "kept_folds": 4}),
+            (conv(3, 9, 4, 5, padding=2), machine(capacity_words=24), {"chunk_taps": 1, "chunk_folds": 1}),
+            (Gemm("behind", m=4, n=40, k=4), machine(bytes_per_cycle=4), {"lag": 2}),
+        ],
+        ids=["chunks of folds", "chunks of taps", "spills that lag behind"],
+    )  # fmt: skip
+    def test_on_every_way_to_hold_a_reduction(self, layer: Layer, hardware: Hardware, choices: dict[str, int]) -> None:
+        program, explanation = lower(layer, 2, hardware)
+        assert choices.items() <= explanation.choices.items()
+        assert (explanation.blocking.chunks > 1) == ("chunk_folds" in choices)
+        self.agree(layer, 2, program, hardware)
 
     @pytest.mark.parametrize(("network", "name"), [("alexnet", "conv5"), ("resnet18", "layer4.0.conv1")])
     def test_on_the_whole_machine(self, network: str, name: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from tpusim.network.ops import Conv2d
 from tpusim.reference.operands import Operand, Tensor
 
-CHUNK_ELEMENTS = 1 << 19
+MOST_ELEMENTS = 1 << 19
 """The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
 
 _Box: TypeAlias = tuple[range, range, range, range]
@@ -59,8 +59,8 @@ def _stored(under: range, extent: int) -> tuple[slice, slice]:
 def _convolve(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
     """fields [kh, kw, c, h, w, n], a view; a few output rows at a time, and of a long sum some channels."""
     taps, channels, row = int(np.prod(fields.shape[:2])), fields.shape[2], int(np.prod(fields.shape[4:]))
-    height = max(1, CHUNK_ELEMENTS // (taps * channels * row))
-    depth = min(channels, max(1, 8 * CHUNK_ELEMENTS // (taps * row)))
+    height = max(1, MOST_ELEMENTS // (taps * channels * row))
+    depth = min(channels, max(1, 8 * MOST_ELEMENTS // (taps * row)))
     flat = outputs.reshape(len(outputs), -1)
     for top in range(0, fields.shape[3], height):
         place = flat[:, top * row : (top + height) * row]

@@ -7,7 +7,7 @@ import numpy as np
 from tpusim.network.ops import Gemm
 from tpusim.reference.operands import Operand, Tensor
 
-CHUNK_ELEMENTS = 1 << 22
+MOST_ELEMENTS = 1 << 22
 """Factors of about this many elements are multiplied at a time, so that long sums take no more memory."""
 
 
@@ -16,7 +16,7 @@ def compute(layer: Gemm, ifmap: Operand, filter_: Operand, box: tuple[range, ran
     cols, _, _, rows = box
     first, second = filter_[cols.start : cols.stop, 0, 0], ifmap[:, 0, 0, rows.start : rows.stop]
     product = np.zeros((len(cols), len(rows)), np.float32)
-    step = max(1, CHUNK_ELEMENTS // (len(cols) + len(rows)))
+    step = max(1, MOST_ELEMENTS // (len(cols) + len(rows)))
     for at in range(0, layer.k, step):
         product += first[:, at : at + step].astype(np.float32) @ second[at : at + step].astype(np.float32)
     return product[:, None, None, :]

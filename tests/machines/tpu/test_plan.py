@@ -74,10 +74,10 @@ def test_blocks_fetch_what_their_outputs_touch(plan: Plan) -> None:
     """And nothing before the first tap or after the last, nor, without strips, outside the ifmap."""
     row, col = plan.shape.row, plan.shape.col
     for block, chunk in product((*plan.blocks[:3], *plan.blocks[-3:]), (*plan.chunks[:2], *plan.chunks[-2:])):
-        window = plan.window(block, chunk)
+        patch = plan.patch(block, chunk)
         for axis, outputs, grid, taps in (
-            (row, block.rows, window.rows, chunk.tap_rows),
-            (col, block.cols, window.cols, chunk.tap_cols),
+            (row, block.rows, patch.rows, chunk.tap_rows),
+            (col, block.cols, patch.cols, chunk.tap_cols),
         ):
             coordinates = axis.coordinates(grid)
             assert touched(axis, outputs, taps) <= {*coordinates}

@@ -31,8 +31,8 @@ def test_the_tiling_fits_and_is_what_the_plan_needs(plan: Plan) -> None:
     tiling = plan.tiling
     assert tiling.words <= plan.hardware.capacity_words
     assert tiling.psum_words == max(block.words for block in plan.blocks)
-    windows = [len(c.folds) * plan.window(block, c).words for block in plan.blocks for c in plan.chunks]
-    assert tiling.ifmap_words >= max(windows)
+    patches = [len(c.folds) * plan.patch(block, c).words for block in plan.blocks for c in plan.chunks]
+    assert tiling.ifmap_words >= max(patches)
     assert tiling.blocks == len(plan.blocks)
     sections = [sum(plan.pass_words[number] for number in section.numbers) for section in plan.sections]
     assert tiling.section_words == max(sections)

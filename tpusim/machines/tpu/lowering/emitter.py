@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from tpusim.machines.tpu.lowering.geometry import padded
-from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Plan, Stage, Window
+from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Patch, Plan, Stage
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.program.addresses import Feed
@@ -43,7 +43,7 @@ class Emitter:
         self.weights_ready: dict[tuple[int, int], int] = {}
         self.last_stream: list[int] = []
         self.last_preload: list[int] = []
-        self.outcomes: dict[tuple[int, int, int], int] = {}
+        self.results: dict[tuple[int, int, int], int] = {}
         self.spills: list[int] = []
         self.moved: dict[tuple[str, Box], int] = {}
         self.streamed: dict[int, dict[int, _Streamed]] = {}
@@ -105,24 +105,24 @@ class Emitter:
     def _ifmap_fills(self, index: int, load: _IfmapLoad) -> list[tuple[int, int, Callable[[], None]]]:
         """(first row fold, slot, emit) of each piece: by row folds where there are several, else by rows."""
         _, block, chunk = load.key
-        window = self.plan.window(self.plan.blocks[block], self.plan.chunks[chunk])
+        patch = self.plan.patch(self.plan.blocks[block], self.plan.chunks[chunk])
         folds, slots = self.plan.chunks[chunk].folds, slots_for(load)
         if len(folds) > 1:
             cuts = self._cuts(load.stage, len(folds))
-            pieces = [(folds[cut.start : cut.stop], window) for cut in cuts]
+            pieces = [(folds[cut.start : cut.stop], patch) for cut in cuts]
         else:
-            pieces = [(folds, part) for part in window.cut(min(len(slots), MOST_PIECES))]
+            pieces = [(folds, part) for part in patch.cut(min(len(slots), MOST_PIECES))]
         where = spread(len(pieces), slots)
         return [
-            (cut.start - folds.start, slot, self._ifmap_fill(index, load, window, cut, part))
+            (cut.start - folds.start, slot, self._ifmap_fill(index, load, patch, cut, part))
             for slot, (cut, part) in zip(where, pieces, strict=True)
         ]
 
     def _ifmap_fill(
-        self, index: int, load: _IfmapLoad, window: Window, folds: range, filled: Window
+        self, index: int, load: _IfmapLoad, patch: Patch, folds: range, filled: Patch
     ) -> Callable[[], None]:
         def emit() -> None:
-            parts = tuple(self._ifmap_part(load, window, fold, base, items) for fold in folds)
+            parts = tuple(self._ifmap_part(load, patch, fold, base, items) for fold in folds)
             if parts[0].words:
                 step = self._add(Fill(self._freed(load, self.last_stream), self.plan.ifmap, parts, moved))
                 self.fold_ready.update({(index, fold): step for fold in folds})
@@ -134,15 +134,15 @@ class Emitter:
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         moved = self._bytes(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
         items = plan.map_items(rows, cols, filled.groups, apart)
-        base = window.words_before(filled)
+        base = patch.words_before(filled)
         return emit
 
-    def _ifmap_part(self, load: _IfmapLoad, window: Window, fold: int, offset: int, items: tuple[Along, ...]) -> Part:
+    def _ifmap_part(self, load: _IfmapLoad, patch: Patch, fold: int, offset: int, items: tuple[Along, ...]) -> Part:
         """One row fold, in as many lane groups as there are taps stacked."""
         plan, (group, _, chunk) = self.plan, load.key
         place = fold - plan.chunks[chunk].folds.start
         return Part(
-            base=plan.ifmap_base(load.buffer) + place * window.words + offset,
+            base=plan.ifmap_base(load.buffer) + place * patch.words + offset,
             first_lanes=plan.first_lanes,
             lane=Along(CHANNEL, _shifted(plan.row_folds[fold], group * plan.shape.channels)),
             items=items,
@@ -179,34 +179,34 @@ class Emitter:
     def _compute(self, index: int, stage: Stage) -> None:
         """A preload and a stream for each pass. What passes share is worked out ahead: networks have a million."""
         plan = self.plan
-        filter_load, outcome = self.filter_of[index], self._outcome(stage)
+        filter_load, number = self.filter_of[index], self._result(stage)
         streamed = self._streamed(self.ifmap_of[index])
-        result = self._result_base(outcome)
+        result, freed = self._result_base(number), self._cleared(number)
         weights = plan.filter_base(self.filters[filter_load].buffer)
         cols, words = len(plan.col_folds[stage.fold]), plan.blocks[stage.block].words
         preload = stream = -1
-        for number in plan.sections[stage.section].numbers:
-            rows, filled, reads = streamed[number]
-            loaded: tuple[int, ...] = (self.weights_ready[filter_load, number],)
-            if number == 0:
-                loaded, filled = (*loaded, *self._drained()), (*filled, *self._cleared(outcome))
-            preload = self._add(Preload(loaded, weights, plan.pass_words[number], rows, cols))
-            stream = self._add(Stream(filled, preload, reads, result, words, rows, cols, number > 0))
-            weights += plan.pass_words[number]
+        for place in plan.sections[stage.section].numbers:
+            rows, filled, reads = streamed[place]
+            loaded: tuple[int, ...] = (self.weights_ready[filter_load, place],)
+            if place == 0:
+                loaded, filled = (*loaded, *self._drained()), (*filled, *freed)
+            preload = self._add(Preload(loaded, weights, plan.pass_words[place], rows, cols))
+            stream = self._add(Stream(filled, preload, reads, result, words, rows, cols, place > 0))
+            weights += plan.pass_words[place]
         self.last_preload.append(preload)
         self.last_stream.append(stream)
 
-    def _outcome(self, stage: Stage) -> int:
+    def _result(self, stage: Stage) -> int:
         """The number of the results of a block and column fold, in the order in which they begin."""
-        return self.outcomes.setdefault((stage.group, stage.block, stage.fold), len(self.outcomes))
+        return self.results.setdefault((stage.group, stage.block, stage.fold), len(self.results))
 
     def _drained(self) -> tuple[int, ...]:
         """The end of the block ahead, where blocks do not overlap."""
         return tuple(self.last_stream[-1:]) if self.drains else ()
 
-    def _cleared(self, outcome: int) -> tuple[int, ...]:
+    def _cleared(self, number: int) -> tuple[int, ...]:
         """The spill that frees the partial sums of a block."""
-        freed = outcome - self.plan.tiling.psum_buffers
+        freed = number - self.plan.tiling.psum_buffers
         return (self.spills[freed],) if freed >= 0 else ()
 
     def _streamed(self, ifmap_load: int) -> dict[int, _Streamed]:
@@ -229,7 +229,7 @@ class Emitter:
         apart = shape.row.extent, shape.col.extent
         channels = _shifted(plan.col_folds[stage.fold], stage.group * shape.out_channels)
         part = Part(
-            base=self._result_base(self._outcome(stage)),
+            base=self._result_base(self._result(stage)),
             first_lanes=(0,),
             lane=Along(CHANNEL, channels),
             items=plan.map_items(block.rows, block.cols, block.groups, apart),
@@ -239,9 +239,9 @@ class Emitter:
         moved = self._bytes(box, plan.ofmap, apart)
         self.spills.append(self._add(Spill((self.last_stream[index],), plan.ofmap, (part,), moved)))
 
-    def _result_base(self, outcome: int) -> int:
-        """First word of the partial sums of an outcome."""
-        return self.plan.psum_base(outcome % self.plan.tiling.psum_buffers)
+    def _result_base(self, number: int) -> int:
+        """First word of the partial sums of the results of that number."""
+        return self.plan.psum_base(number % self.plan.tiling.psum_buffers)
 
     def _bytes(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> int:
         """HBM bytes of `box` in every strip, worked out once: a chunk comes many times."""

@@ -18,7 +18,7 @@ Cycles: TypeAlias = Any  # a float, or an array of them: one a candidate
 class _Costs(NamedTuple):
     """Of every candidate: results to bring out (a block and column fold each), then cycles."""
 
-    outcomes: Counts
+    results: Counts
     per_pass: Counts
     load: Cycles
     spill: Cycles
@@ -65,28 +65,28 @@ class Estimate:
         return np.asarray(np.where(whole, np.maximum(late, 0), 0), dtype=np.float64)
 
     def _costs(self, tilings: Tiling[Counts]) -> _Costs:
-        outcomes = tilings.blocks * self.shape.groups * self.columns
+        results = tilings.blocks * self.shape.groups * self.columns
         load, per_pass = self._load_cycles(tilings), self._pass_cycles(tilings)
         return _Costs(
-            outcomes=outcomes,
+            results=results,
             per_pass=per_pass,
             load=load,
             spill=self._spill_cycles(tilings),
             first=self._first_cycles(tilings, load),
-            last=per_pass * self._last_passes(tilings, outcomes),
+            last=per_pass * self._last_passes(tilings, results),
         )
 
     def _at_once(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
-        outcomes, groups = costs.outcomes, self.shape.groups
-        array = outcomes * (self.passes * costs.per_pass + self._drain_cycles())
+        results, groups = costs.results, self.shape.groups
+        array = results * (self.passes * costs.per_pass + self._drain_cycles())
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
         loads = groups * self._ifmap_loads(tilings) * self._moving(costs.load, self._ifmap_pieces(tilings))
-        bus = filters + loads + costs.spill * outcomes
+        bus = filters + loads + costs.spill * results
         # Stages that a spill lags behind hide the wait for what it spills, once there are enough of them under way.
-        hidden = (tilings.lag - 1) * np.maximum(array, bus) / outcomes
-        wait = np.where(outcomes > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
-        waits = (outcomes - 1) * wait + costs.last
+        hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
+        wait = np.where(results > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
+        waits = (results - 1) * wait + costs.last
         return np.asarray(np.maximum(array, bus - costs.first - costs.spill + waits))
 
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
@@ -98,7 +98,7 @@ class Estimate:
         loads = (self._moving(costs.load, self._ifmap_pieces(tilings)) + freed) / tilings.kept_folds
         bus = self._section_cycles(tilings) / chunks + loads
         end = np.maximum(array + self._drain_cycles(), bus + costs.spill + self._turnaround)
-        return np.asarray(costs.outcomes * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
+        return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
 
     @property
     def bound_by_hbm(self) -> bool:
@@ -118,9 +118,9 @@ class Estimate:
         """Chunks of a reduction; the last of them counts as what it is of a whole one."""
         return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
 
-    def _last_passes(self, tilings: Tiling[Counts], outcomes: Counts) -> Counts:
+    def _last_passes(self, tilings: Tiling[Counts], results: Counts) -> Counts:
         """Passes left when the last piece is there: of a section, or of a block that is the only one."""
-        alone = np.where(outcomes == 1, _ceil(tilings.chunk_folds, MOST_PIECES), 0)
+        alone = np.where(results == 1, _ceil(tilings.chunk_folds, MOST_PIECES), 0)
         return np.maximum(_ceil(tilings.section_passes, MOST_PIECES), alone)
 
     def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:

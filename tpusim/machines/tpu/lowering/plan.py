@@ -36,7 +36,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Window:
+class Patch:
     """The ifmap grid points that a block needs for the taps of a chunk."""
 
     rows: range
@@ -48,7 +48,7 @@ class Window:
         """Words of one input channel."""
         return len(self.rows) * len(self.cols) * len(self.groups)
 
-    def cut(self, pieces: int) -> list[Window]:
+    def cut(self, pieces: int) -> list[Patch]:
         """Into at most so many: by rows; one row by columns; one point by word groups."""
         name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
         return [
@@ -56,7 +56,7 @@ class Window:
             for part in even(len(getattr(self, name)), pieces)
         ]
 
-    def words_before(self, part: Window) -> int:
+    def words_before(self, part: Patch) -> int:
         """Words ahead of a part that was cut."""
         rows, cols = part.rows.start - self.rows.start, part.cols.start - self.cols.start
         return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
@@ -182,10 +182,10 @@ class Plan:
             for cols in portions(col.extent, self.tiling.cols)
         ]
 
-    def window(self, block: Block, chunk: Chunk) -> Window:
+    def patch(self, block: Block, chunk: Chunk) -> Patch:
         """What is filled of the ifmap for a block and a chunk."""
         row, col = self.shape.row, self.shape.col
-        return Window(row.stored(block.rows, chunk.tap_rows), col.stored(block.cols, chunk.tap_cols), block.groups)
+        return Patch(row.stored(block.rows, chunk.tap_rows), col.stored(block.cols, chunk.tap_cols), block.groups)
 
     @cached_property
     def stages(self) -> list[Stage]:
@@ -217,20 +217,20 @@ class Plan:
         """First word of a partial-sum buffer."""
         return self.filter_base(self.tiling.filter_buffers) + buffer * self.tiling.psum_words
 
-    def walk(self, tap: Tap, block: Block, window: Window) -> tuple[Counter, ...]:
+    def walk(self, tap: Tap, block: Block, patch: Patch) -> tuple[Counter, ...]:
         """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-        groups, cols = len(block.groups), len(window.cols)
+        groups, cols = len(block.groups), len(patch.cols)
         return (
-            _counter(self.shape.row, tap[0], block.rows, window.rows, cols * groups),
-            _counter(self.shape.col, tap[1], block.cols, window.cols, groups),
+            _counter(self.shape.row, tap[0], block.rows, patch.rows, cols * groups),
+            _counter(self.shape.col, tap[1], block.cols, patch.cols, groups),
             Counter(groups, 0, 1, groups, 1),
         )
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
-        """What each pass of a chunk reads of the window at `base`: one lane group a tap, each with its own walk."""
-        window = self.window(block, chunk)
-        walks = {tap: self.walk(tap, block, window) for tap in chunk.taps}
-        at = [base + fold * window.words for fold in range(len(chunk.folds))]
+        """What each pass of a chunk reads of the patch at `base`: one lane group a tap, each with its own walk."""
+        patch = self.patch(block, chunk)
+        walks = {tap: self.walk(tap, block, patch) for tap in chunk.taps}
+        at = [base + fold * patch.words for fold in range(len(chunk.folds))]
         feeds = []
         for each in chunk.passes:
             lanes, first = len(each.channels), at[each.fold - chunk.folds.start]

@@ -44,14 +44,14 @@ class _Choice(NamedTuple):
 
 def _best(space: Space) -> Tiling[int] | None:
     """The cheapest; but deeper buffers, and the reduction in chunks, only where they beat what is simpler."""
-    best: _Choice | None = None
-    for ways in (space.whole, space.deep, space.chunked):
-        if best is not None and ways == space.chunked and space.hardware.mapping.chunks == "needed":
-            break
-        found = _first_close(space, ways())
-        if best is None or (found is not None and _beats(space, found, best)):
-            best = found
+    best = _better(space, _first_close(space, space.whole()), _first_close(space, space.deep()))
+    if best is None or space.hardware.mapping.chunks == "auto":
+        best = _better(space, best, _first_close(space, space.chunked()))
     return best and best.tiling
+
+
+def _better(space: Space, simple: _Choice | None, other: _Choice | None) -> _Choice | None:
+    return other if simple is None or (other is not None and _beats(space, other, simple)) else simple
 
 
 def _beats(space: Space, one: _Choice, other: _Choice) -> bool:

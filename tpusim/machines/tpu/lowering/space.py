@@ -46,7 +46,8 @@ class Space:
         """
         worth = len(self.passes) == 1 and self.estimate.bound_by_hbm and not self.estimate.drains
         for depth in (2, 4) if worth else ():
-            yield self._whole(self._orders()[0], len(self.passes), sum(self.pass_words), 2, depth)
+            buffers = min(2, self.shape.groups * self.columns)
+            yield self._whole(self._orders()[0], len(self.passes), sum(self.pass_words), buffers, depth)
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
         """Every block and number of folds kept, with chunks of row folds, then of ever fewer tap groups of one fold."""
@@ -134,8 +135,8 @@ class Space:
         )
 
     def _stored(self, rows: Counts, cols: Counts, groups: Counts, tap_rows: range, tap_cols: range) -> Counts:
-        """Words of one fold in the largest window of each block for these taps."""
-        return _stored(self.shape.row, rows, tap_rows) * _stored(self.shape.col, cols, tap_cols) * groups
+        """Words of one fold in the largest patch of each block for these taps."""
+        return _points(self.shape.row, rows, tap_rows) * _points(self.shape.col, cols, tap_cols) * groups
 
 
 def _halves(count: int) -> list[int]:
@@ -158,7 +159,7 @@ def _parts(extent: int) -> list[int]:
     return parts[::-1]
 
 
-def _stored(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
+def _points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
     """Most grid points that `taps` of any `outputs` neighbouring outputs touch."""
     span = (outputs - 1) * axis.step + (len(taps) - 1) * axis.tap_step + 1
     real = len(axis.stored(range(axis.extent), taps))
