@@ -68,7 +68,7 @@ def test_nor_where_each_client_has_a_port(layer: Conv2d, hardware: Hardware, rat
 
 
 LAYERS = [
-    ("vgg16", "conv4_1", 8, ["array.size=32"], 0.8),
+    ("vgg16", "conv4_1", 8, ["array.size=32", "mapping.chunks=needed"], 0.8),
     ("vgg16", "conv5_1", 8, ["array.size=64", "vector_memory.word_elements=1"], 0.8),
     ("resnet50", "layer3.1.conv2", 1, ["array.size=16", "array.weight_buffers=1"], 0.8),
     ("resnet50", "layer3.1.conv2", 8, ["array.size=32", "array.count=2", "hbm.bandwidth=100 GB/s"], 0.3),

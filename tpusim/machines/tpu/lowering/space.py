@@ -42,9 +42,10 @@ class Space:
 
     def deep(self) -> Iterator[Tiling[Counts]]:
         """A column fold at a time, with buffers for several blocks: where HBM sets the pace, it should not wait until
-        the array has drained, unless blocks are meant to.
+        the array has drained, unless blocks are meant to. A block that is given keeps the buffers it would have.
         """
-        worth = len(self.passes) == 1 and self.estimate.bound_by_hbm and not self.estimate.drains
+        fast = self.estimate.bound_by_hbm and not self.estimate.drains
+        worth = len(self.passes) == 1 and fast and self.block is None
         for depth in (2, 4) if worth else ():
             buffers = min(2, self.shape.groups * self.columns)
             yield self._whole(self._orders()[0], len(self.passes), sum(self.pass_words), buffers, depth)
