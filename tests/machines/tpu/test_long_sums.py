@@ -106,6 +106,18 @@ def test_a_wide_layer_takes_no_longer_than_a_tall_one(size: int, kernel: int) ->
     assert max(cycles) <= 1.03 * min(cycles)
 
 
+def test_the_longer_axis_is_cut() -> None:
+    """And a map that lies is read as often as one that stands."""
+    strips, read = [], []
+    for height, width in ((20, 3_000), (3_000, 20)):
+        layer = Conv2d("map", 64, height, width, 64, (3, 3), (1, 1), (1, 1), (1, 1), 1)
+        program, explanation = lower(layer, 1, HARDWARE)
+        strips.append(explanation.blocking.strips)
+        read.append(program.use.hbm_read_bytes)
+    assert strips[0] == strips[1]
+    assert max(read) < 1.1 * min(read)
+
+
 def test_both_axes_are_cut_where_neither_fills_the_word() -> None:
     """Two by two strips of a 2 x 2 map share the words of four elements."""
     program, explanation = lower(conv(3, 2, 3, 1), 1, machine(4, 4, word_elements=4))

@@ -116,7 +116,7 @@ def shape_of(layer: Op, batch: int, word_elements: int) -> ConvShape:
 def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[int, int]:
     """Strips by rows and by columns that fill a word best: fewest cycles for all outputs, then fewest words.
 
-    Where cutting columns gains nothing, only rows are cut.
+    Both axes are cut only where that takes fewer cycles than to cut one; of two that are alike, rows are cut.
     """
     room = max(1, word_elements // images)
     cuts = ((r, c) for r in range(1, min(rows, room) + 1) for c in range(1, min(cols, room // r) + 1))
@@ -124,7 +124,7 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
     def cost(cut: tuple[int, int]) -> tuple[int, bool, int, int]:
         r, c = cut
         words = -(-rows // r) * -(-cols // c)
-        return words * max(r * c * images, LEAST_FRAME), c > 1, words, c
+        return words * max(r * c * images, LEAST_FRAME), min(r, c) > 1, words, c
 
     return min(cuts, key=cost)
 

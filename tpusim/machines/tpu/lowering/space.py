@@ -64,7 +64,9 @@ class Space:
 
     @cached_property
     def _blocks(self) -> tuple[Counts, Counts, Counts, Counts]:
-        """Block extents (rows, cols, word groups) to try, whole rows or parts of one; how many blocks each makes."""
+        """Block extents (rows, cols, word groups) to try, whole rows or parts of one, of a wide map whole columns too;
+        how many blocks each makes.
+        """
         row, col = self.shape.row.extent, self.shape.col.extent
         if self.block is not None:
             rows, cols, groups = np.array([self.block], dtype=np.int64).T
@@ -72,6 +74,8 @@ class Space:
             each, parts = _parts(self.groups), _parts(col)
             whole = [(r, parts[-1], g) for r in _parts(row) for g in each]
             split = [(1, c, g) for c in parts[:-1] for g in each]
+            if self.shape.col.outputs > self.shape.row.outputs:
+                split += [(row, c, g) for c in parts[:-1] for g in each]
             rows, cols, groups = np.array(whole + split, dtype=np.int64).T
         return rows, cols, groups, -(-row // rows) * -(-col // cols) * -(-self.groups // groups)
 
