@@ -247,6 +247,8 @@ def told(address: str) -> str:
         ("tcp://127.0.0.1:{port}", "nothing answers there (Connection refused); start a scheduler: dask scheduler"),
         ("tls://127.0.0.1:{port}", "Dask's configuration names no certificates; see TLS in docs/sweeps.md"),
         ("tcp://no-such-host.invalid:8786", "no computer is known by that name ("),
+        ("tcp://a..b:8786", "no computer can have that name; check the address"),
+        (f"tcp://{'a' * 64}.example:8786", "no computer can have that name; check the address"),
     ],
 )
 def test_nobody_there(address: str, says: str) -> None:

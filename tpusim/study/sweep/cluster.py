@@ -130,6 +130,8 @@ def _find_listener(host: str, port: int, security: Security | None) -> None:
                 security.get_connection_args("client")["ssl_context"].wrap_socket(connection).close()
     except socket.gaierror as error:
         raise InputError(f"no computer is known by that name ({error.strerror}); check the address") from None
+    except UnicodeError:  # Two dots in a row, or over 63 characters between dots.
+        raise InputError("no computer can have that name; check the address") from None
     except ssl.SSLError as error:
         why = getattr(error, "verify_message", "") or error.reason
         raise InputError(f"no secure connection to what answers there ({why}); {_TLS}") from None
