@@ -181,7 +181,19 @@ def test_a_counted_layer_is_simulated_once_and_counts_in_the_total(tmp_path, mon
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("batch*197", 788), ("2 * (batch + 3) - 1", 13), ("197//batch", 49), ("batch", 4), ("-batch + 6", 2), ("7", 7)],
+    [
+        ("batch*197", 788),
+        ("2 * (batch + 3) - 1", 13),
+        ("197//batch", 49),
+        ("batch", 4),
+        ("-batch + 6", 2),
+        ("7", 7),
+        ('"-(-7//2)"', 4),
+        ('"-(-batch)"', 4),
+        ('"(100)"', 100),
+        ("(" * 99 + "1" + ")" * 99, 1),
+        ("1_000*2", 2000),
+    ],
 )
 def test_sizes_are_worked_out(text, value, tmp_path):
     path = network(tmp_path, f"- {{name: fc, op: gemm, m: {text}, n: 1, k: 1}}\n")
@@ -210,7 +222,17 @@ def test_sizes_of_pairs_are_worked_out(tmp_path):
         ("m", "+".join(["batch"] * 60), "at most 200 characters; this has 359"),
         ("m", "__import__('os')", "is not a number"),
         ("m", "'7'", "is text because it is in quotes; write 7 without them"),
-        ("m", "(" * 99 + "1" + ")" * 99, "is not a number"),
+        ("m", "'-7'", "is text because it is in quotes; write -7 without them"),
+        ("m", "' 7 '", "is not a number"),
+        ("m", "'-(7)'", '"-(7)": -7 is out of range; write a whole number, 1 to'),
+        ("m", "'(0)'", '"(0)": 0 is out of range; write a whole number, 1 to'),
+        ("m", "-" * 198 + "0", "0 is out of range"),
+        ("m", "0x10", '"0x10" is not a number'),
+        ("m", "0x10*2", '"0x10*2": it is no sum of whole numbers; write whole numbers, batch, + - *'),
+        ("m", "1e3*2", '"1e3*2": it is no sum of whole numbers'),
+        ("m", "(2.5)", '"(2.5)": it is no sum of whole numbers'),
+        ("m", "not batch", '"not batch": it is no sum of whole numbers; write whole numbers, batch, + - *'),
+        ("m", "a" * 60 + "!", "is not a number"),
         ("count", "0", 'count: layer "fc": 0 is out of range; write a whole number, 1 to 100000'),
         ("count", "many", "count: "),
     ],

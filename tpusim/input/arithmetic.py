@@ -11,12 +11,16 @@ import re
 from collections.abc import Callable, Mapping
 
 from tpusim.base.errors import InputError, did_you_mean
-from tpusim.input.scalars import show
+from tpusim.input.scalars import FLOAT, show
 
 _OPERATIONS: Mapping[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
-_TEXT = re.compile(r"(?:\d+(?:\.\d+)?(?![\w.])|[A-Za-z_]\w*|[-+*/()\s])+")
+_SUM = re.compile(r"[\w.]*[-+*/()\s][-+*/()\s\w.]*")
+"""What somebody means to be worked out; anything else is told as what it is, "3x3" and "0x10" too."""
+_ODD_NUMBER = re.compile(r"\b\d\w*[^\W\d_]")
+"""Numbers that Python knows and YAML does not: 0x10, 1e3."""
+_NO_SUM = "it is no sum of whole numbers"
 _LONGEST = 200
 """Characters; the tree is never deeper, and no number has more digits."""
 
@@ -31,11 +35,10 @@ def worked_out(value: object, names: Mapping[str, int]) -> object:
         return names.get(value, value) if isinstance(value, str) else value
     if len(value) > _LONGEST:
         raise InputError(f"a size is worked out from at most {_LONGEST} characters; this has {len(value)}")
-    if not _TEXT.fullmatch(value):
+    if FLOAT.fullmatch(value.strip()) or not _SUM.fullmatch(value):
         return value
     try:
-        tree = _parsed(value)
-        return value if isinstance(tree, ast.Constant | ast.UnaryOp) else _number(tree, names)
+        return _number(_parsed(value), names)
     except ZeroDivisionError:
         raise InputError(f"{show(value)} divides by zero") from None
     except InputError as error:
@@ -44,10 +47,12 @@ def worked_out(value: object, names: Mapping[str, int]) -> object:
 
 
 def _parsed(text: str) -> ast.expr:
+    if _ODD_NUMBER.search(text):
+        raise InputError(_NO_SUM)
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InputError("it is no sum of whole numbers") from None
+        raise InputError(_NO_SUM) from None
 
 
 def _number(node: ast.expr, names: Mapping[str, int]) -> int:
@@ -65,4 +70,4 @@ def _number(node: ast.expr, names: Mapping[str, int]) -> int:
         case ast.BinOp(op=ast.Div()):
             raise InputError("/ is not allowed, // divides whole numbers")
         case _:
-            raise InputError("it is no sum of whole numbers")
+            raise InputError(_NO_SUM)
