@@ -1,6 +1,8 @@
 import time
 from dataclasses import FrozenInstanceError, asdict
+from itertools import chain
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -124,8 +126,16 @@ def test_layers_are_frozen():
         (lambda: Gemm("fc", 1, 1, 1, bias=True), 'bias: unknown key "bias"; allowed: name, m, n, k'),
         (lambda: Gemm("fc", "batch", 1, 1), 'm: "batch" is not a number'),
         (lambda: Conv2d("c", 1, 1, 1, 1, (3, 1)), "kernel: .*spans 3 in height"),
-        (lambda: Conv2d("c", 1, 1, 1, 1, 3), "kernel: 3 is not a size"),
-        (lambda: Workload("n", 1, ()), "layers: no layers"),
+        (lambda: Conv2d("c", 1, 1, 1, 1, 3), "kernel: the kernel spans 3 in height"),
+        (lambda: Conv2d("c", 1, 1, 1, 1, 3.0), "kernel: 3.0 is not a size"),
+        (lambda: Conv2d("c", 1, 1, 1, 1, True), "kernel: true is a truth value"),
+        (lambda: Gemm("fc", True, 1, 1), "m: true is a truth value"),
+        (lambda: Gemm("fc", np.True_, 1, 1), "m: .* is not a number"),
+        (lambda: Gemm("fc", np.float64(4), 1, 1), "m: 4.0 is not a whole number; write 4"),
+        (lambda: Gemm("fc", np.int64(0), 1, 1), "m: 0 is out of range"),
+        (lambda: Gemm("fc", np.array([1, 2]), 1, 1), "m: .* is not a number"),
+        (lambda: Workload("n", 1, ()), r"layers: no layers; give at least one, e.g. \[Gemm\("),
+        (lambda: Workload("n", 1, Gemm("fc", 1, 1, 1)), "layers: .* is not a sequence of layers; give a list or a tu"),
         (lambda: Workload("n", 0, (Gemm("fc", 1, 1, 1),)), "batch: 0 is out of range"),
         (lambda: Workload("n", 1, (Gemm("fc", 1, 1, 1),) * 2), r'layers\[1\].name: the name "fc" is taken'),
     ],
@@ -133,6 +143,19 @@ def test_layers_are_frozen():
 def test_python_construction_is_validated(build, words):
     with pytest.raises(InputError, match=words):
         build()
+
+
+def test_python_takes_integers_of_every_type_and_one_for_both_axes():
+    work = Workload("n", np.int32(2), [Gemm("fc", np.int64(4), np.uint8(1), 1), Conv2d("c", 3, 8, 8, 4, np.int64(3))])
+    assert work == Workload("n", 2, (Gemm("fc", 4, 1, 1), Conv2d("c", 3, 8, 8, 4, (3, 3))))
+    assert all(type(size) is int for layer in work.layers for size in vars_of(layer))
+    assert Conv2d("c", 3, 8, 8, 4, 3, stride=2) == Conv2d("c", 3, 8, 8, 4, (3, 3), stride=(2, 2))
+    assert load_workload("resnet18", np.int64(2)) == load_workload("resnet18", 2)
+
+
+def vars_of(layer):
+    sizes = [value for key, value in asdict(layer).items() if key != "name"]
+    return chain.from_iterable(size if isinstance(size, tuple) else (size,) for size in sizes)
 
 
 def test_loading_160_layers_and_a_machine_takes_less_than_60_ms(tmp_path):

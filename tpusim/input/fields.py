@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import Unit
 from tpusim.input.arithmetic import worked_out
-from tpusim.input.scalars import name_text, show, whole_number
+from tpusim.input.scalars import integer, name_text, show, whole_number
 
 # Validation context of files: there a quantity needs its unit; in Python the attribute's name carries it.
 FROM_YAML = {"from_yaml": True}
@@ -45,7 +45,7 @@ def names_of(info: ValidationInfo) -> Mapping[str, int]:
 
 
 def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
-    """Two whole numbers from `least` to `most`, (height, width); in files one may stand for both.
+    """Two whole numbers from `least` to `most`, (height, width); one may stand for both.
 
     `why_two` ends the message for another number of them.
     """
@@ -53,9 +53,9 @@ def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
     def read(value: object, info: ValidationInfo) -> tuple[int, ...]:
         names = names_of(info)
         given = worked_out(value, names) if names else value
-        if info.context and isinstance(given, int | list):
-            given = tuple(given) if isinstance(given, list) else (given, given)
-        if not isinstance(given, tuple):
+        if isinstance(given, bool) or integer(given) is not None:
+            given = (given, given)
+        if not isinstance(given, list | tuple):
             raise InputError(f"{show(value)} is not a size; write a whole number, or two: [height, width]")
         if len(given) != 2:
             raise InputError(f"{show(given)} is not one number or two{why_two}; write one, or [height, width]")
@@ -102,8 +102,11 @@ class Choice:
         return core_schema.no_info_plain_validator_function(partial(self._read, get_args(literal)))
 
     def _read(self, words: tuple[str, ...], value: object) -> object:
-        if value in words or (type(value) is int and 1 <= value <= self.most):
+        number = integer(value)
+        if number is None and value in words:
             return value
+        if number is not None and 1 <= number <= self.most:
+            return number
         hint = did_you_mean(value, words) if isinstance(value, str) else ""
         allowed = " or ".join(words) + (f" or a whole number, 1 to {self.most}" if self.most else "")
         raise InputError(f"{show(value)} is not allowed{hint or ';'} write {allowed}")

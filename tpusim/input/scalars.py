@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from tpusim.base.errors import InputError
 
@@ -15,12 +17,21 @@ FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]{1,2})?")
 def whole_number(value: object, least: int, most: int) -> int:
     """`value` if it is an integer in [least, most]. Raises InputError that says how to write one."""
     allowed = f"a whole number, {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, int):
+    number = integer(value)
+    if number is None:
         why, meant = _why_not_whole(value)
         raise InputError(f"{show(value)} {why}; write {f'{meant} ({allowed})' if meant else allowed}")
-    if not least <= value <= most:
-        raise InputError(f"{show(value)} is out of range; write {allowed}")
-    return value
+    if not least <= number <= most:
+        raise InputError(f"{show(number)} is out of range; write {allowed}")
+    return number
+
+
+def integer(value: Any) -> int | None:
+    """`value` as a plain int if it is an integer of any type, NumPy's too; None for all else, truth values included."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def name_text(value: object) -> str:
@@ -40,9 +51,10 @@ def show(value: object) -> str:
         return "a mapping"
     if value is None:
         return "an empty value"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**40:
+    number = integer(value)
+    if number is not None and abs(number) >= 10**40:
         return "a number of over 40 digits"
-    text = json.dumps(value, default=repr, ensure_ascii=False)
+    text = json.dumps(value if number is None else number, default=repr, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

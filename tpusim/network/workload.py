@@ -23,6 +23,7 @@ MOST_IMAGES = 2**16
 MOST_LAYERS = 100_000
 
 _EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
+_CALL = '[Gemm("fc", m=8, n=1000, k=512)]'
 _COUNT = "count"
 _FORMS = {name: Form(kind, f" for {name}", ["op", _COUNT]) for name, kind in OPS.items()}
 
@@ -33,10 +34,10 @@ def load_workload(name_or_path: str | Path, batch: int = 8) -> Workload:
     Raises InputError with every problem of the file.
     """
     try:
-        whole_number(batch, 1, MOST_IMAGES)
+        images = whole_number(batch, 1, MOST_IMAGES)
     except InputError as error:
         raise InputError(Problem(str(error), "batch")) from None
-    return workload_of(open_workload(name_or_path), batch)
+    return workload_of(open_workload(name_or_path), images)
 
 
 def open_workload(name_or_path: str | Path) -> Document:
@@ -138,6 +139,14 @@ def _entries(entries: object) -> object:
     return entries
 
 
+def _sequence(layers: object) -> object:
+    if not isinstance(layers, list | tuple):
+        raise InputError(f"{show(layers)} is not a sequence of layers; give a list or a tuple, also of one layer")
+    if not layers:
+        raise InputError(f"no layers; give at least one, e.g. {_CALL}")
+    return layers
+
+
 def _taken_names(called: Iterable[tuple[int, object]]) -> Iterator[Problem]:
     """Each name that an earlier layer has, with its path in the workload; layers come with the place of their entry."""
     first: dict[str, int] = {}
@@ -155,7 +164,7 @@ class Workload:
 
     name: Annotated[str, Name()]
     batch: Annotated[int, whole(MOST_IMAGES)]
-    layers: Annotated[tuple[InstanceOf[Op], ...], BeforeValidator(_entries)]
+    layers: Annotated[tuple[InstanceOf[Op], ...], BeforeValidator(_sequence)]
     source: str = ""
 
     def __post_init__(self) -> None:

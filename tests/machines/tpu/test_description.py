@@ -4,6 +4,7 @@ from fractions import Fraction
 from io import BytesIO, TextIOWrapper
 from math import ceil
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -180,6 +181,21 @@ def test_every_path_is_tested_above():
 
 def test_override_mapping_takes_numbers():
     assert load_hardware("tpu_v2", {"array.size": 32, "mapping.multi_tile": 3}).array.rows == 32
+
+
+def test_one_override_needs_no_list():
+    assert load_hardware("tpu_v2", "array.size=64") == load_hardware("tpu_v2", ["array.size=64"])
+    assert load_hardware("tpu_v2").with_overrides("array.size=64").array.rows == 64
+
+
+def test_integers_of_numpy_are_numbers():
+    array = Array(rows=np.int64(4), cols=np.uint16(8))
+    assert (array, type(array.rows)) == (Array(rows=4, cols=8), int)
+    assert Hbm(bandwidth_bytes_per_s=np.int64(7)) == Hbm(bandwidth_bytes_per_s=7)
+    policy = MappingPolicy(multi_tile=np.int64(2))
+    assert (policy, type(policy.multi_tile)) == (MappingPolicy(multi_tile=2), int)
+    with pytest.raises(ValidationError, match="0 is not allowed; write auto or rows or a whole number"):
+        MappingPolicy(multi_tile=np.int64(0))
 
 
 def test_the_last_of_two_overrides_of_one_path_counts():

@@ -182,7 +182,7 @@ class Hardware(_Section):
 def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardware:
     """The machine of a shipped name, a YAML path, or "-" (standard input).
 
-    `overrides` are "array.rows=64" texts, or a mapping of path to value; `array.size` sets rows and cols.
+    `overrides` are "array.rows=64" texts, or one, or a mapping of path to value; `array.size` sets rows and cols.
     Raises InputError with every problem of the file and the overrides.
     """
     return _build(open_document(name_or_path, "configs"), overrides)
@@ -245,8 +245,9 @@ def _read_overrides(overrides: Overrides) -> tuple[_Settings, list[Problem]]:
     """What is to be set, of one path given twice the last; and what cannot be."""
     given: _Settings = {}
     problems: list[Problem] = []
-    texts = overrides if not isinstance(overrides, Mapping) else [f"{k}={v}" for k, v in overrides.items()]
-    for text in texts:
+    if isinstance(overrides, Mapping):
+        overrides = [f"{path}={value}" for path, value in overrides.items()]
+    for text in [overrides] if isinstance(overrides, str) else overrides:
         try:
             path, value = _read_override(text)
             given[path] = value, (f"--set {text}", 0)
