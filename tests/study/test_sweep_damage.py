@@ -245,6 +245,65 @@ def test_a_sweep_given_to_plot(desk: Path) -> None:
     assert tpusim("plot", "sweep").exit_code == 0
 
 
+def readers() -> list[Result]:
+    return [tpusim("report", "sweep", "-o", "page.html"), tpusim("compare", "sweep/points.csv", "sweep")]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_figures_changed_by_hand_are_not_handed_on(killed: bool, whole: Path, desk: Path) -> None:
+    """Nor when the store still has its log, because the sweep was killed; nobody leaves anything there by looking."""
+    file = Path("sweep/points.csv")
+    good = file.read_text()
+    cycles = good.splitlines()[1].split(",")[good.split(",").index("cycles")]
+    if killed:
+        log_left_behind(Path("sweep", FILE))
+    file.write_text(good.replace(cycles, f"1{cycles}"))
+    there = sorted(Path("sweep").iterdir())
+    for shown in readers():
+        said = "sweep/points.csv: was changed after the sweep had written it; remove it, and the same `tpusim sweep`"
+        assert f"{said} writes it anew" in told(shown)
+    assert sorted(Path("sweep").iterdir()) == there
+    assert_right(swept(), whole)
+    assert {shown.exit_code for shown in readers()} == {0}
+
+
+def log_left_behind(store: Path) -> None:
+    """As `kill -9` leaves it: what a connection has written, and not yet put where it belongs."""
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("UPDATE files SET stamp = stamp")
+        connection.commit()
+        kept = {path: path.read_bytes() for path in store.parent.glob(f"{store.name}*")}
+    for path, contents in kept.items():
+        path.write_bytes(contents)
+
+
+def test_points_of_which_no_store_tells_anything(desk: Path) -> None:
+    """They are taken as they are: copied, alone, or beside the store of an earlier version."""
+    file = Path("sweep/points.csv")
+    shutil.copytree("sweep", "copy")
+    assert tpusim("compare", "copy", "sweep").exit_code == 0
+    changed_points = file.read_text().replace("net", "net2")
+    file.with_name("mine.csv").write_text(changed_points)
+    assert tpusim("report", "sweep/mine.csv", "-o", "page.html").exit_code == 0
+    file.write_text(changed_points)
+    with closing(sqlite3.connect(Path("sweep", FILE))) as connection, connection:
+        connection.execute("UPDATE files SET stamp = '588 1700000000000000000'")
+    assert {shown.exit_code for shown in readers()} == {0}
+    Path("sweep", FILE).unlink()
+    assert {shown.exit_code for shown in readers()} == {0}
+
+
+def test_a_sweep_cut_off_while_it_draws_leaves_points_that_are_read(desk: Path) -> None:
+    """They are new, and what was remembered of the old ones counts no more."""
+    Path("small.yaml").write_text(f"{SPEC}pareto: [time_us, pes]\n".replace("[2, 4, 8]", "[2, 4]"))
+    Path("sweep/captions.txt").unlink()
+    Path("sweep/captions.txt").mkdir()
+    assert swept().exit_code == 2
+    assert len(Path("sweep/points.csv").read_text().splitlines()) == 7
+    assert {shown.exit_code for shown in readers()} == {0}
+
+
 def test_a_table_of_somebody_else(desk: Path) -> None:
     """Nobody is told to remove it."""
     Path("topology.csv").write_text("Layer, M, N, K,\nfc, 8, 1000, 512,\n")

@@ -11,6 +11,7 @@ from tpusim.base.errors import InputError
 from tpusim.base.units import number
 from tpusim.report.text import from_cell
 from tpusim.study.sweep.store import FILE as STORE_FILE
+from tpusim.study.sweep.store import is_as_written
 
 POINTS_FILE = "points.csv"
 MOST_POINTS = 20_000
@@ -55,12 +56,16 @@ def read_points(file: Path) -> SweepPoints:
     """The points in a points.csv.
 
     Raises:
-        InputError: when there are none; says what is wrong in which line.
+        InputError: when there are none, says what is wrong in which line; or when they are not those that the sweep
+            wrote, which the store beside them tells.
     """
     todo = _AGAIN if file.name == POINTS_FILE else _OTHER
     try:
         with file.open(encoding="utf-8", newline="") as lines:
-            return _points(_name(file), lines)
+            points = _points(_name(file), lines)
+        if not is_as_written(file):
+            raise InputError("was changed after the sweep had written it")
+        return points
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; run `tpusim sweep` to its end, it writes one") from None
     except UnicodeDecodeError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import cache, lru_cache
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -51,6 +51,8 @@ _OUTSIDE = {
 """Errors that are not the file's own."""
 _WAIT_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
+_STAMP_WORDS = 3
+"""Size, time and digest; earlier versions kept no digest."""
 _MODEL = (
     "network/**/*.py", "memory/**/*.py", "machines/**/*.py", "flow/account.py", "result/records.py",
 )  # fmt: skip
@@ -160,16 +162,23 @@ class Store:
         return self._rows(keys, count, "layers", ("position", "name", "op", *FIGURES), "place, position")
 
     def files(self, digest: str) -> dict[str, str]:
-        """Return names and stamps of the files last written, if that was from inputs of this digest."""
+        """Return names and stamps of the files last written, if that was from inputs of this digest.
+
+        Those from other inputs are forgotten: who asks is about to write others in their place.
+        """
         with self._failures_told("read"):
             query = "SELECT name, stamp FROM files WHERE digest = ? AND typeof(name) = 'text'"
-            return dict(self._connection.execute(query, (digest,)).fetchall())
+            found = self._connection.execute(query, (digest,)).fetchall()
+            if not found and self._number("SELECT count(*) FROM files"):
+                with self._connection:
+                    self._connection.execute("DELETE FROM files")
+            return {name: stamp.rpartition(" ")[0] for name, stamp in found if isinstance(stamp, str)}
 
     def remember_files(self, digest: str, stamps: Mapping[str, str]) -> None:
-        """Keep what was written; nothing else counts any more."""
+        """Keep what was written beside the store; nothing else counts any more."""
+        rows = [(name, digest, f"{stamp} {_contents(self._path.with_name(name))}") for name, stamp in stamps.items()]
         with self._failures_told("written"), self._connection:
             self._connection.execute("DELETE FROM files")
-            rows = [(name, digest, stamp) for name, stamp in stamps.items()]
             self._connection.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
 
     def _rows(
@@ -207,6 +216,30 @@ class Store:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OUTSIDE:
                 raise InputError(f"{said}; {_CHECK}") from None
             raise DamagedStore(f"{said}; {_MOVE}") from None
+
+
+def is_as_written(file: Path) -> bool:
+    """Whether a file holds what the sweep whose store lies beside it wrote; also where no store says what that was."""
+    target = file.resolve()
+    store = target.with_name(FILE)
+    # Nobody is at work there without a log: then nothing is locked, nor left, not even where nothing may be written.
+    mode = "mode=ro" if store.with_name(f"{FILE}-wal").exists() else "immutable=1"
+    try:
+        with closing(sqlite3.connect(f"{store.as_uri()}?{mode}", uri=True)) as connection:
+            row = connection.execute("SELECT stamp FROM files WHERE name = ?", (target.name,)).fetchone()
+    except (sqlite3.Error, UnicodeDecodeError):
+        return True
+    written = str(row[0]).split() if row else []
+    return len(written) != _STAMP_WORDS or written[-1] == _contents(file)
+
+
+def _contents(file: Path) -> str:
+    """Return a digest of what is in a file; raise InputError when it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); {_CHECK}") from None
 
 
 def _when_free(do: Callable[[], None]) -> None:
