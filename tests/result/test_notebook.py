@@ -135,4 +135,7 @@ def test_a_long_network_shows_what_takes_longest(result: Result) -> None:
     assert shown.rows[-2][0] == "40 shorter layers"
     cycles = [int(row[3].replace(",", "")) for row in shown.rows[1:]]
     assert sum(cycles[:-1]) == cycles[-1] == many.total.cycles
+    *times, total = (float(row[4].replace(",", "")) for row in shown.rows[1:])
+    assert sum(times) == pytest.approx(total, abs=0.051 * len(times))
+    assert times[-1] == pytest.approx(sum(sorted(layer.time_us for layer in many.layers)[:40]), abs=0.051)
     assert {row[0] for row in shown.rows[1:-2]} == {max(result.layers, key=lambda layer: layer.cycles).name}

@@ -35,7 +35,9 @@ def html_of(result: Result) -> str:
     rows = [_row([layer.name, layer.op, *_figures(layer)]) for layer in shown]
     if left_out:
         cycles = result.total.cycles - sum(layer.cycles for layer in shown)
-        rows.append(_row([f"{left_out:,} shorter layers", "", "", f"{cycles:,}", *[""] * (len(_HEADS) - _WORDS - 1)]))
+        time_us = result.total.time_us - sum(layer.time_us for layer in shown)
+        cells = [f"{left_out:,} shorter layers", "", "", f"{cycles:,}", f"{time_us:,.1f}"]
+        rows.append(_row([*cells, *[""] * (len(_HEADS) - len(cells))]))
     rows.append(_row([f"total of {len(result.layers):,}", "", *_figures(result.total)], "th"))
     machine = result.hardware.get("name", "unnamed hardware")
     caption = f"{result.workload}, batch {result.batch}, on {machine}: {result.lowering} lowering"
