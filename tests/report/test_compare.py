@@ -52,16 +52,36 @@ def test_only_what_differs_is_listed() -> None:
     assert changed == (Change("batch", 2, 4), Change("hbm.bandwidth", "64 GB/s", "7 GB/s"))
 
 
-def test_a_field_that_one_result_does_not_have() -> None:
+def without(result: Result, section: str, key: str) -> Result:
+    fields = {name: value for name, value in result.hardware[section].items() if name != key}
+    return replace(result, tpusim="0.1", hardware={**result.hardware, section: fields, "name": "old"})
+
+
+def test_a_field_that_a_result_must_have_and_does_not() -> None:
     result = run()
-    memory = {key: value for key, value in result.hardware["vector_memory"].items() if key != "ports"}
-    old = replace(result, tpusim="0.1", hardware={**result.hardware, "vector_memory": memory, "name": "old"})
-    changes = ComparedResults(old, replace(result, tpusim="0.2")).changes
+    changes = ComparedResults(without(result, "hbm", "bandwidth"), replace(result, tpusim="0.2")).changes
     assert changes == (
         Change("tpusim", "0.1", "0.2"),
         Change("hardware", "old", "test"),
-        Change("vector_memory.ports", None, "shared"),
+        Change("hbm.bandwidth", None, "64 GB/s"),
     )
+
+
+@pytest.mark.parametrize(("path", "default", "other"), [
+    ("mapping.chunks", "auto", "needed"), ("vector_memory.ports", "shared", "separate"), ("hbm.burst", "64 B", "32 B"),
+])  # fmt: skip
+def test_a_field_that_an_older_version_did_not_know(path: str, default: str, other: str) -> None:
+    """It has its default; only another value is a change."""
+    same, changed = (
+        replace(result, tpusim="0.2", hardware={**result.hardware, "name": "new"})
+        for value in (default, other)
+        for result in [run(hardware=machine(4, 4).with_overrides({path: value}))]
+    )
+    old, names = without(same, *path.split(".")), {"tpusim", "hardware"}
+    assert {change.name for change in ComparedResults(old, same).changes} == names
+    assert {change.name for change in ComparedResults(same, old).changes} == names
+    changes = [change for change in ComparedResults(old, changed).changes if change.name not in names]
+    assert changes == [Change(path, default, other)]
 
 
 def test_ratios_and_their_mean() -> None:

@@ -193,6 +193,16 @@ def hardware_paths() -> tuple[str, ...]:
     return _FORM.paths
 
 
+def optional_fields() -> dict[str, dict[str, Any]]:
+    """What a file may leave out: the defaults, in the YAML form, by section and key."""
+    sections = {key: info.annotation for key, info in Hardware.model_fields.items()}
+    return {
+        key: section.model_construct().model_dump(by_alias=True)
+        for key, section in sections.items()
+        if isinstance(section, type) and issubclass(section, _Section)
+    }
+
+
 _SIZE = "array.size"
 _FORM = Form(Hardware, more=[_SIZE])
 

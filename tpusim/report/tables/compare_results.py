@@ -10,6 +10,7 @@ from functools import cached_property
 from math import exp, log
 from typing import Any, Protocol
 
+from tpusim.machines.tpu.description import optional_fields
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
 
@@ -113,7 +114,10 @@ class ComparedResults(Compared):
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The inputs that differ, fields of the hardware by their paths."""
+        """The inputs that differ, fields of the hardware by their paths.
+
+        A field that one side does not have, because an older version wrote it, has its default there.
+        """
         before, after = (_inputs(result) for result in (self.before, self.after))
         changes = (Change(name, before.get(name), after.get(name)) for name in {**before, **after})
         return tuple(change for change in changes if change.before != change.after)
@@ -147,5 +151,6 @@ def _by_name(layers: Iterable[LayerResult]) -> Iterator[tuple[tuple[str, int], L
 
 def _inputs(result: Result) -> dict[str, Any]:
     asked = {name: getattr(result, name) for name in _ASKED}
-    fields = {key: value for key, value in result.hardware.items() if key != "name"}
-    return {**asked, "hardware": result.hardware.get("name"), **dict(by_path(fields))}
+    fields = dict(by_path({key: value for key, value in result.hardware.items() if key != "name"}))
+    unsaid = {path: value for path, value in by_path(optional_fields()) if path not in fields}
+    return {**asked, "hardware": result.hardware.get("name"), **fields, **unsaid}
