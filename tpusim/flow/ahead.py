@@ -14,12 +14,13 @@ Made = TypeVar("Made")
 
 MOST_THREADS = 4
 ROOM_BYTES = 2**30
-"""What is worked on at once needs no more than this, unless it is one thing alone."""
+"""What is worked on at once needs no more than this, however much is free, unless it is one thing alone."""
 
 
-def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]]) -> Iterator[Made]:
+def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]], room: int = ROOM_BYTES) -> Iterator[Made]:
     """What each task returns, in order; with each, the bytes that it needs.
 
+    Those worked on at once need no more than `room`, unless it is one alone.
     Threads work on tasks while the next are taken from `tasks`. NumPy releases the interpreter lock, BLAS stays on one
     thread.
     """
@@ -29,7 +30,7 @@ def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]]) -> Iterator[Made]:
     with threadpool_limits(1, user_api="blas"):
         try:
             for need, task in tasks:
-                while under_way and (_must_wait(under_way, need, threads) or under_way[0][1].done()):
+                while under_way and (_must_wait(under_way, need, room, threads) or under_way[0][1].done()):
                     yield under_way.popleft()[1].result()
                 under_way.append((need, pool.submit(task)))
                 del task  # It holds a Program, and to ask for the next takes a while.
@@ -40,5 +41,5 @@ def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]]) -> Iterator[Made]:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _must_wait(under_way: deque[tuple[int, Future[Made]]], need: int, threads: int) -> bool:
-    return len(under_way) > threads or sum(each for each, _ in under_way) + need > ROOM_BYTES
+def _must_wait(under_way: deque[tuple[int, Future[Made]]], need: int, room: int, threads: int) -> bool:
+    return len(under_way) > threads or sum(each for each, _ in under_way) + need > room

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from tpusim.base.errors import InputError, Problem
+from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import passes_of
+from tpusim.machines.tpu.lowering.registry import planned_of
+from tpusim.machines.tpu.program.explanation import Planned
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 
-PASS_BYTES = 1100
-"""A preload, a stream and what the event engine notes of them; `tests/flow/test_need.py` measures it."""
+PASS_BYTES, TRANSFER_BYTES = 1600, 2400
+"""A preload and a stream, a fill or a spill, and what the event engine notes of them; tests/flow/test_need.py measures
+them."""
+
+PROCESS_BYTES = 60_000_000
+"""What is left to Python and NumPy themselves, which a run that takes all the rest would lack."""
 
 LARGEST_ARRAY = 1024
 """What is tried, by doubling, where a larger array is what would help."""
@@ -34,40 +40,81 @@ class Asked(NamedTuple):
     check: bool
 
 
-def need_of(asked: Asked, free: int = sys.maxsize) -> int:
-    """Bytes that simulating a layer takes at most, about: its Program, its time, its values.
+class Need(NamedTuple):
+    """Bytes that a layer takes at most, about: its Program and its time, its values."""
 
-    What is more than `free` for certain is not planned to be counted.
-    """
-    return _passes(asked, free) * PASS_BYTES + _values(asked)
+    program: int
+    values: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.program + self.values
 
 
-def refuse_what_does_not_fit(workload: Workload, hardware: Hardware, lowering: str, engine: str, check: bool) -> None:
+@dataclass(frozen=True)
+class Room:
+    """What each shape of a workload needs, and the bytes that are free besides the neediest."""
+
+    needs: Mapping[Hashable, Need]
+    spare: int
+
+    @property
+    def kept(self) -> int:
+        """Bytes for Programs that wait for the next layer of their shape."""
+        return self.spare // 2
+
+    @property
+    def ahead(self) -> int:
+        """Bytes for layers whose values are checked while the next is lowered; 0 where there are none to lower it."""
+        left = self.spare // 2 - max(need.program for need in self.needs.values())
+        return max(need.total for need in self.needs.values()) + left if left >= 0 else 0
+
+
+def need_of(asked: Asked, free: int = sys.maxsize) -> Need:
+    """What simulating a layer takes. What is more than `free` for certain is not planned to be counted."""
+    planned = _planned(asked, free)
+    return Need(planned.passes * PASS_BYTES + planned.transfers * TRANSFER_BYTES, _values(asked))
+
+
+def room_for(workload: Workload, hardware: Hardware, lowering: str, engine: str, check: bool) -> Room:
     """Look at every layer before the first is simulated.
 
     Raises:
-        InputError: when one needs more memory than there is, names it and says what would fit; or when it cannot fit
-            the vector memories (CapacityError).
+        InputError: when one needs more memory than there is, names the neediest and says what would fit all layers; or
+            when one cannot fit the vector memories (CapacityError).
     """
-    free = free_bytes()
-    first: dict[Hashable, Op] = {}
+    free = free_bytes() - PROCESS_BYTES
+    shapes: dict[Hashable, Asked] = {}
     for layer in workload.layers:
-        first.setdefault(layer.shape_key, layer)
-    for layer in first.values():
-        asked = Asked(layer, workload.batch, hardware, lowering, engine, check)
-        if (need := need_of(asked, free)) > free:
-            problem = f"{_passes(asked, free):,} passes{' and the values to check' if check else ''}"
-            problem += f" need about {_giga(need)} GB of memory, and {_giga(free)} GB are free; {_advice(asked, free)}"
-            raise InputError(Problem(problem, f"layer {layer.name}"))
+        shapes.setdefault(layer.shape_key, Asked(layer, workload.batch, hardware, lowering, engine, check))
+    needs = {shape: need_of(asked, free) for shape, asked in shapes.items()}
+    # The neediest first, which is what advice mostly fails by.
+    neediest = sorted(shapes, key=lambda shape: -needs[shape].total)
+    spare = free - needs[neediest[0]].total
+    if spare < 0:
+        raise _refusal([shapes[shape] for shape in neediest], free)
+    return Room(needs, spare)
 
 
-def _passes(asked: Asked, free: int) -> int:
-    """Those of the lowering where it can tell, else as many as it takes to load every weight and to store the sums."""
+def _refusal(layers: Sequence[Asked], free: int) -> InputError:
+    """Of the first of `layers`, the neediest."""
+    asked = layers[0]
+    need = need_of(asked, free).total + PROCESS_BYTES
+    problem = f"{_planned(asked, free).passes:,} passes{' and the values to check' if asked.check else ''}"
+    problem += f" need about {_giga(need)} GB of memory, and {_giga(free + PROCESS_BYTES)} GB are free"
+    return InputError(Problem(f"{problem}; {_advice(layers, free)}", f"layer {asked.layer.name}"))
+
+
+def _planned(asked: Asked, free: int) -> Planned:
+    """What the lowering tells where it can, else as many passes as load every weight and store the sums."""
     layer, batch, hardware = asked.layer, asked.batch, asked.hardware
     weights = -(-prod(layer.tensors(batch).filter) // hardware.pes)
     words = hardware.capacity_words * hardware.vector_memory.word_elements
-    least = max(weights, -(-layer.macs(batch) // (hardware.pes * words)))
-    return least if least * PASS_BYTES > free else max(least, passes_of(layer, batch, hardware, asked.lowering))
+    least = Planned(max(weights, -(-layer.macs(batch) // (hardware.pes * words))), 0)
+    if least.passes * PASS_BYTES > free:
+        return least
+    return planned_of(layer, batch, hardware, asked.lowering) or least
 
 
 def _values(asked: Asked) -> int:
@@ -82,30 +129,42 @@ def _values(asked: Asked) -> int:
     return held if asked.engine == "event" else held + 3 * FLOAT_BYTES * elements
 
 
-def _advice(asked: Asked, free: int) -> str:
-    """What would fit, as people write it."""
-    fits = [text for text, other in _smaller(asked) if need_of(other, free) <= free][:1]
-    if asked.check and need_of(asked._replace(check=False), free) <= free:
+def _advice(layers: Sequence[Asked], free: int) -> str:
+    """What all layers would fit with, as people write it."""
+    fits = [text for text, others in _smaller(layers) if _fit(others, free)][:1]
+    if layers[0].check and _fit([each._replace(check=False) for each in layers], free):
         fits.append("--no-check")
-    fits = fits or [text for text, other in _on_larger(asked) if need_of(other, free) <= free][:1]
+    fits = fits or [text for text, others in _on_larger(layers) if _fit(others, free)][:1]
     return f"{' or '.join(fits)} would fit" if fits else "nothing like it would fit"
 
 
-def _smaller(asked: Asked) -> Iterator[tuple[str, Asked]]:
-    """With ever less input."""
-    layer, batch = asked.layer, asked.batch
+def _fit(layers: Sequence[Asked], free: int) -> bool:
+    return all(_fits(asked, free) for asked in layers)
+
+
+def _fits(asked: Asked, free: int) -> bool:
+    try:
+        return need_of(asked, free).total <= free
+    except CapacityError:
+        return False
+
+
+def _smaller(layers: Sequence[Asked]) -> Iterator[tuple[str, Sequence[Asked]]]:
+    """The first with ever less input, and the others with the batch that it has then."""
+    first, *others = layers
+    layer, batch = first.layer, first.batch
     while (less := layer.with_less_input(batch)) is not None:
         layer, batch, text = less
-        yield text, asked._replace(layer=layer, batch=batch)
+        yield text, [first._replace(layer=layer, batch=batch), *(each._replace(batch=batch) for each in others)]
 
 
-def _on_larger(asked: Asked) -> Iterator[tuple[str, Asked]]:
+def _on_larger(layers: Sequence[Asked]) -> Iterator[tuple[str, Sequence[Asked]]]:
     """On ever larger arrays."""
-    hardware = asked.hardware
+    hardware = layers[0].hardware
     while (side := 2 * max(hardware.array.rows, hardware.array.cols)) <= LARGEST_ARRAY:
         array = hardware.array.model_copy(update={"rows": side, "cols": side})
         hardware = hardware.model_copy(update={"array": array})
-        yield f"--set array.size={side}", asked._replace(hardware=hardware)
+        yield f"--set array.size={side}", [each._replace(hardware=hardware) for each in layers]
 
 
 def _giga(size: int) -> str:

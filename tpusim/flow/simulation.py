@@ -14,7 +14,7 @@ from tpusim.base.version import __version__
 from tpusim.flow.account import layer_result
 from tpusim.flow.ahead import ROOM_BYTES, ahead
 from tpusim.flow.engines import ENGINES, Prepared, Task, Watch, unwatched
-from tpusim.flow.need import Asked, need_of, refuse_what_does_not_fit
+from tpusim.flow.need import Room, room_for
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import known_lowering, lowered
 from tpusim.network.ops import Op
@@ -61,9 +61,9 @@ def simulate(
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
     known_lowering(lowering)
     began = time.perf_counter()
-    refuse_what_does_not_fit(workload, hardware, lowering, engine, check)
+    room = room_for(workload, hardware, lowering, engine, check)
     layers = []
-    for layer in _Run(workload, hardware, lowering, engine, check, seed, watch).results():
+    for layer in _Run(workload, hardware, lowering, engine, check, seed, watch, room).results():
         layers.append(layer)
         progress(layer)
     seconds = time.perf_counter() - began
@@ -97,14 +97,16 @@ class _Run:
     check: bool
     seed: int
     watch: Watch
+    room: Room
 
     def results(self) -> Iterator[LayerResult]:
         """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
 
         Nothing in here holds a Program once its last layer is done: so these are maps, not loops with variables.
         """
-        tasks = map(self._task, shared(self.workload, self._prepared))
-        return ahead(tasks) if self.check else map(_done, tasks)
+        tasks = map(self._task, shared(self.workload, self._prepared, self.room))
+        together = min(ROOM_BYTES, self.room.ahead)
+        return ahead(tasks, together) if self.check and together else map(_done, tasks)
 
     def _prepared(self, layer: Op) -> Prepared:
         self.watch(layer.name, "lowering")
@@ -121,23 +123,30 @@ class _Run:
                 layer, batch, self.hardware, (prepared.program, prepared.explanation), timing, verdict()
             )
 
-        return need_of(Asked(layer, batch, self.hardware, self.lowering, self.engine, self.check), ROOM_BYTES), rest
+        return self.room.needs[layer.shape_key].total, rest
 
 
 def _done(task: tuple[int, Callable[[], LayerResult]]) -> LayerResult:
     return task[1]()
 
 
-def shared(workload: Workload, make: Callable[[Op], Made]) -> Iterator[tuple[Op, Made]]:
-    """Each layer with what is made of the first of its shape, and let go after the last of it."""
+def shared(workload: Workload, make: Callable[[Op], Made], room: Room) -> Iterator[tuple[Op, Made]]:
+    """Each layer with what is made of the first of its shape, and let go after the last of it.
+
+    What there is no room to keep is made again.
+    """
     left = Counter(layer.shape_key for layer in workload.layers)
     known: dict[Hashable, Made] = {}
     for layer in workload.layers:
         shape = layer.shape_key
-        if shape not in known:
-            known[shape] = make(layer)
         left[shape] -= 1
-        yield layer, known[shape] if left[shape] else known.pop(shape)
+        if shape in known:
+            yield layer, known[shape] if left[shape] else known.pop(shape)
+        elif left[shape] and sum(room.needs[each].program for each in (shape, *known)) <= room.kept:
+            known[shape] = make(layer)
+            yield layer, known[shape]
+        else:
+            yield layer, make(layer)
 
 
 def select_layers(workload: Workload, glob: str) -> Workload:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.flow.engines import memory_needed, need_numba
+from tpusim.flow.need import room_for
 from tpusim.flow.simulation import shared
 from tpusim.flow.verify import as_floats, failures_named, operands_of
 from tpusim.machines.tpu import event
@@ -35,6 +36,7 @@ def trace(
     need_numba()
     from tpusim.machines.tpu import register
 
+    room_for(workload, hardware, lowering, "register", check=False)
     program, _ = lowered(layer, workload.batch, hardware, lowering)
     with failures_named(layer), memory_needed(layer):
         total = event.run(program, hardware).cycles
@@ -53,7 +55,8 @@ def recordings(
     """Runs of the event engine, layer by layer, that tell what every unit does when. Layers of one shape share theirs.
 
     Raises:
-        InputError: an unknown lowering, or a layer that cannot fit (CapacityError, names the layer).
+        InputError: an unknown lowering, a layer that cannot fit (CapacityError, names the layer), or one for which this
+            computer has too little memory.
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
 
@@ -62,7 +65,7 @@ def recordings(
         with failures_named(layer):
             return event.record(program, hardware)
 
-    return shared(workload, record)
+    return shared(workload, record, room_for(workload, hardware, lowering, "event", check=False))
 
 
 def _only_layer(workload: Workload) -> Op:

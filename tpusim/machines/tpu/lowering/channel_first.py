@@ -14,8 +14,9 @@ from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.search import choose
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.program.explanation import Lowered, Planned
 from tpusim.network.ops import Op
 
 
@@ -30,10 +31,33 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         return Emitter(plan).program(), explanation_of(plan, layer)
 
 
-def passes(layer: Op, batch: int, hardware: Hardware) -> int:
-    """How many passes `lower` would write down. Raises CapacityError as it does."""
+def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+    """How many steps `lower` would write down. Raises CapacityError as it does."""
     plan = _plan(layer, batch, hardware)
-    return plan.shape.groups * plan.tiling.blocks * len(plan.col_folds) * len(plan.passes)
+    outcomes = plan.tiling.blocks * len(plan.col_folds)
+    transfers = outcomes + _ifmap_fills(plan) + _filter_fills(plan)
+    return Planned(plan.shape.groups * outcomes * len(plan.passes), plan.shape.groups * transfers)
+
+
+def _ifmap_fills(plan: Plan) -> int:
+    """Those of a channel group: the loads, by the pieces for which there are folds or slots of the DMA queue."""
+    tiling, chunks, columns = plan.tiling, len(plan.chunks), len(plan.col_folds)
+    loads, folds = tiling.blocks * chunks, min(tiling.kept_folds, columns)
+    if chunks == 1 and (tiling.loop_order == "block_major" or tiling.blocks == 1):
+        folds = columns
+    elif loads > tiling.ifmap_buffers:
+        loads *= -(-columns // tiling.kept_folds)
+    slots = (tiling.ifmap_buffers - 1) * folds * -(-len(plan.sections) // chunks)
+    pieces = tiling.chunk_folds if tiling.chunk_folds > 1 else max(1, slots)
+    return loads * min(MOST_PIECES, pieces)
+
+
+def _filter_fills(plan: Plan) -> int:
+    """Those of a channel group: its sections once, where they stay for all blocks, else for each."""
+    tiling, columns = plan.tiling, len(plan.col_folds)
+    together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
+    again = 1 if together * len(plan.sections) <= tiling.filter_buffers else tiling.blocks
+    return again * columns * sum(min(MOST_PIECES, len(section.numbers)) for section in plan.sections)
 
 
 def _plan(layer: Op, batch: int, hardware: Hardware) -> Plan:
@@ -42,4 +66,4 @@ def _plan(layer: Op, batch: int, hardware: Hardware) -> Plan:
 
 
 _chosen = lru_cache(maxsize=1 << 16)(choose)
-"""A layer is asked how many passes it takes before it is lowered."""
+"""A layer is asked how many steps it takes before it is lowered."""

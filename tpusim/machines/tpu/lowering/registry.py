@@ -11,7 +11,7 @@ from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
-    from tpusim.machines.tpu.program.explanation import Lowered, Lowering
+    from tpusim.machines.tpu.program.explanation import Lowered, Lowering, Planned
     from tpusim.network.ops import Op
 
 
@@ -25,19 +25,19 @@ def _from(module: str) -> Lowering:
     return lower
 
 
-def _passes_from(module: str) -> Callable[[Op, int, Hardware], int]:
-    """The `passes` of a module, imported when it is first asked."""
+def _planned_from(module: str) -> Callable[[Op, int, Hardware], Planned]:
+    """The `planned` of a module, imported when it is first asked."""
 
-    def passes(layer: Op, batch: int, hardware: Hardware) -> int:
-        counted: int = import_module(f"tpusim.machines.tpu.lowering.{module}").passes(layer, batch, hardware)
+    def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+        counted: Planned = import_module(f"tpusim.machines.tpu.lowering.{module}").planned(layer, batch, hardware)
         return counted
 
-    return passes
+    return planned
 
 
 LOWERINGS: dict[str, Lowering] = {"channel_first": _from("channel_first")}
-PASSES: dict[str, Callable[[Op, int, Hardware], int]] = {"channel_first": _passes_from("channel_first")}
-"""How many passes a layer will take, for those lowerings that can tell before they write them down."""
+PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {"channel_first": _planned_from("channel_first")}
+"""How many steps a layer will take, for those lowerings that can tell before they write them down."""
 
 
 def known_lowering(name: str) -> Lowering:
@@ -58,11 +58,11 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered
         return known_lowering(lowering)(layer, batch, hardware)
 
 
-def passes_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> int:
-    """How many passes the lowering of that name makes of a layer; 0 where it cannot tell. Raises as `lowered`."""
+def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Planned | None:
+    """How many steps the lowering of that name makes of a layer; None where it cannot tell. Raises as `lowered`."""
     known_lowering(lowering)
     with _named(layer):
-        return PASSES[lowering](layer, batch, hardware) if lowering in PASSES else 0
+        return PLANNED[lowering](layer, batch, hardware) if lowering in PLANNED else None
 
 
 @contextmanager

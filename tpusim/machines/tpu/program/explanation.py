@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
@@ -27,6 +27,13 @@ class Explanation:
     blocking: Blocking
     choices: Mapping[str, int | str]
     aspects: Mapping[str, str]
+
+
+class Planned(NamedTuple):
+    """How many steps a Program will have, before it is written down: passes, and about so many fills and spills."""
+
+    passes: int
+    transfers: int
 
 
 Lowered: TypeAlias = tuple[Program, Explanation]
