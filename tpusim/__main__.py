@@ -8,6 +8,8 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Ctrl-C while the command is still being imported, or has ended, shows no traceback."""
+    # Layers are checked side by side, on threads of ours; each of OpenBLAS takes memory, without which it ends.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from tpusim.cli import app as cli
     except KeyboardInterrupt:

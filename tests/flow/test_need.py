@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -204,3 +208,11 @@ def test_a_control_group_counts_what_is_used(tmp_path: Any) -> None:
 
 def test_this_computer_has_some() -> None:
     assert 2**20 < memory.free_bytes() < 2**60
+
+
+def test_the_command_takes_no_memory_for_threads_of_blas() -> None:
+    code = "import sys, tpusim.__main__ as m, threadpoolctl as t\nsys.argv = ['tpusim', 'run', 'tiny']\n"
+    code += "try: m.main()\nfinally: print([each['num_threads'] for each in t.threadpool_info()])"
+    given = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout.splitlines()[-1])) <= {1}
