@@ -15,11 +15,9 @@ def main() -> None:
     except KeyboardInterrupt:
         os.write(2, b"Interrupted; no file was written.\n")
         os._exit(_INTERRUPTED)
-    try:
-        cli.main()
-    finally:
-        # What is left is the interpreter's own end.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cli.main()
+    # All went well and is said; what is left is the interpreter's own end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

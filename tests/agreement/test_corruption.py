@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -215,6 +216,7 @@ def test_the_command_says_where_and_exits_with_1(
         "sys.argv",
         ["tpusim", "run", str(net), "--hardware", "tiny_4x4", "--batch", "3", "--set", "vector_memory.capacity=1600 B"],
     )
+    monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit) as exit_:
         cli.main()
     assert exit_.value.code == 1

@@ -387,7 +387,8 @@ def test_ctrl_c_at_any_moment_leaves_a_result_or_says_that_there_is_none(part: i
         result = read_result(Path("deep"))
         assert len(result.layers) + result.layers_left == 54
         assert process.returncode == (130 if "Interrupted" in messages else 0)
-        assert "Total: " in shown
+        # The report of a whole run can be what Ctrl-C cuts.
+        assert "Total: " in shown or (process.returncode == 130 and not result.layers_left)
     else:
         assert process.returncode == 130
         assert messages.splitlines()[-1].endswith("no file was written.")

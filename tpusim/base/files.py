@@ -18,7 +18,7 @@ def probe(file: Path, make_folder: bool = False) -> None:
     with _failures_named(file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
-        if _is_device(file):
+        if is_device(file):
             return
         target = file.resolve()
         there = next(each for each in target.parents if each.exists()) if make_folder else target.parent
@@ -44,7 +44,7 @@ def write(file: Path, data: bytes) -> None:
 def replacing(file: Path) -> Iterator[Path]:
     """A place to write to, piece by piece; it becomes `file` at the end, or vanishes when that fails."""
     with _failures_named(file):
-        if _is_device(file):
+        if is_device(file):
             yield file
             return
         # Beside the file, links resolved: os.replace works within one file system only.
@@ -69,6 +69,6 @@ def _failures_named(file: Path) -> Iterator[None]:
         raise InputError(f"{file}: cannot be written ({getattr(error, 'strerror', error)})") from None
 
 
-def _is_device(file: Path) -> bool:
+def is_device(file: Path) -> bool:
     """Whether `file` is a pipe or a device, such as /dev/stdout: written to, never replaced."""
     return file.exists() and not file.is_file()

@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the check failed or the machine deadlocked; 2 bad input, o
 from __future__ import annotations
 
 import sys
+import traceback
 from contextlib import suppress
 
 from tpusim.base.errors import InputError
@@ -14,28 +15,42 @@ from tpusim.cli.terminal import INTERRUPTED, leave_now, prepare_streams, say
 
 
 def main() -> None:
-    """Entry point of the `tpusim` command."""
-    prepare_streams()
+    """Entry point of the `tpusim` command. Only what went well ends as other programs do; the rest waits for nobody."""
+    try:
+        prepare_streams()
+        code = _exit_code()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code:
+        leave_now(code)
+
+
+def _exit_code() -> int:
     try:
         app(prog_name="tpusim")
-    except KeyboardInterrupt:
-        leave_now()
     except InputError as error:
-        sys.exit(_refused(str(error)))
+        return _refused(str(error))
     except OSError as error:
         if error.filename is not None:
-            raise
+            return _broken()
         with suppress(InputError):
             # What is left of it would be tried again at exit.
             say(sys.stdout)
-        sys.exit(_refused(f"standard output: cannot be written ({error.strerror})"))
+        return _refused(f"standard output: cannot be written ({error.strerror})")
     except SystemExit as exit_:
-        if exit_.code == INTERRUPTED:
-            leave_now()
-        raise
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except Exception:
+        return _broken()
+    return 0
 
 
 def _refused(message: str) -> int:
     """Say what kept help, which Typer writes itself, from being shown."""
     say(sys.stderr, f"Error: {message}")
     return InputError.exit_code
+
+
+def _broken() -> int:
+    """Show where the program itself failed."""
+    traceback.print_exc()
+    return 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tpusim.base.errors import InputError
-from tpusim.base.files import probe, write
+from tpusim.base.files import is_device, probe, write
 from tpusim.cli.terminal import Nowhere, say
 
 STDOUT = "-"
@@ -31,6 +31,11 @@ class JsonOutput:
             say(sys.stdout, text)
         if self._file is not None:
             write(self._file, f"{text}\n".encode())
+
+    @property
+    def replaced(self) -> bool:
+        """Whether it is a file, written at once, and nothing that may wait for a reader."""
+        return self._file is not None and not is_device(self._file)
 
     @property
     def place(self) -> str:

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TextIO
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import typer
 
-from tpusim.base.errors import InputError, TpusimError
+from tpusim.base.errors import InputError, Problem, TpusimError
 from tpusim.base.words import visible
 
 if TYPE_CHECKING:
@@ -34,17 +35,27 @@ _told = threading.Event()
 def say_interrupted(*sentences: str) -> None:
     """Answer Ctrl-C: what is left of the work. Nothing to say is an answer, too."""
     _told.set()
-    say(sys.stderr, *sentences)
+    try:
+        say(sys.stderr, *sentences)
+    except KeyboardInterrupt:
+        # Nobody reads it, and it is asked for once more.
+        os._exit(INTERRUPTED)
 
 
-def leave_now() -> None:
-    """Exit without waiting for layers still being computed on other threads; every file is in place or absent."""
-    if not _told.is_set():
+def leave_now(code: int) -> NoReturn:
+    """Exit without waiting for layers still being computed on other threads; every file is in place or absent.
+
+    Ctrl-C ends it at once, also while nobody reads what is left to be written.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    if code == INTERRUPTED and not _told.is_set():
         say_interrupted(NO_FILE)
-    for stream in (sys.stdout, sys.stderr):
+    # What nobody had read when Ctrl-C came is not waited for.
+    for stream in () if code == INTERRUPTED else (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(INTERRUPTED)
+    os._exit(code)
 
 
 class Nowhere(io.StringIO):
@@ -80,15 +91,42 @@ def errors_reported(interrupted: str = "") -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """While what is done is put away, which is short, Ctrl-C does nothing."""
-    if threading.current_thread() is not threading.main_thread():
+    """While what is done is put away, which is short, Ctrl-C has to wait for its end; a second one has not."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asked = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    signal.signal(signal.SIGINT, remember)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
+
+
+def deliver(*doings: Callable[[], None]) -> None:
+    """Do one after another; what fails keeps no other from being done.
+
+    Raises:
+        InputError: with everything that failed.
+    """
+    problems: list[Problem] = []
+    for doing in doings:
+        try:
+            doing()
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
 
 
 def show(stream: TextIO, *items: RenderableType) -> None:

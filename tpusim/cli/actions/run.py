@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import chain
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
-from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.base.errors import CheckFailed
 from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import INTERRUPTED, say_interrupted, show, terminal_width, uninterrupted
+from tpusim.cli.terminal import INTERRUPTED, deliver, say_interrupted, show, terminal_width, uninterrupted
 from tpusim.flow.simulation import result_of, simulate
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.workload import Workload
@@ -37,8 +36,7 @@ def simulate_and_report(work: Workload, machine: Hardware, json: str | None, out
     if out is not None:
         probe(out / RESULT_FILE, make_folder=True)
     result, interrupted = _simulated(work, machine, choices)
-    with uninterrupted():
-        _deliver(work, result, output, out, interrupted)
+    interrupted = _deliver(work, result, output, out, interrupted)
     if not result.correct:
         raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
     if interrupted:
@@ -72,35 +70,57 @@ def _simulated(work: Workload, machine: Hardware, choices: Mapping[str, Any]) ->
     return result_of(work, machine, finished, time.perf_counter() - began, **asked), True
 
 
-def _deliver(work: Workload, result: Result, output: JsonOutput, out: Path | None, interrupted: bool) -> None:
+def _deliver(work: Workload, result: Result, output: JsonOutput, out: Path | None, interrupted: bool) -> bool:
     """Write what is to be written and show the report; what fails keeps nothing else from being done.
+
+    Returns:
+        Whether Ctrl-C has cut anything short, this included.
 
     Raises:
         InputError: with everything that failed.
     """
-    text = result.to_json()
-    writes: dict[str, Callable[[], None]] = {}
-    if out is not None:
-        writes[str(out / RESULT_FILE)] = partial(write, out / RESULT_FILE, f"{text}\n".encode())
-    if output.place:
-        writes[output.place] = partial(output.put, text)
-    failed = {place: problems for place, doing in writes.items() if (problems := _problems(doing))}
-    unseen = _problems(partial(_report, output.words_to, work, result))
-    if interrupted:
-        kept = " and ".join(place for place in writes if place not in failed)
-        held = f"{kept} holds what is done" if kept else "no file was written"
-        say_interrupted(f"Interrupted after {len(result.layers)} of {len(work.layers)} layers; {held}.")
-    if failed or unseen:
-        raise InputError([*chain(*failed.values()), *unseen])
-
-
-def _problems(doing: Callable[[], None]) -> tuple[Problem, ...]:
-    """What went wrong."""
+    kept: list[str] = []
+    files, streams = _writes(cache(result.to_json), output, out, kept)
     try:
-        doing()
-    except InputError as error:
-        return error.problems
-    return ()
+        deliver(partial(_put_away, files), *streams, partial(_report, output.words_to, work, result))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        if interrupted:
+            held = f"{' and '.join(kept)} holds what is done" if kept else "no file was written"
+            say_interrupted(f"Interrupted after {len(result.layers)} of {len(work.layers)} layers; {held}.")
+    return interrupted
+
+
+Write = Callable[[], None]
+
+
+def _writes(
+    text: Callable[[], str], output: JsonOutput, out: Path | None, kept: list[str]
+) -> tuple[list[Write], list[Write]]:
+    """What writes `text` where it is wanted: into files, and to what may wait for a reader.
+
+    Each adds its place to `kept` once it is written.
+    """
+
+    def to_folder(file: Path) -> None:
+        write(file, f"{text()}\n".encode())
+        kept.append(str(file))
+
+    def to_json() -> None:
+        output.put(text())
+        kept.append(output.place)
+
+    files: list[Write] = [] if out is None else [partial(to_folder, out / RESULT_FILE)]
+    streams: list[Write] = []
+    if output.place:
+        (files if output.replaced else streams).append(to_json)
+    return files, streams
+
+
+def _put_away(files: Sequence[Write]) -> None:
+    with uninterrupted():
+        deliver(*files)
 
 
 def _report(stream: TextIO, work: Workload, result: Result) -> None:

@@ -1,0 +1,164 @@
+"""However a command ends, it ends: nothing under way keeps it, and Ctrl-C is always heard."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tpusim.cli.commands import app
+from tpusim.cli.terminal import uninterrupted
+from tpusim.result.load import read_result
+
+TINY = ("run", "tiny", "--hardware", "tiny_4x4", "--batch", "2")
+BUSY = """
+import os, signal, sys, threading, time
+from dataclasses import replace
+from tpusim.__main__ import main
+from tpusim.base.errors import CheckFailed
+from tpusim.cli.actions import run
+
+simulate = run.simulate
+
+def failing(*args, progress, **options):
+    threading.Thread(target=time.sleep, args=[60]).start()
+    {then}
+
+run.simulate = failing
+main()
+"""
+WRONG = """
+    progress(replace(simulate(*args, **options).layers[0], outputs_mismatched=1))
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("then", "code", "message"),
+    [
+        ("raise CheckFailed('x')", 1, "Error: x"),
+        ("raise MemoryError", 2, "Error: this computer has too little memory for it; ask for less at a time"),
+        ("raise RuntimeError('a mistake in here')", 1, "RuntimeError: a mistake in here"),
+        ("raise KeyboardInterrupt", 130, "Interrupted after 0 of 3 layers; no file was written."),
+        (WRONG.strip(), 1, "Error: the check failed: layer fig10: 1 of 72 outputs are wrong"),
+    ],
+)
+def test_what_other_threads_do_keeps_no_command_from_ending(then: str, code: int, message: str) -> None:
+    words = [sys.executable, "-c", BUSY.format(then=then), *TINY]
+    shown = subprocess.run(words, check=False, capture_output=True, text=True, timeout=30)
+    assert shown.returncode == code, shown.stderr
+    assert message in shown.stderr
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[int]:
+    """The end to write to of a pipe that takes nothing more."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    size = fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)
+    assert os.write(writing, bytes(size)) == size
+    os.set_blocking(writing, True)
+    yield writing
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize("json", [(), ("--json", "-"), ("--json", "fifo")], ids=str)
+def test_ctrl_c_ends_what_waits_for_a_reader(json: tuple[str, ...], full_pipe: int) -> None:
+    os.mkfifo("fifo")
+    words = [sys.executable, "-m", "tpusim", *TINY, "--out", "deep", *json]
+    with subprocess.Popen(words, stdout=full_pipe, stderr=subprocess.PIPE, text=True) as process:
+        until(Path("deep/run.json").exists)
+        process.send_signal(signal.SIGINT)
+        _, messages = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert messages.splitlines()[-1] == "Interrupted after 3 of 3 layers; deep/run.json holds what is done."
+    assert read_result(Path("deep")).layers_left == 0
+
+
+def test_a_second_ctrl_c_ends_what_cannot_even_say_so(full_pipe: int) -> None:
+    words = [sys.executable, "-m", "tpusim", *TINY, "--out", "deep"]
+    with subprocess.Popen(words, stdout=full_pipe, stderr=full_pipe) as process:
+        until(Path("deep/run.json").exists)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+
+
+def until(there: Any) -> None:
+    last = time.monotonic() + 30
+    while not there():
+        assert time.monotonic() < last
+        time.sleep(0.01)
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_what_is_put_away_is_put_away_whole_and_then_ctrl_c_is_answered() -> None:
+    done = []
+
+    def put_away() -> None:
+        with uninterrupted():
+            interrupt()
+            done.append("written")
+
+    with pytest.raises(KeyboardInterrupt):
+        put_away()
+    assert done == ["written"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("json", [(), ("--json", "a.json")])
+def test_ctrl_c_during_a_write_leaves_every_file(json: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def interrupted(*paths: Any) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        interrupt()
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    result = CliRunner().invoke(app, [*TINY, "--out", "deep", *json])
+    assert result.exit_code == 130
+    for file in ("deep/run.json", *json[1:]):
+        assert read_result(Path(file)).layers_left == 0
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    def put_away() -> None:
+        with uninterrupted():
+            interrupt()
+            interrupt()
+            pytest.fail("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        put_away()
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            interrupt()
+            interrupt()
+    finally:
+        signal.signal(signal.SIGINT, before)
