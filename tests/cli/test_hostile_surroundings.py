@@ -79,6 +79,25 @@ def test_one_file_that_fails_keeps_no_other_from_being_written() -> None:
     assert json.loads(Path("deep/run.json").read_text())["workload"] == "tiny"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "last"),
+    [
+        (("explain", "tiny", "--layer", "fig10", "--hardware", "tiny_4x4"), "How it is lowered"),
+        (("compare", "results", "results"), "Total"),
+        (("validate", "--set-of-numbers", "gemm"), "gemm"),
+    ],
+)
+def test_what_was_found_is_shown_although_the_json_cannot_be_written(arguments: tuple[str, ...], last: str) -> None:
+    result_with({})
+    whole = tpusim(*arguments)
+    result = tpusim(*arguments, "--json", str(FULL))
+    assert whole.exit_code == 0
+    assert last in whole.stdout
+    assert (result.exit_code, result.stdout) == (2, whole.stdout)
+    errors = [line for line in result.stderr.splitlines() if not line.endswith(" ...")]
+    assert errors == [f"Error: {FULL}: cannot be written (No space left on device)"]
+
+
 EVERY = [
     TINY, (*TINY, "--json", "-"), ("list",), ("--help",), ("run", "--help"), ("--version",), ("plot", "results"),
     ("compare", "results", "results"), ("explain", "tiny", "--layer", "fig10", "--hardware", "tiny_4x4"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -9,7 +10,7 @@ from tpusim.base.errors import InputError
 from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import say, show, terminal_width
+from tpusim.cli.terminal import deliver, say, show, terminal_width
 from tpusim.flow.simulation import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
@@ -31,11 +32,11 @@ def explain_and_report(
         _check_picture(out)
     with Meter(len(relaxations(setup))) as meter:
         found = find_bottleneck(setup, meter.show)
-    output.put(to_json(found, work.name))
-    _report(found, work.name, output.words_to)
-    if out:
-        _draw(found, work.name, out)
-        say(output.words_to, "", str(out))
+    deliver(
+        partial(output.put, to_json(found, work.name)),
+        partial(_report, found, work.name, output.words_to),
+        *([partial(_draw, found, work.name, out, output.words_to)] if out else []),
+    )
 
 
 def _one_layer(work: Workload, name: str | None) -> Op:
@@ -68,9 +69,10 @@ def _report(found: Bottleneck, workload: str, stream: TextIO) -> None:
     show(stream, "How it is lowered", text.lowering_text(found, width))
 
 
-def _draw(found: Bottleneck, workload: str, out: Path) -> None:
+def _draw(found: Bottleneck, workload: str, out: Path, stream: TextIO) -> None:
     # Here, because matplotlib takes longer to import than the simulations.
     from tpusim.report.plots.explain_picture import picture
 
     ((_, contents),) = picture(found, workload).files([out.suffix[1:]])
     write(out, contents)
+    say(stream, "", str(out))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -11,7 +12,7 @@ from tpusim.base.files import probe
 from tpusim.cli.actions.plot import write_pictures
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import say, show, terminal_width
+from tpusim.cli.terminal import deliver, say, show, terminal_width
 from tpusim.report.tables import validation_tables as tables
 from tpusim.study.validation.cases import NumberSet, number_sets
 from tpusim.study.validation.compare import Comparison, compare
@@ -32,10 +33,11 @@ def compare_and_report(
         probe(Path(str(out)) / f"{stem}.png", make_folder=True)
     with Meter(sum(len(each.cases) for each in sets)) as meter:
         comparisons = compare(sets, changes, meter.show, lowering)
-    output.put(tables.to_json(comparisons))
-    _report(comparisons, output.words_to)
-    if out:
-        _draw(comparisons, out, kinds, output.words_to)
+    deliver(
+        partial(output.put, tables.to_json(comparisons)),
+        partial(_report, comparisons, output.words_to),
+        *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []),
+    )
 
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
