@@ -100,6 +100,13 @@ def test_a_large_sweep_shows_some_and_says_so() -> None:
     assert f"Not shown: {199 - MOST_ROWS} more (--json has all)." in lines
 
 
+def test_sweeps_are_shown_although_the_json_cannot_be_written() -> None:
+    a, b = both()
+    done = tpusim(a, b, "--json", "/dev/full")
+    assert (done.exit_code, done.stdout) == (2, tpusim(a, b).stdout)
+    assert done.stderr == "Error: /dev/full: cannot be written (No space left on device)\n"
+
+
 def test_equal_sweeps_and_another_batch() -> None:
     a, _ = both()
     assert "Every point takes the same cycles." in tpusim(a, "a/points.csv").stdout
@@ -115,6 +122,7 @@ def test_equal_sweeps_and_another_batch() -> None:
         ("axis", "points are joined by their axes, and these differ: a has array.size, hbm.bandwidth; axis has batch"),
         ("twice", "twice: two points at net, array.size=64, hbm.bandwidth=0.7 TB/s"),
         ("old", "old: no column macs, pe_utilization; run the sweep again with this version"),
+        ("a/sweep.sqlite", "a/sweep.sqlite: is what a sweep works with; give its directory, or its points.csv"),
         ("nothing.json", "a is a sweep, nothing.json is a run; compare two of a kind"),
     ],
 )
