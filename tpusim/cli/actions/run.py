@@ -134,7 +134,7 @@ def _report(stream: TextIO, work: Workload, result: Result) -> None:
 
 def _print_layers(stream: TextIO, work: Workload, layers: Sequence[LayerResult]) -> None:
     """Print the table of layers, as wide as the terminal."""
+    rows, width = tables.costliest(layers), terminal_width(stream)
     shapes = {layer.name: layer.text for layer in work.layers}
-    width = terminal_width(stream)
-    legend = tables.layer_legend(layers, shapes, width)
-    show(stream, tables.layer_table(layers, shapes, width), "", legend, "")
+    more = [note] if (note := tables.not_shown(layers)) else []
+    show(stream, tables.layer_table(rows, shapes, width), *more, "", tables.layer_legend(rows, shapes, width), "")

@@ -22,6 +22,8 @@ _RANKS = {
     "passes": 5, "multi_tile": 6, "cycles": 0, "time_us": 3, "mapping_efficiency": 4, "tflops": 10, "pe_utilization": 0,
 }  # fmt: skip
 """Which of these columns goes first where there is no room; 0 stays."""
+MOST_LAYERS = 1000
+"""So many are shown; a table of more takes longer to lay out than its layers to simulate."""
 _TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
 _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
 _CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
@@ -34,6 +36,22 @@ def layer_table(layers: Sequence[LayerResult], shapes: Mapping[str, str], width:
     """
     columns = _shown(layers, shapes, width)
     return table(columns, layers, width, ["red" if layer.outputs_mismatched else "" for layer in layers])
+
+
+def costliest(layers: Sequence[LayerResult]) -> Sequence[LayerResult]:
+    """As many as somebody may read, in network order: wrong ones first of all, then those that take most cycles."""
+    if len(layers) <= MOST_LAYERS:
+        return layers
+    ranked = sorted(range(len(layers)), key=lambda at: (not layers[at].outputs_mismatched, -layers[at].cycles))
+    return [layers[at] for at in sorted(ranked[:MOST_LAYERS])]
+
+
+def not_shown(layers: Sequence[LayerResult]) -> str:
+    """That the table leaves out some; empty where it has all."""
+    more = len(layers) - MOST_LAYERS
+    if more <= 0:
+        return ""
+    return f"Not shown: {more:,} more; above are the wrong layers and the costliest (--json and --out have all)."
 
 
 def layer_legend(layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None) -> str:

@@ -1,0 +1,48 @@
+"""A network of more layers than somebody reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tpusim.cli import app as cli
+from tpusim.flow.simulation import simulate
+from tpusim.machines.tpu.description import load_hardware
+from tpusim.network.workload import load_workload
+from tpusim.report.tables.run import MOST_LAYERS, costliest, not_shown
+
+MANY = f"""\
+name: many
+layers:
+  - {{name: short, op: gemm, m: 2, k: 3, n: 3, count: {MOST_LAYERS}}}
+  - {{name: long, op: gemm, m: 20, k: 30, n: 30, count: 3}}
+"""
+
+
+@pytest.mark.parametrize("targets", [(), ("--json", "a.json")])
+def test_the_costliest_are_shown_and_the_rest_is_counted(
+    targets: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("many.yaml").write_text(MANY)
+    shown = CliRunner().invoke(cli.app, ["run", "many.yaml", "--hardware", "tiny_4x4", "--no-check", *targets])
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    names = [line.split()[0] for line in lines if line.startswith(("short_", "long_"))]
+    assert names == [*(f"short_{at}" for at in range(1, MOST_LAYERS - 2)), "long_1", "long_2", "long_3"]
+    assert "Not shown: 3 more; above are the wrong layers and the costliest (--json and --out have all)." in lines
+    for target in targets[1:]:
+        assert len(json.loads(Path(target).read_text())["layers"]) == MOST_LAYERS + 3
+
+
+def test_a_wrong_layer_is_always_shown() -> None:
+    (layer, *_) = simulate(load_workload("tiny"), load_hardware("tiny_4x4"), check=False).layers
+    layers = [replace(layer, name=f"{at}") for at in range(MOST_LAYERS + 2)]
+    layers[-1] = replace(layers[-1], outputs_mismatched=1, cycles=1)
+    assert [each.name for each in costliest(layers)] == [*map(str, range(MOST_LAYERS - 1)), f"{MOST_LAYERS + 1}"]
+    assert costliest(layers[:MOST_LAYERS]) == layers[:MOST_LAYERS]
+    assert not_shown(layers[:MOST_LAYERS]) == ""
