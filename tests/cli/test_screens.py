@@ -74,6 +74,15 @@ def test_no_line_is_wider_than_the_terminal(words: tuple[str, ...]) -> None:
     assert not [line for line in lines if re.match(r"(?:blocked|idle|port|together|TFLOPS)\b", line)]
 
 
+@pytest.mark.parametrize("columns", range(38, 44))
+def test_a_number_stays_with_its_unit(columns: int) -> None:
+    shown = in_terminal("run", "tiny", "--hardware", "tiny_4x4", columns=columns)
+    totals = shown[shown.index("Total: ") : shown.index("Every output")]
+    units = ("%", "MHz", "us", "ns", "kB", "KiB", "kMAC", "GFLOPS", "s", "cycles", "passes")
+    assert "\u00a0" not in totals
+    assert not [line for line in totals.splitlines() if line.strip(" ").split(" ")[0].strip(",;") in units]
+
+
 def test_explain_says_how_to_read_the_shape() -> None:
     text = " ".join(in_terminal("explain", "resnet50", "--layer", "conv1").split())
     assert "224x224x3>64 7x7/2 (conv2d rows x columns x channels > output channels, kernel, /stride, d" in text

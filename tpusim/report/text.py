@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from textwrap import fill
 from typing import Any
@@ -54,11 +55,19 @@ def shortened(name: str, width: int | None) -> str:
     return f"…{name}"
 
 
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[a-zA-Zµ%])")
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
 def folded(lines: Iterable[str], width: int, indent: str = "") -> str:
-    """Each of `lines` on as many as it takes, those after its first indented; names and options stay whole."""
+    """Each of `lines` on as many as it takes, those after its first indented.
+
+    Names and options stay whole, and a number stays with its unit.
+    """
+    kept = (_BEFORE_UNIT.sub(_NO_BREAK, line) for line in lines)
     return "\n".join(
-        fill(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) for line in lines
-    )
+        fill(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) for line in kept
+    ).replace(_NO_BREAK, " ")
 
 
 def document(**data: Any) -> str:
