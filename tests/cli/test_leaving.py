@@ -109,6 +109,22 @@ def until(there: Any) -> None:
         time.sleep(0.01)
 
 
+def test_an_interrupted_plot_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CliRunner().invoke(app, [*TINY, "--out", "deep"]).exit_code == 0
+    replace = os.replace
+
+    def interrupted(*paths: Any) -> None:
+        replace(*paths)
+        if str(paths[1]).endswith(".svg"):
+            monkeypatch.setattr(os, "replace", lambda *_: interrupt())
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    result = CliRunner().invoke(app, ["plot", "deep", "--format", "svg"])
+    assert result.exit_code == 130
+    assert result.stderr == "Interrupted; the pictures named so far are there.\n"
+    assert [str(file) for file in Path("deep").glob("*.svg")] == result.stdout.split()
+
+
 def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 

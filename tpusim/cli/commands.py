@@ -207,7 +207,7 @@ def sweep(
 
 
 @app.command(epilog="Example: tpusim plot results/resnet50 --out figures --format pdf")
-@errors_reported()
+@errors_reported("Interrupted; the pictures named so far are there.")
 def plot(
     source: Annotated[
         Path, Argument(metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{RESULT_FILE}).")

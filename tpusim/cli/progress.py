@@ -67,7 +67,7 @@ class Meter:
             return
         wait = FIRST_SECONDS
         while not self._over.wait(wait):
-            wait = max(QUIET_SECONDS, FIRST_SECONDS)
+            wait = QUIET_SECONDS
             if self._name:
                 self._tell()
 
