@@ -51,12 +51,16 @@ def simulate(
         watch: called now and then, on any thread, with a layer's name and what is done to it.
 
     Raises:
-        InputError: unknown lowering or engine, a layer that cannot fit (CapacityError, names the layer), a layer for
-            which this computer has too little memory, or, with the register engine, Numba is not installed.
+        InputError: a name where a workload or a machine is asked for, unknown lowering or engine, a layer that cannot
+            fit (CapacityError, names the layer), a layer for which this computer has too little memory, or, with the
+            register engine, Numba is not installed.
         CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
+    for given, kind, load in ((workload, Workload, "load_workload"), (hardware, Hardware, "load_hardware")):
+        if not isinstance(given, kind):
+            raise InputError(f"{given!r} is no {kind.__name__}; give what tpusim.{load}(...) returns")
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
     known_lowering(lowering)
