@@ -28,7 +28,7 @@ def _free() -> Iterator[int]:
 
 
 def _control_group() -> Iterator[int]:
-    """Of version 2, that of this process and those above it; of version 1, that of a container."""
+    """What control groups leave: in version 2 that of this process and those above it, in version 1 a container's."""
     with suppress(OSError, ValueError, IndexError):
         inside = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].split("\n")[0]
         folder = Path("/sys/fs/cgroup", inside)

@@ -98,7 +98,7 @@ def room_for(workload: Workload, hardware: Hardware, lowering: str, engine: str,
 
 
 def _refusal(layers: Sequence[Asked], free: int) -> InputError:
-    """Of the first of `layers`, the neediest."""
+    """The message about the first of `layers`, the neediest."""
     asked = layers[0]
     need = need_of(asked, free).total + PROCESS_BYTES
     problem = f"{_planned(asked, free).passes:,} passes{' and the values to check' if asked.check else ''}"

@@ -51,7 +51,7 @@ def _fields(layer: Conv2d, ifmap: Operand, box: _Box) -> Tensor:
 
 
 def _stored(under: range, extent: int) -> tuple[slice, slice]:
-    """Of positions `under` a kernel, those that a map of that extent has: where they go, and where they come from."""
+    """Where the positions `under` a kernel go that a map of that extent has, and where they come from."""
     first, stop = max(under.start, 0), max(under.start, 0, min(under.stop, extent))
     return slice(first - under.start, stop - under.start), slice(first, stop)
 

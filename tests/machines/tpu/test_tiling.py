@@ -13,11 +13,11 @@ from tests.machines.tpu.test_plan import planned, plans
 from tests.strategies import conv, machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering.candidates import Candidates, _parts
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.search import TOLERANCE, choose
-from tpusim.machines.tpu.lowering.space import Space, _parts
 from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
 from tpusim.network.ops import Op
 from tpusim.network.workload import load_workload
@@ -62,25 +62,25 @@ def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
     loads = []
     for burst in (64, 4):
         hardware = machine(4, 4, word_elements=2, burst_bytes=burst)
-        space = Space(shape_of(conv(3, 6, 5, 3), 8, 2), hardware, (1, 1, groups))
-        loads.append(space.estimate._load_cycles(next(space.whole())))
+        candidates = Candidates(shape_of(conv(3, 6, 5, 3), 8, 2), hardware, (1, 1, groups))
+        loads.append(candidates.estimate._load_cycles(next(candidates.whole())))
     assert loads[0] / loads[1] == pytest.approx(waste)
 
 
-def estimates(space: Space, chunked: bool) -> list[float]:
+def estimates(candidates: Candidates, chunked: bool) -> list[float]:
     """The cost of every tiling that fits, of those with a whole reduction or of those with chunks."""
     found: list[float] = []
-    for tilings in space.chunked() if chunked else (*space.whole(), *space.deep()):
-        costs = space.estimate.cycles(tilings)
-        found += costs[tilings.words <= space.hardware.capacity_words].tolist()
+    for tilings in candidates.chunked() if chunked else (*candidates.whole(), *candidates.deep()):
+        costs = candidates.estimate.cycles(tilings)
+        found += costs[tilings.words <= candidates.hardware.capacity_words].tolist()
     return found
 
 
-def estimate(space: Space, hardware: Hardware) -> float:
+def estimate(candidates: Candidates, hardware: Hardware) -> float:
     """What the tiling is thought to cost that is chosen."""
-    tiling = choose(space.shape, hardware)
+    tiling = choose(candidates.shape, hardware)
     arrays = {name: value if isinstance(value, str) else np.array([value]) for name, value in vars(tiling).items()}
-    return float(space.estimate.cycles(Tiling(**arrays))[0])
+    return float(candidates.estimate.cycles(Tiling(**arrays))[0])
 
 
 @relaxed
@@ -91,8 +91,8 @@ def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
     Whether there are chunks is chosen by more than that.
     """
     assume(not isinstance(plan.hardware.mapping.multi_tile, int))
-    space = Space(plan.shape, plan.hardware, None)
-    chosen, others = estimate(space, plan.hardware), estimates(space, len(plan.chunks) > 1)
+    candidates = Candidates(plan.shape, plan.hardware, None)
+    chosen, others = estimate(candidates, plan.hardware), estimates(candidates, len(plan.chunks) > 1)
     assert chosen <= min(others) * (1 + TOLERANCE) ** 3 * (1 + 1e-9)
 
 
@@ -120,8 +120,8 @@ def test_estimates_are_near_the_cycles_of_the_engine(base: str, changes: list[st
     """Within a third of the cycles, and the half of them within a tenth."""
     hardware, ratios = load_hardware(base, changes), []
     for layer in sample():
-        space = Space(shape_of(layer, 8, hardware.vector_memory.word_elements), hardware, None)
-        ratios.append(estimate(space, hardware) / event.run(lower(layer, 8, hardware)[0], hardware).cycles)
+        candidates = Candidates(shape_of(layer, 8, hardware.vector_memory.word_elements), hardware, None)
+        ratios.append(estimate(candidates, hardware) / event.run(lower(layer, 8, hardware)[0], hardware).cycles)
     assert len(ratios) >= 30
     assert 3 / 4 < min(ratios) <= max(ratios) < 4 / 3, sorted(ratios)
     assert 0.9 < median(ratios) < 1.1

@@ -20,7 +20,7 @@ Key = tuple[str | float, ...]
 
 
 @dataclass(frozen=True)
-class Point:
+class ComparedPoint:
     """What a point of a sweep came to."""
 
     cycles: int
@@ -73,11 +73,11 @@ class ComparedSweeps(Compared):
         return all(isclose(row.time_ratio, row.ratio) for row in self.rows if row.time_ratio and row.ratio)
 
 
-def _figures(points: Mapping[Key, tuple[Mapping[str, str], Point]], key: Key) -> Point | None:
+def _figures(points: Mapping[Key, tuple[Mapping[str, str], ComparedPoint]], key: Key) -> ComparedPoint | None:
     return points[key][1] if key in points else None
 
 
-def _points(points: SweepPoints) -> Iterator[tuple[Key, tuple[Mapping[str, str], Point]]]:
+def _points(points: SweepPoints) -> Iterator[tuple[Key, tuple[Mapping[str, str], ComparedPoint]]]:
     """The points that finished, by what tells them apart."""
     if missing := [key for key in _FIGURES if key not in points.figures]:
         raise InputError(f"{points.name}: no column {', '.join(missing)}; run the sweep again with this version")
@@ -90,7 +90,7 @@ def _points(points: SweepPoints) -> Iterator[tuple[Key, tuple[Mapping[str, str],
         seen.add(key)
         cycles, time_us, macs, used = (points.figures[figure][index] for figure in _FIGURES)
         if cycles is not None and time_us is not None and macs is not None and used is not None:
-            yield key, (settings, Point(int(cycles), time_us, int(macs), used))
+            yield key, (settings, ComparedPoint(int(cycles), time_us, int(macs), used))
 
 
 def _measure(text: str) -> str | float:

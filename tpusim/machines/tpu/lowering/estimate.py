@@ -16,7 +16,7 @@ Cycles: TypeAlias = Any  # a float, or an array of them: one a candidate
 
 
 class _Costs(NamedTuple):
-    """Of every candidate: results to bring out (a block and column fold each), then cycles."""
+    """What every candidate has to bring out (`results`, one a block and column fold), and the cycles of its parts."""
 
     results: Counts
     per_pass: Counts

@@ -10,8 +10,8 @@ import numpy as np
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.space import Space
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
 TOLERANCE = 0.01
@@ -24,9 +24,9 @@ def choose(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    tiling = _same_block(shape, hardware) or _best(Space(shape, hardware, None))
+    tiling = _same_block(shape, hardware) or _best(Candidates(shape, hardware, None))
     if tiling is None:
-        raise _too_small(Space(shape, hardware, None))
+        raise _too_small(Candidates(shape, hardware, None))
     return tiling
 
 
@@ -42,38 +42,40 @@ class _Choice(NamedTuple):
         return self.tilings.at(self.at)
 
 
-def _best(space: Space) -> Tiling[int] | None:
+def _best(candidates: Candidates) -> Tiling[int] | None:
     """The cheapest; but deeper buffers, and the reduction in chunks, only where they beat what is simpler."""
-    best = _better(space, _first_close(space, space.whole()), _first_close(space, space.deep()))
-    if best is None or space.hardware.mapping.chunks == "auto":
-        best = _better(space, best, _first_close(space, space.chunked()))
+    best = _better(
+        candidates, _first_close(candidates, candidates.whole()), _first_close(candidates, candidates.deep())
+    )
+    if best is None or candidates.hardware.mapping.chunks == "auto":
+        best = _better(candidates, best, _first_close(candidates, candidates.chunked()))
     return best and best.tiling
 
 
-def _better(space: Space, simple: _Choice | None, other: _Choice | None) -> _Choice | None:
-    return other if simple is None or (other is not None and _beats(space, other, simple)) else simple
+def _better(candidates: Candidates, simple: _Choice | None, other: _Choice | None) -> _Choice | None:
+    return other if simple is None or (other is not None and _beats(candidates, other, simple)) else simple
 
 
-def _beats(space: Space, one: _Choice, other: _Choice) -> bool:
+def _beats(candidates: Candidates, one: _Choice, other: _Choice) -> bool:
     """Whether its estimate is clearly lower, or as low with fewer blocks to run and every tap of them at once."""
     fewer = one.tiling.blocks < other.tiling.blocks and one.tiling.chunk_taps == other.tiling.chunk_taps
-    mine, others = (each.cost + float(space.estimate.late(each.tilings)[each.at]) for each in (one, other))
+    mine, others = (each.cost + float(candidates.estimate.late(each.tilings)[each.at]) for each in (one, other))
     return mine * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < others
 
 
-def _first_close(space: Space, ways: Iterable[Tiling[Counts]]) -> _Choice | None:
+def _first_close(candidates: Candidates, ways: Iterable[Tiling[Counts]]) -> _Choice | None:
     """The first of the ways whose estimate lies close to the best: it moves data in the fewest pieces."""
-    found = [each for tilings in ways if (each := _cheapest(space, tilings)) is not None]
+    found = [each for tilings in ways if (each := _cheapest(candidates, tilings)) is not None]
     close = min((each.cost for each in found), default=0) * (1 + TOLERANCE)
     return next((each for each in found if each.cost <= close), None)
 
 
-def _cheapest(space: Space, tilings: Tiling[Counts]) -> _Choice | None:
+def _cheapest(candidates: Candidates, tilings: Tiling[Counts]) -> _Choice | None:
     """The cheapest that fits; of those close to it, the one with the largest block."""
-    fits = tilings.words <= space.hardware.capacity_words
+    fits = tilings.words <= candidates.hardware.capacity_words
     if not fits.any():
         return None
-    cost = np.where(fits, space.estimate.cycles(tilings), np.inf)
+    cost = np.where(fits, candidates.estimate.cycles(tilings), np.inf)
     close = cost <= cost.min() * (1 + TOLERANCE)
     at = int(np.where(close, tilings.psum_words, 0).argmax())
     return _Choice(float(cost[at]), tilings, at)
@@ -87,13 +89,13 @@ def _same_block(shape: ConvShape, hardware: Hardware) -> Tiling[int] | None:
     if not isinstance(hardware.mapping.multi_tile, int):
         return None
     mapping = hardware.mapping.model_copy(update={"multi_tile": "auto"})
-    ruled = _best(Space(shape, hardware.model_copy(update={"mapping": mapping}), None))
-    return ruled and _best(Space(shape, hardware, (ruled.rows, ruled.cols, ruled.groups)))
+    ruled = _best(Candidates(shape, hardware.model_copy(update={"mapping": mapping}), None))
+    return ruled and _best(Candidates(shape, hardware, (ruled.rows, ruled.cols, ruled.groups)))
 
 
-def _too_small(space: Space) -> CapacityError:
-    hardware = space.hardware
-    words = min(int(tilings.words.min()) for tilings in chain(space.whole(), space.chunked()))
+def _too_small(candidates: Candidates) -> CapacityError:
+    hardware = candidates.hardware
+    words = min(int(tilings.words.min()) for tilings in chain(candidates.whole(), candidates.chunked()))
     return CapacityError(
         f"the smallest tiling needs {words} words of {hardware.word_bytes} B a lane, and the vector memory has "
         f"{hardware.capacity_words}; set vector_memory.capacity to at least {words * hardware.word_bytes} B "

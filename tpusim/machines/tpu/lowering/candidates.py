@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from tpusim.machines.tpu.lowering.reduction import chunks, col_folds, reduction
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, weight_words, word_groups
 
 
-class Space:
+class Candidates:
     """The tilings of one layer that are tried, a `Tiling` of arrays for each way; the block may be given."""
 
     def __init__(self, shape: ConvShape, hardware: Hardware, block: tuple[int, int, int] | None) -> None:
@@ -91,57 +92,64 @@ class Space:
         rows, cols, groups, blocks = self._blocks
         parts = self.shape.groups * blocks
         every = range(self.shape.row.kernel), range(self.shape.col.kernel)
-        return Tiling(
-            rows=rows,
-            cols=cols,
-            groups=groups,
-            blocks=blocks,
+        return _tilings(
+            self._blocks,
             loop_order=order,
-            kept_folds=np.ones_like(rows),
-            chunk_taps=np.full_like(rows, self.taps),
-            chunk_folds=np.full_like(rows, self.folds),
-            section_passes=np.full_like(rows, section),
+            kept_folds=1,
+            chunk_taps=self.taps,
+            chunk_folds=self.folds,
+            section_passes=section,
             ifmap_buffers=np.minimum(lag + 1, parts),
-            filter_buffers=np.full_like(rows, buffers),
+            filter_buffers=buffers,
             psum_buffers=np.minimum(lag + 1, parts * self.columns),
             ifmap_words=self.folds * self._stored(rows, cols, groups, *every),
-            section_words=np.full_like(rows, section_words),
-            psum_words=rows * cols * groups,
-            lag=np.full_like(rows, lag),
+            section_words=section_words,
+            lag=lag,
         )
 
     def _chunks(self, order: str, taps: int, chunk_folds: list[int]) -> Tiling[Counts]:
         """Chunks of so many tap groups and row folds."""
         at, kept, folds, buffers = _crossed(range(len(self._blocks[0])), _halves(self.columns), chunk_folds, [2, 3])
-        rows, cols, groups, blocks = (each[at] for each in self._blocks)
+        rows, cols, groups, blocks = extents = tuple(each[at] for each in self._blocks)
         parts = self.shape.groups * blocks
         whole, *_ = each = chunks(self.shape, self.hardware, taps, 1)
         stored = [
             self._stored(rows, cols, groups, chunk.tap_rows, chunk.tap_cols) for chunk in each if not chunk.folds.start
         ]
         weights = max(sum(weight_words(chunk.passes, self.hardware)) for chunk in each)
-        return Tiling(
-            rows=rows,
-            cols=cols,
-            groups=groups,
-            blocks=blocks,
+        return _tilings(
+            extents,
             loop_order=order,
             kept_folds=kept,
-            chunk_taps=np.full_like(rows, taps),
+            chunk_taps=taps,
             chunk_folds=folds,
             section_passes=folds * len(whole.passes),
             ifmap_buffers=buffers,
-            filter_buffers=np.full_like(rows, 2),
+            filter_buffers=2,
             psum_buffers=np.maximum(kept, np.minimum(2, parts * self.columns)),
             ifmap_words=folds * np.max(stored, axis=0),
             section_words=folds * weights,
-            psum_words=rows * cols * groups,
-            lag=np.ones_like(rows),
+            lag=1,
         )
 
     def _stored(self, rows: Counts, cols: Counts, groups: Counts, tap_rows: range, tap_cols: range) -> Counts:
         """Words of one fold in the largest patch of each block for these taps."""
         return _points(self.shape.row, rows, tap_rows) * _points(self.shape.col, cols, tap_cols) * groups
+
+
+def _tilings(extents: tuple[Counts, ...], loop_order: str, **held: Counts | int) -> Tiling[Counts]:
+    """Blocks of these extents (rows, cols, word groups, blocks), each held like that."""
+    rows, cols, groups, blocks = extents
+    arrays: dict[str, Any] = {name: np.broadcast_to(value, rows.shape) for name, value in held.items()}
+    return Tiling(
+        rows=rows,
+        cols=cols,
+        groups=groups,
+        blocks=blocks,
+        loop_order=loop_order,
+        psum_words=rows * cols * groups,
+        **arrays,
+    )
 
 
 def _halves(count: int) -> list[int]:
