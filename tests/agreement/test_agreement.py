@@ -16,7 +16,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import expected as expected_of
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.definition.frame import DMA, IFMAP, PORTS, PSUM, RESULT
+from tpusim.machines.tpu.definition.frame import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing
@@ -193,7 +193,7 @@ class Clock:
         assert timing.cycles >= layer.macs(batch) / hardware.pes
         assert timing.cycles >= self.port_bound(program, hardware)
         assert timing.cycles >= hbm_bytes(program) / hardware.hbm_bytes_per_cycle
-        ports = PORTS[hardware.vector_memory.ports]
+        ports = ports_of(hardware)
         assert timing.reads + timing.writes <= timing.cycles * hardware.lanes * len(ports)
         assert timing == self.timing(program, hardware)
 
@@ -204,7 +204,7 @@ class Clock:
         sums = sum(step.words for step in program.streams if step.accumulate)
         moved = sum(getattr(step, "words", 0) for step in program.steps if hasattr(step, "hbm_bytes"))
         taken = {IFMAP: words, PSUM: sums, RESULT: words, DMA: moved}
-        return max(sum(taken.get(client, 0) for client in port) for port in PORTS[hardware.vector_memory.ports])
+        return max(sum(taken.get(client, 0) for client in port) for port in ports_of(hardware))
 
     @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
     @given(layer=st.one_of(convs(), gemms()), batch=st.integers(1, 9), hardware=machines())

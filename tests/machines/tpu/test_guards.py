@@ -50,18 +50,10 @@ def run(machine: register.Machine) -> None:
             machine.clock()
 
 
-class Clashing(Frame):
-    """Results are written in the slot in which ifmaps are read."""
-
-    @property
-    def result_slot(self) -> int:
-        return self.IFMAP_SLOT
-
-
 def test_two_clients_in_one_slot() -> None:
     running = started()
     frame = running.control.stream.frame
-    reframed(running, Clashing(frame.period, frame.elements, frame.add_cycles, frame.accumulates))
+    reframed(running, replace(frame, result_slot=Frame.IFMAP_SLOT))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: two clients of the stream ask for lane 0's port"):
         run(running)
 

@@ -10,7 +10,7 @@ from tests.strategies import conv, machine
 from tpusim.base.errors import InputError
 from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.definition.frame import Frame, SeparateFrame
+from tpusim.machines.tpu.definition.frame import IFMAP, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
@@ -102,6 +102,11 @@ def test_whole_filter_rows_are_stacked_where_several_fit(channels: int, rows: in
     assert lower(conv(channels, 6, 4, kernel), 1, hardware)[1].multi_tile == taps
 
 
+def clients(accumulates: bool) -> tuple[int, ...]:
+    """Of a stream's words."""
+    return (IFMAP, PSUM, RESULT) if accumulates else (IFMAP, RESULT)
+
+
 @pytest.mark.parametrize(
     ("elements", "adds", "accumulates", "arrays", "period", "result"),
     [(8, 1, True, 2, 8, 4), (8, 3, True, 2, 8, 5), (8, 6, True, 2, 8, 4), (4, 1, True, 2, 6, 4), (2, 1, False, 2, 4, 2),
@@ -111,9 +116,10 @@ def test_frames_of_several_arrays(
     elements: int, adds: int, accumulates: bool, arrays: int, period: int, result: int
 ) -> None:
     """No two clients own one slot, and a word is added before it is written."""
-    frame = Frame.of(elements, adds, accumulates, arrays)
+    frame = Frame.of(elements, adds, clients(accumulates), arrays=arrays)
     assert (frame.period, frame.result_slot) == (period, result)
-    kinds = (Frame.IFMAP_SLOT, result, *([frame.psum_slot] if accumulates else []))
+    kinds = (Frame.IFMAP_SLOT, result, *([] if frame.psum_slot is None else [frame.psum_slot]))
+    assert (frame.psum_slot is not None) == accumulates
     owned = [first + array for first in kinds for array in range(arrays)]
     assert len(set(owned)) == len(owned) == frame.slots
     assert max(owned) < period
@@ -149,7 +155,9 @@ def test_separate_ports_are_in_nobodys_way() -> None:
 )
 def test_a_frame_of_separate_ports(elements: int, adds: int, arrays: int, period: int) -> None:
     """docs/timing.md, section 2: F = max(E, n, adds), D_p = L - 1, D_w = D_p + adds; without sums, L."""
-    frame, plain = (SeparateFrame.of(elements, adds, accumulates, arrays) for accumulates in (True, False))
+    frame, plain = (
+        Frame.of(elements, adds, clients(accumulates), PORTS["separate"], arrays) for accumulates in (True, False)
+    )
     assert frame.period == period
     assert (frame.psum_delay(30), frame.result_delay(30)) == (29, 29 + adds)
     assert (plain.period, plain.result_delay(30)) == (max(elements, arrays), 30)

@@ -16,7 +16,7 @@ from tpusim.base.errors import DeadlockError
 from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
-from tpusim.machines.tpu.definition.frame import CLIENTS, Frame
+from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing, split
@@ -98,7 +98,7 @@ def test_one_weight_buffer_waits_for_the_stream_before(rows: int) -> None:
 )  # fmt: skip
 def test_frames(elements: int, adds: int, accumulates: bool, period: int, result: int) -> None:
     """Section 2: the frame's length and its result slot, which no other client owns."""
-    frame = Frame.of(elements, adds, accumulates)
+    frame = Frame.of(elements, adds, (IFMAP, PSUM, RESULT) if accumulates else (IFMAP, RESULT))
     assert (frame.period, frame.result_slot) == (period, result)
     assert elements + frame.port_stall + frame.blocked == period
     owned = {0, frame.result_slot, *([1] if accumulates else [])}

@@ -6,6 +6,7 @@ All times are those of lane 0; lane `i` runs the same schedule `i` cycles later 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tpusim.machines.tpu.definition.latencies import add_cycles
 from tpusim.machines.tpu.description import Hardware
@@ -15,7 +16,13 @@ FREE, IFMAP, PSUM, RESULT, WEIGHT, DMA = range(6)
 
 CLIENTS = ("idle", "ifmap", "psum", "result", "weight", "dma")
 
-PORTS = {"shared": ((IFMAP, PSUM, RESULT, WEIGHT, DMA),), "separate": ((IFMAP,), (PSUM,), (RESULT,), (WEIGHT,), (DMA,))}
+Clients: TypeAlias = tuple[int, ...]
+Ports: TypeAlias = tuple[Clients, ...]
+
+PORTS: dict[str, Ports] = {
+    "shared": ((IFMAP, PSUM, RESULT, WEIGHT, DMA),),
+    "separate": ((IFMAP,), (PSUM,), (RESULT,), (WEIGHT,), (DMA,)),
+}
 """The ports of a lane's vector memory, each with the clients that share it; of the last two the first goes first."""
 
 NEVER = 1 << 62
@@ -27,46 +34,43 @@ class Frame:
 
     Slots of a kind lie side by side, one an array: `IFMAP_SLOT`, `psum_slot` and `result_slot` are the first array's.
     Slots are fixed by kind of activity, never by data, so what is left over for preload and DMA is periodic.
-    A frame lasts as long as the W' elements of a word need in the array, the slots need on the port, or the
+    A frame lasts as long as the W' elements of a word need in the array, the slots need on the busiest port, or the
     adds need in the vector unit, whichever is longest; the excess stalls the array.
+
+    Attributes:
+        slots: that the stream's clients own on the busiest port.
+        psum_slot, result_slot: None where the client has the port to itself, and uses it as soon as it can.
+        accumulates: whether partial sums are read and added.
     """
 
     period: int
     elements: int
     add_cycles: int
+    arrays: int
+    slots: int
+    psum_slot: int | None
+    result_slot: int | None
     accumulates: bool
-    arrays: int = 1
 
     IFMAP_SLOT = 0
 
     @classmethod
-    def of(cls, elements: int, add_cycles: int, accumulates: bool, arrays: int = 1) -> Frame:
-        """The shortest frame for words of `elements` elements; `add_cycles` for the words of all arrays."""
+    def of(
+        cls, elements: int, add_cycles: int, clients: Clients, ports: Ports = PORTS["shared"], arrays: int = 1
+    ) -> Frame:
+        """The shortest frame for words of `elements` elements; each of the stream's `clients` owns a slot an array.
+
+        `add_cycles` are those for the words of all arrays.
+        """
+        owners = [[each for each in port if each in clients] for port in ports]
+        slots, accumulates = max(map(len, owners)) * arrays, PSUM in clients
         adds = add_cycles if accumulates else 0
-        return cls(max(elements, cls.owned(accumulates, arrays), adds), elements, adds, accumulates, arrays)
-
-    @staticmethod
-    def owned(accumulates: bool, arrays: int) -> int:
-        """Slots of the busiest port that a frame's clients own: here all of them, as they share it."""
-        return (3 if accumulates else 2) * arrays
-
-    @property
-    def slots(self) -> int:
-        """Port slots a frame's clients own."""
-        return self.owned(self.accumulates, self.arrays)
-
-    @property
-    def psum_slot(self) -> int:
-        """The slot after the ifmap reads."""
-        return self.arrays
-
-    @property
-    def result_slot(self) -> int:
-        """First slots after the adds are done that no other client owns."""
-        if not self.accumulates:
-            return self.arrays
-        slot, first = (self.psum_slot + self.add_cycles) % self.period, 2 * self.arrays
-        return slot if first <= slot <= self.period - self.arrays else first
+        period = max(elements, slots, adds)
+        first = {each: at * arrays for port in owners for at, each in enumerate(port)}
+        alone = {client for port in ports for client in port if len(port) == 1}
+        psum = None if PSUM in alone else first.get(PSUM)
+        result = None if RESULT in alone else _result_slot(first[RESULT], psum, adds, period, arrays)
+        return cls(period, elements, adds, arrays, slots, psum, result, accumulates)
 
     def psums_at(self, now: int) -> range:
         """The arrays whose partial sums may be read in cycle `now`."""
@@ -76,7 +80,10 @@ class Frame:
         """The arrays whose results may be written in cycle `now`."""
         return self._turn(now, self.result_slot)
 
-    def _turn(self, now: int, slot: int) -> range:
+    def _turn(self, now: int, slot: int | None) -> range:
+        """Every array's, in every cycle, where nobody else wants the port."""
+        if slot is None:
+            return range(self.arrays)
         array = now % self.period - slot
         return range(array, array + 1) if 0 <= array < self.arrays else range(0)
 
@@ -100,42 +107,29 @@ class Frame:
 
     def result_delay(self, latency: int) -> int:
         """Cycles from a word's ifmap read to its result write."""
-        if not self.accumulates:
-            return _next_slot(latency, self.result_slot, self.period)
-        return _next_slot(self.psum_delay(latency) + self.add_cycles, self.result_slot, self.period)
+        done = self.psum_delay(latency) + self.add_cycles if self.accumulates else latency
+        return _next_slot(done, self.result_slot, self.period)
 
 
-class SeparateFrame(Frame):
-    """The frame where each client has a port of its own: nothing is late for want of a slot."""
-
-    @staticmethod
-    def owned(accumulates: bool, arrays: int) -> int:
-        """A slot an array."""
-        return arrays
-
-    def _turn(self, now: int, slot: int) -> range:
-        """Every array's, in every cycle: nobody else wants the port."""
-        return range(self.arrays)
-
-    def psum_delay(self, latency: int) -> int:
-        """The sums are read as soon as they are there."""
-        return latency - 1
-
-    def result_delay(self, latency: int) -> int:
-        """Results are written as soon as the sums are there, or added."""
-        return self.psum_delay(latency) + self.add_cycles if self.accumulates else latency
-
-
-FRAMES = {"shared": Frame, "separate": SeparateFrame}
-"""The frame of each kind of ports."""
-
-
-def frame_of(hardware: Hardware, elements: int, accumulates: bool) -> Frame:
-    """The frame of a layer whose words have `elements` elements in use."""
+def frame_of(hardware: Hardware, elements: int, clients: Clients) -> Frame:
+    """The frame of a layer whose words have `elements` elements in use, and whose streams are these `clients`."""
     adds = add_cycles(elements, hardware)
-    return FRAMES[hardware.vector_memory.ports].of(elements, adds, accumulates, hardware.array.count)
+    return Frame.of(elements, adds, clients, ports_of(hardware), hardware.array.count)
 
 
-def _next_slot(earliest: int, slot: int, period: int) -> int:
-    """The first cycle at or after `earliest` that is `slot` modulo `period`."""
-    return earliest + (slot - earliest) % period
+def ports_of(hardware: Hardware) -> Ports:
+    """The ports of a lane, each with the clients that share it."""
+    return PORTS[hardware.vector_memory.ports]
+
+
+def _result_slot(first: int, psum: int | None, adds: int, period: int, arrays: int) -> int:
+    """The first slots after the adds are done that no other client owns; `first` are those after the others' slots."""
+    if psum is None:
+        return first
+    slot = (psum + adds) % period
+    return slot if first <= slot <= period - arrays else first
+
+
+def _next_slot(earliest: int, slot: int | None, period: int) -> int:
+    """The first cycle at or after `earliest` that is `slot` modulo `period`; `earliest` itself without a slot."""
+    return earliest if slot is None else earliest + (slot - earliest) % period

@@ -15,7 +15,7 @@ from __future__ import annotations
 import simpy
 
 from tpusim.base.collector import at_rest
-from tpusim.machines.tpu.definition.frame import PORTS
+from tpusim.machines.tpu.definition.frame import ports_of as shared_ports
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import timing_of
 from tpusim.machines.tpu.event.board import Board
@@ -41,7 +41,7 @@ def run(program: Program, hardware: Hardware) -> Timing:
 
 def ports_of(hardware: Hardware, calendar: type[Calendar] | None = None) -> Ports:
     """The calendar of a lane's ports, all free."""
-    shared = PORTS[hardware.vector_memory.ports]
+    shared = shared_ports(hardware)
     return Ports(shared, [(calendar or Calendar)() for _ in shared])
 
 

@@ -36,7 +36,7 @@ class IssueUnit:
         self.passes: list[Passes] = []
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = preload_words(hardware), hardware.array.weight_buffers
-        self.frame = frame_of(hardware, program.word_fill, program.accumulates)
+        self.frame = frame_of(hardware, program.word_fill, program.clients)
         latency = word_latency(program.word_fill, hardware)
         self._psum_delay = self.frame.psum_delay(latency)
         self._result_delay = self.frame.result_delay(latency)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Clients
 from tpusim.machines.tpu.program.steps import Step, Stream, Use
 from tpusim.machines.tpu.program.tensor import Tensor
 
@@ -54,6 +55,11 @@ class Program:
     def accumulates(self) -> bool:
         """Whether any pass adds to partial sums: such a layer owns a partial-sum slot throughout."""
         return any(step.accumulate for step in self.streams)
+
+    @cached_property
+    def clients(self) -> Clients:
+        """Those of the ports that own slots while a pass streams."""
+        return (IFMAP, PSUM, RESULT) if self.accumulates else (IFMAP, RESULT)
 
     @cached_property
     def passes(self) -> dict[int, int]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import PORTS, frame_of
+from tpusim.machines.tpu.definition.frame import frame_of, ports_of
 from tpusim.machines.tpu.definition.latencies import word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
@@ -123,9 +123,9 @@ class Machine:
 
 def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, sums: Sums) -> Control:
     """The control unit. The frame and the distance of its slots are the machine's definition, docs/timing.md."""
-    array, lanes, kind = hardware.array, hardware.lanes, hardware.vector_memory.ports
+    array, lanes = hardware.array, hardware.lanes
     frame, latency = (
-        frame_of(hardware, program.word_fill, program.accumulates),
+        frame_of(hardware, program.word_fill, program.clients),
         word_latency(program.word_fill, hardware),
     )
     scoreboard = Scoreboard(len(program.steps))
@@ -136,6 +136,6 @@ def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmW
         StreamUnit(passes, scoreboard, frame, frame.result_delay(latency) - frame.psum_delay(latency), lanes, sums),
         PreloadUnit(program, scoreboard, hardware),
         DmaUnit(program, scoreboard, hbm, hardware),
-        PORTS[kind],
+        ports_of(hardware),
         patience=1000 + hardware.latency_cycles + hardware.sequencer.launch_cycles + 4 * (frame.period + lanes),
     )
