@@ -53,7 +53,8 @@ def edit_part(transfer: Transfer, edit: Callable[[Part], Part]) -> Transfer:
 
 def shift_lanes(part: Part, by: int = 1) -> Part:
     """Other elements for the same lanes."""
-    return part._replace(lane=Along(part.lane.axis, shift(part.lane.coordinates, by)))
+    (lane,) = part.lane
+    return part._replace(lane=(Along(lane.axis, shift(lane.coordinates, by)),))
 
 
 def shift_items(part: Part, by: int) -> Part:

@@ -12,6 +12,7 @@ from tests.strategies import machine
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
+from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
@@ -22,9 +23,9 @@ HARDWARE = machine(4, 4, word_elements=2)
 IFMAP, FILTER, OFMAP = Tensor("ifmap", (4, 3, 6, 8)), Tensor("filter", (4, 4)), Tensor("ofmap", (4, 6, 7, 8))
 RANDOM = np.random.default_rng(0)
 OPERANDS = {each.name: RANDOM.integers(1, 9, each.shape).astype(np.float32) for each in (IFMAP, FILTER)}
-PIXEL = Part(0, (0,), Along(CHANNEL, range(4)), (Along(IMAGE, range(8)),), 2)
+PIXEL = Part(0, (0,), (Along(CHANNEL, range(4)),), (Along(IMAGE, range(8)),), 2)
 """The eight images of pixel 0, 0: four words in each of four lanes."""
-WEIGHTS = Part(4, (0,), Along(0, range(4)), (Along(1, range(4)),), 2)
+WEIGHTS = Part(4, (0,), (Along(0, range(4)),), (Along(1, range(4)),), 2)
 INTO, BESIDE = 6, 10
 """Words for the results of two passes."""
 ALL = Counters(0, (Counter(4, 0, 1, 4, 1),))
@@ -171,7 +172,7 @@ def place_of(name: str) -> tuple[Part, tuple[Any, ...]]:
     """A part of eight items a lane at most, and where NumPy finds it."""
     channels, rows, cols, images = PLACES[name]
     items = Along(ROW, rows), Along(COL, cols), Along(IMAGE, images)
-    return Part(0, (0,), Along(CHANNEL, channels), items, 2), np.ix_(channels, rows, cols, images)
+    return Part(0, (0,), (Along(CHANNEL, channels),), items, 2), np.ix_(channels, rows, cols, images)
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -197,3 +198,47 @@ def test_what_is_spilled_outside_its_tensor_is_lost() -> None:
     part = PIXEL._replace(items=(Along(ROW, (0, -1)), Along(COL, (7, 6)), Along(IMAGE, range(2))))
     values = products(OPERANDS["ifmap"][:, 0, 0]).reshape(4, 2, 2, 2)
     np.testing.assert_array_equal(written(program(spill=part)), spilled(values[:, 0, 1], slice(4), 0, 6, slice(2)))
+
+
+DIAGONALS = {
+    "channel and row": ((CHANNEL, range(4)), (ROW, range(4))),
+    "channel, row backwards, column": ((CHANNEL, range(4)), (ROW, range(2, -2, -1)), (COL, range(0, 8, 2))),
+    "by tables": ((ROW, (0, 2, 1, 0)), (CHANNEL, (3, 3, 0, 1)), (COL, (1, 5, 0, 2))),
+    "one axis twice": ((CHANNEL, (0, 1, 1, 0)), (ROW, range(4)), (CHANNEL, range(0, 4))),
+    "an axis of the items too": ((CHANNEL, range(4)), (IMAGE, range(4))),
+}
+
+
+def diagonal(name: str) -> tuple[Part, tuple[Values, ...]]:
+    """Lanes that differ along several axes at once, with two columns of four images each; where NumPy finds them."""
+    lane = tuple(Along(axis, coordinates) for axis, coordinates in DIAGONALS[name])
+    place = [np.zeros((4, 2, 4), np.int64) for _ in range(4)]
+    for axis, coordinates in lane:
+        place[axis] += np.array(coordinates)[:, None, None]
+    place[COL] += np.arange(2)[:, None]
+    place[IMAGE] += np.arange(4)
+    return Part(0, (0,), lane, (Along(COL, range(2)), Along(IMAGE, range(4))), 2), tuple(place)
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+def test_lanes_may_differ_along_several_axes(name: str) -> None:
+    """Outside a tensor a fill finds zeros, and what is spilled is lost."""
+    part, place = diagonal(name)
+
+    def inside(shape: tuple[int, ...]) -> Any:
+        return np.all([(at >= 0) & (at < size) for at, size in zip(place, shape, strict=True)], axis=0)
+
+    there = inside(IFMAP.shape)
+    values = np.zeros((4, 2, 4), np.float32)
+    values[there] = OPERANDS["ifmap"][tuple(at[there] for at in place)]
+    np.testing.assert_array_equal(written(program(fill=part))[:, 0, 0], products(values.reshape(4, 8)))
+    there = inside(OFMAP.shape)
+    results = products(OPERANDS["ifmap"][:, 0, 0]).reshape(4, 2, 4)
+    spilled_there = spilled(results[there], *(at[there] for at in place))
+    np.testing.assert_array_equal(written(program(spill=part)), spilled_there)
+
+
+def test_lanes_that_are_counted_in_two_ways_are_refused() -> None:
+    part = PIXEL._replace(lane=(Along(CHANNEL, range(4)), Along(ROW, range(3))))
+    with pytest.raises(CheckFailed, match=r"step 0 .* counts its lanes in two ways"):
+        check_program(program(fill=part), HARDWARE)

@@ -98,7 +98,7 @@ class Reversed:
         for at in range(0, len(order), rows):
             self.one_pass(order[at : at + rows], columns, group, result, at > 0, freed)
         pixels = (Along(1, range(self.ofmap.shape[1])), Along(2, range(self.ofmap.shape[2])), *self.in_words())
-        part = Part(result, (0,), Along(0, columns), pixels, self.share)
+        part = Part(result, (0,), (Along(0, columns),), pixels, self.share)
         self.add(Spill(self.last(Stream, 1), self.ofmap, (part,), self.bytes(part)))
 
     def in_words(self) -> tuple[Along, Along]:
@@ -116,11 +116,11 @@ class Reversed:
         base, weights = number * self.map_words, self.buffers()[1].base + number * self.weight_words
         channels = tuple(group * self.channels + channel for channel, _ in rows)
         pixels = (Along(1, range(self.ifmap.shape[1])), Along(2, range(self.ifmap.shape[2])), *self.in_words())
-        part = Part(base, (0,), Along(0, channels), pixels, self.share)
+        part = Part(base, (0,), (Along(0, channels),), pixels, self.share)
         ifmap = self.add(Fill(self.last(Stream, 2) if used else (), self.ifmap, (part,), self.bytes(part)))
         width = self.conv.kernel[1]
         ks = tuple((i * width + j) * self.channels + channel for channel, (i, j) in rows)
-        part = Part(weights, (0,), Along(0, columns), (Along(1, ks),), self.word)
+        part = Part(weights, (0,), (Along(0, columns),), (Along(1, ks),), self.word)
         filled = self.add(Fill(self.last(Preload, 2) if used else (), self.filter, (part,), self.bytes(part)))
         preload = self.add(Preload((filled,), weights, -(-len(rows) // self.word), len(rows), len(columns)))
         feed = Feed(tuple(LaneGroup(lane, 1, self.pattern(base, tap)) for lane, (_, tap) in enumerate(rows)))

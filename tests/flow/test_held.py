@@ -20,6 +20,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
+from tpusim.machines.tpu.program.tensor import Along
 from tpusim.network.ops import Op
 from tpusim.numerics.equality import Verdict
 
@@ -90,3 +91,22 @@ def test_how_many_are_compared_is_told() -> None:
     assert len(told) > 2
     assert told == sorted(told)
     assert told[-1] >= LAYER.outputs(BATCH)
+
+
+def test_a_part_whose_lanes_differ_along_several_axes() -> None:
+    """A spill, said again with lanes that count along the rows as well: the same verdict, and a wrong row is found."""
+    program = lower(LAYER, BATCH, MACHINE)[0]
+
+    def said(rows: range) -> Program:
+        def again(step: Spill) -> Spill:
+            (part,) = step.parts
+            channel, (row, first), *items = *part.lane, *part.items
+            lane = (channel, Along(row, tuple(rows[lane % len(rows)] for lane in range(part.lanes))))
+            return replace(step, parts=(part._replace(lane=lane, items=(Along(row, first), *items)),))
+
+        return replace(program, steps=tuple(again(s) if isinstance(s, Spill) else s for s in program.steps))
+
+    assert check_layer(LAYER, BATCH, said(range(1)), MACHINE, seed=5) == Verdict(LAYER.outputs(BATCH), 0, None)
+    verdict = check_layer(LAYER, BATCH, said(range(2)), MACHINE, seed=5)
+    assert verdict == in_the_end(LAYER, BATCH, said(range(2)), MACHINE)
+    assert verdict.mismatched > 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.machines.tpu.program.tensor import Coordinates, Part
+from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.reference import Box
 
 Run = tuple[slice, range]
@@ -34,9 +34,18 @@ class Outline(NamedTuple):
     boxes: tuple[Placed, ...]
 
 
+def straight(part: Part) -> tuple[Part, ...]:
+    """A part in parts whose counters are independent: lane by lane, where lanes differ along several axes at once."""
+    if len(part.lane) == 1:
+        return (part,)
+    each_lane = zip(*(coordinates for _, coordinates in part.lane), strict=True)
+    alone = (tuple(Along(a.axis, range(at, at + 1)) for a, at in zip(part.lane, ats, strict=True)) for ats in each_lane)
+    return tuple(part._replace(lane=lane) for lane in alone)
+
+
 def outline(part: Part, shape: tuple[int, ...]) -> Outline:
-    """The outline of a part of a tensor of that shape, which has four axes."""
-    counters = (part.lane, *part.items)
+    """The outline of a part of a tensor of that shape, which has four axes; the part is `straight`."""
+    counters = (*part.lane, *part.items)
     by_axis = [[at for at, each in enumerate(counters) if each.axis == axis] for axis in range(len(shape))]
     steps = [tuple(counters[at].coordinates for at in mine) for mine in by_axis]
     order = [at for mine in by_axis for at in mine]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tpusim import reference
-from tpusim.flow.boxes import merged, outline
+from tpusim.flow.boxes import merged, outline, straight
 from tpusim.machines.tpu.datapath.hbm import HbmTensor
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
@@ -36,14 +36,15 @@ class Held:
         self._parts = [part for step in spills for part in step.parts]
         self._known = HbmTensor(self._tensor, np.uint8(0), self._parts)
         self._wrong: HbmTensor | None = None
-        outlines = [outline(part, self._tensor.shape) for part in self._parts]
+        outlines = [outline(each, self._tensor.shape) for part in self._parts for each in straight(part)]
         self._outlines = iter(outlines)
         self._ahead = iter(merged((box for each in outlines for _, box in each.boxes), self._fits))
         self._left = 0
 
     def write(self, part: Part, values: Tensor) -> None:
         """Compare `values` [lane, *items] of the next part with what the reference computes for it."""
-        equal = values == self._expected()
+        expected = [self._expected() for _ in straight(part)]
+        equal = values == (expected[0] if len(expected) == 1 else np.concatenate(expected).reshape(values.shape))
         self._known.write(part, equal + np.uint8(_WRONG))
         if self._wrong is None and not equal.all():
             # Only now: of what was right before, nobody asks for the value.
@@ -69,7 +70,7 @@ class Held:
         return Verdict(known.size, known.size - right, first)
 
     def _expected(self) -> Tensor:
-        """What the reference has for the next part, [lane, *items]; anything outside the tensor."""
+        """What the reference has for the next straight part, [lane, *items]; anything outside the tensor."""
         lengths, counts, order, boxes = next(self._outlines)
         if len(boxes) == 1 and tuple(map(len, boxes[0][1])) == lengths:
             values = self._next(boxes[0][1])

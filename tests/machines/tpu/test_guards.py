@@ -117,7 +117,7 @@ WRONG = {
     ),
     "Spill's lanes": (
         Spill,
-        lambda step: edit_part(step, lambda part: part._replace(lane=Along(0, range(5)))),
+        lambda step: edit_part(step, lambda part: part._replace(lane=(Along(0, range(5)),))),
         r"\(ofmap spill\) names lanes \[0, 5\)",
     ),
 }

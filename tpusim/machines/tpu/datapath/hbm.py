@@ -57,24 +57,26 @@ class HbmTensor:
             self._stored[(*before, slice(size - low, None))] = 0
 
     def _view(self, part: Part) -> Values:
-        """Every counter becomes an axis of the view."""
-        counters = (part.lane, *part.items)
+        """Every counter becomes an axis of the view; those of the lanes, which move together, one."""
         start = [-low for low in self._low]
-        for axis, coordinates in counters:
+        for axis, coordinates in (*part.lane, *part.items):
             start[axis] += coordinates[0]
         origin = self._stored[tuple(slice(at, None) for at in start)]
-        strides = [
+        apart = [
             origin.strides[axis] * (coordinates[1] - coordinates[0] if len(coordinates) > 1 else 1)
-            for axis, coordinates in counters
+            for axis, coordinates in (*part.lane, *part.items)
         ]
-        return as_strided(origin, [len(each.coordinates) for each in counters], strides)
+        among = len(part.lane)
+        counts = [part.lanes, *(len(each.coordinates) for each in part.items)]
+        return as_strided(origin, counts, [sum(apart[:among]), *apart[among:]])
 
     def _index(self, part: Part) -> tuple[NDArray[np.int64], ...]:
         """The coordinates along each axis, broadcast over [lane, *items]."""
-        counters = (part.lane, *part.items)
         index = [np.full(1, -low) for low in self._low]
-        for (axis, _), counts in zip(counters, np.ix_(*(each.coordinates for each in counters)), strict=True):
-            index[axis] = index[axis] + counts
+        together = [part.lane, *((each,) for each in part.items)]
+        for at, alongs in enumerate(together):
+            for axis, coordinates in alongs:
+                index[axis] = index[axis] + np.array(coordinates).reshape(-1, *[1] * (len(together) - 1 - at))
         return tuple(index)
 
 
@@ -109,7 +111,7 @@ def _reach(tensor: Tensor, parts: Iterable[Part]) -> Reach:
 def _extremes(part: Part, axes: int) -> Iterator[tuple[int, int]]:
     """The lowest and highest coordinate along each axis."""
     low, high = [0] * axes, [0] * axes
-    for axis, coordinates in (part.lane, *part.items):
+    for axis, coordinates in (*part.lane, *part.items):
         ends = (coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else coordinates
         low[axis] += min(ends)
         high[axis] += max(ends)
@@ -118,4 +120,4 @@ def _extremes(part: Part, axes: int) -> Iterator[tuple[int, int]]:
 
 def _even(part: Part) -> bool:
     """Whether every counter walks evenly spaced coordinates."""
-    return all(isinstance(each.coordinates, range) for each in (part.lane, *part.items))
+    return all(isinstance(each.coordinates, range) for each in (*part.lane, *part.items))

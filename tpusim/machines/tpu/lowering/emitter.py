@@ -144,7 +144,7 @@ class Emitter:
         return Part(
             base=plan.ifmap_base(load.buffer) + place * patch.words + offset,
             first_lanes=plan.first_lanes,
-            lane=Along(CHANNEL, _shifted(plan.row_folds[fold], group * plan.shape.channels)),
+            lane=(Along(CHANNEL, _shifted(plan.row_folds[fold], group * plan.shape.channels)),),
             items=items,
             per_word=plan.word_fill,
         )
@@ -159,7 +159,7 @@ class Emitter:
         cut_numbers = numbers[cut.start : cut.stop]
 
         def emit() -> None:
-            lane, word = Along(OUT_CHANNEL, columns), plan.hardware.vector_memory.word_elements
+            lane, word = (Along(OUT_CHANNEL, columns),), plan.hardware.vector_memory.word_elements
             places = ((first + plan.weight_offsets[number], (plan.filter_rows[number],)) for number in cut_numbers)
             parts = tuple(Part(base, (0,), lane, rows, word) for base, rows in places)
             elements = sum(plan.passes[number].rows for number in cut_numbers) * len(columns)
@@ -231,7 +231,7 @@ class Emitter:
         part = Part(
             base=self._result_base(self._result(stage)),
             first_lanes=(0,),
-            lane=Along(CHANNEL, channels),
+            lane=(Along(CHANNEL, channels),),
             items=plan.map_items(block.rows, block.cols, block.groups, apart),
             per_word=plan.word_fill,
         )

@@ -60,6 +60,8 @@ def _contradictions(step: Step, program: Program, word_elements: int) -> Iterato
         case Transfer():
             if isinstance(step, Spill) and any(len(part.first_lanes) > 1 for part in step.parts):
                 yield "takes one element from several lanes"
+            if any(len({len(each.coordinates) for each in part.lane}) != 1 for part in step.parts):
+                yield "counts its lanes in two ways"
             if any(not 0 < part.per_word <= word_elements for part in step.parts):
                 yield f"puts more elements into a word than its {word_elements}"
 

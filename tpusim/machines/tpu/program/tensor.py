@@ -47,14 +47,15 @@ class Part(NamedTuple):
     Attributes:
         base: the first word; the items follow in order, `per_word` to a word, the last word perhaps short.
         first_lanes: where each copy begins; copy by copy, count i of `lane` belongs to lane `first_lane + i`.
-        lane: what differs from lane to lane.
+        lane: what differs from lane to lane, along one axis or several at once: as many coordinates of each, the i-th
+            for lane i.
         items: what one lane holds.
         per_word: elements of a word in use.
     """
 
     base: int
     first_lanes: tuple[int, ...]
-    lane: Along
+    lane: tuple[Along, ...]
     items: tuple[Along, ...]
     per_word: int
 
@@ -69,4 +70,4 @@ class Part(NamedTuple):
     @property
     def lanes(self) -> int:
         """Lanes of one copy."""
-        return len(self.lane.coordinates)
+        return len(self.lane[0].coordinates)

@@ -111,7 +111,8 @@ def _addresses(step: Transfer) -> Indices:
 def _elements(part: Part, shape: tuple[int, ...]) -> Indices:
     """[lane, word, element of the word]: where each element lies in its tensor, or NOTHING outside it."""
     at = [np.zeros((1, 1), np.int64) for _ in shape]
-    at[part.lane.axis] = np.array(part.lane.coordinates)[:, None]
+    for axis, lanes in part.lane:
+        at[axis] = at[axis] + np.array(lanes)[:, None]
     counts = np.indices([len(each.coordinates) for each in part.items]).reshape(len(part.items), -1)
     for (axis, coordinates), count in zip(part.items, counts, strict=True):
         at[axis] = at[axis] + np.array(coordinates)[count]
