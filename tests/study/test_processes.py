@@ -71,7 +71,7 @@ def children(pid: int) -> set[int]:
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
-@pytest.mark.parametrize("seconds", [0.3, 2.0])
+@pytest.mark.parametrize("seconds", [0.3, pytest.param(2.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("command", ["sweep", *["validate"] * (os.cpu_count() != 1)])
 def test_workers_end_with_a_command_that_is_killed(
