@@ -29,6 +29,7 @@ def published(network: str, batch: int, machine: str) -> str:
     result = simulate(load_workload(network, batch=batch), load_hardware(machine), check=False).to_dict()
     total, layers = result["total"], result["layers"]
     del total["wall_seconds"]
+    assert {layer.pop("lowering") for layer in layers} == {"channel_first"}
     memory = total["vector_memory"]
     told = (total["cycles"], total["passes"], total["hbm_read_bytes"], total["hbm_write_bytes"])
     told += (memory["reads"], memory["writes"], memory["peak_bytes"])

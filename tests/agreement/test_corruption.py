@@ -122,7 +122,9 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MACHINE) -> Verdict:
     explanation = lower(LAYER, BATCH, hardware)[1]
-    task = Task(LAYER, BATCH, Prepared(program, explanation, hardware), check=True, seed=0, watch=unwatched)
+    task = Task(
+        LAYER, BATCH, Prepared(program, explanation, hardware, "channel_first"), check=True, seed=0, watch=unwatched
+    )
     return ENGINES[engine](task)[1]()
 
 

@@ -148,8 +148,8 @@ def test_what_is_shared_is_let_go_after_its_last_layer(spare: int, alive_then: l
 
     layer, other = Gemm("a", m=1, n=2, k=3), Gemm("b", m=4, n=5, k=6)
     work = Workload("net", 1, (layer, other, replace(layer, name="c"), replace(other, name="d", m=7)))
-    room = Room({each.shape_key: Need(20, 0) for each in work.layers}, spare)
-    alive = list(map(lambda _: Made.alive, shared(work, lambda _: Made(), room)))
+    room = Room({(each.shape_key, "channel_first"): Need(20, 0) for each in work.layers}, spare)
+    alive = list(map(lambda _: Made.alive, shared(work, "channel_first", lambda *_: Made(), room)))
     assert alive == alive_then
     assert (Made.alive, Made.made) == (0, made)
 

@@ -64,6 +64,7 @@ def layer(name: str, *, busy: int = 1000, starved: int = 300, port_stall: int = 
         outputs_mismatched=0,
         units={"systolic_array": array},
         blocking=Blocking(14, 14, 8, 1, 1, 1, "block_major", word_fill, 1),
+        lowering="channel_first",
     )
 
 

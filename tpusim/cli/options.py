@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.flow.lowerings import AUTO, known
 from tpusim.report.plots.formats import FORMATS, KNOWN
 
 
@@ -44,8 +44,8 @@ Lowering = Annotated[
     str,
     Option(
         metavar="NAME",
-        help=f"How convolutions become passes: {', '.join(LOWERINGS)}.",
-        autocompletion=words(LOWERINGS),
+        help=f"How convolutions become passes: {', '.join(known())} ({AUTO}: the fastest of each layer).",
+        autocompletion=words(known()),
     ),
 ]
 Layers = Annotated[str, Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]

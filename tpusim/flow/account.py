@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from tpusim.flow.engines import Prepared
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing
-from tpusim.machines.tpu.program.explanation import Lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import STALL_CAUSES, LayerResult, VectorMemoryUse
 
 
-def layer_result(
-    layer: Op, batch: int, hardware: Hardware, lowered: Lowered, timing: Timing, verdict: Verdict
-) -> LayerResult:
+def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict: Verdict) -> LayerResult:
     """One row of the report."""
-    program, explanation = lowered
+    program, explanation, hardware = ready.program, ready.explanation, ready.hardware
     cycles, macs, pes = timing.cycles, layer.macs(batch), hardware.pes
     seconds = cycles / hardware.clock_hz
     occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
@@ -40,6 +38,7 @@ def layer_result(
         outputs_mismatched=verdict.mismatched,
         units=timing.units,
         blocking=explanation.blocking,
+        lowering=ready.lowering,
         first_mismatch=verdict.first,
     )
 

@@ -32,11 +32,15 @@ def unwatched(layer: str, doing: str) -> None:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A Program for a machine, which all layers of a shape share, and its time from the event engine."""
+    """A Program for a machine, which all layers of a shape share, and its time from the event engine.
+
+    `lowering` is the one that made it.
+    """
 
     program: Program
     explanation: Explanation
     hardware: Hardware
+    lowering: str
 
     @cached_property
     def timing(self) -> Timing:

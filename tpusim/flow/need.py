@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
+from tpusim.flow.choice import fitting
+from tpusim.flow.lowerings import asked_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import planned_of
 from tpusim.machines.tpu.program.explanation import Planned
@@ -39,6 +41,11 @@ class Asked(NamedTuple):
     engine: str
     check: bool
 
+    @property
+    def kind(self) -> Hashable:
+        """Equal for layers that share a Program."""
+        return self.layer.shape_key, self.lowering
+
 
 class Need(NamedTuple):
     """Bytes that a layer takes at most, about: its Program and its time, its values."""
@@ -54,7 +61,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """What each shape of a workload needs, and the bytes that are free besides the neediest."""
+    """What each shape of a workload needs, by `Asked.kind`, and the bytes that are free besides the neediest."""
 
     needs: Mapping[Hashable, Need]
     spare: int
@@ -72,22 +79,30 @@ class Room:
 
 
 def need_of(asked: Asked, free: int = sys.maxsize) -> Need:
-    """What simulating a layer takes. What is more than `free` for certain is not planned to be counted."""
-    planned = _planned(asked, free)
-    return Need(planned.passes * PASS_BYTES + planned.transfers * TRANSFER_BYTES, _values(asked))
+    """What simulating a layer takes. What is more than `free` for certain is not planned to be counted.
+
+    Where the fastest of several lowerings is looked for, a Program is held beside the one that is tried.
+    """
+    programs = sorted((_program_bytes(planned) for planned in _plans(asked, free)), reverse=True)
+    return Need(sum(programs[:2]), _values(asked))
+
+
+def _program_bytes(planned: Planned) -> int:
+    return planned.passes * PASS_BYTES + planned.transfers * TRANSFER_BYTES
 
 
 def room_for(workload: Workload, hardware: Hardware, lowering: str, engine: str, check: bool) -> Room:
     """Look at every layer before the first is simulated.
 
     Raises:
-        InputError: when one needs more memory than there is, names the neediest and says what would fit all layers; or
-            when one cannot fit the vector memories (CapacityError).
+        InputError: when one needs more memory than there is, names the neediest and says what would fit all layers;
+            when a lowering is unknown, says where; or when a layer cannot fit the vector memories (CapacityError).
     """
     free = free_bytes() - PROCESS_BYTES
     shapes: dict[Hashable, Asked] = {}
-    for layer in workload.layers:
-        shapes.setdefault(layer.shape_key, Asked(layer, workload.batch, hardware, lowering, engine, check))
+    for layer, name in asked_of(workload, lowering):
+        asked = Asked(layer, workload.batch, hardware, name, engine, check)
+        shapes.setdefault(asked.kind, asked)
     needs = {shape: need_of(asked, free) for shape, asked in shapes.items()}
     # The neediest first, which is what advice mostly fails by.
     neediest = sorted(shapes, key=lambda shape: -needs[shape].total)
@@ -101,9 +116,15 @@ def _refusal(layers: Sequence[Asked], free: int) -> InputError:
     """The message about the first of `layers`, the neediest."""
     asked = layers[0]
     need = need_of(asked, free).total + PROCESS_BYTES
-    problem = f"{_planned(asked, free).passes:,} passes{' and the values to check' if asked.check else ''}"
+    passes = max(planned.passes for planned in _plans(asked, free))
+    problem = f"{passes:,} passes{' and the values to check' if asked.check else ''}"
     problem += f" need about {_giga(need)} GB of memory, and {_giga(free + PROCESS_BYTES)} GB are free"
     return InputError(Problem(f"{problem}; {_advice(layers, free)}", f"layer {asked.layer.name}"))
+
+
+def _plans(asked: Asked, free: int) -> list[Planned]:
+    """Of each lowering that may be taken and fits."""
+    return [*fitting(asked.lowering, lambda name: _planned(asked._replace(lowering=name), free))]
 
 
 def _planned(asked: Asked, free: int) -> Planned:

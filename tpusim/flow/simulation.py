@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TypeVar
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
 from tpusim.flow.account import layer_result
 from tpusim.flow.ahead import ROOM_BYTES, ahead
+from tpusim.flow.choice import prepared
 from tpusim.flow.engines import ENGINES, Prepared, Task, Watch, unwatched
+from tpusim.flow.lowerings import asked_of
 from tpusim.flow.need import Room, room_for
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import known_lowering, lowered
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result, total_of
@@ -43,7 +45,8 @@ def simulate(
     """Run every layer of `workload` on `hardware`, one after another.
 
     Args:
-        lowering: a name in machines/tpu/lowering/registry.py.
+        lowering: a name in machines/tpu/lowering/registry.py, or "auto": layer by layer the one of the fewest cycles.
+            A layer of `workload` that has one of its own is lowered by that.
         engine: event, register or both.
         check: compute every output through the Program and compare it with the reference.
         seed: of the random integer operands.
@@ -63,7 +66,6 @@ def simulate(
             raise InputError(f"{given!r} is no {kind.__name__}; give what tpusim.{load}(...) returns")
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
-    known_lowering(lowering)
     began = time.perf_counter()
     room = room_for(workload, hardware, lowering, engine, check)
     layers = []
@@ -108,49 +110,49 @@ class _Run:
 
         Nothing in here holds a Program once its last layer is done: so these are maps, not loops with variables.
         """
-        tasks = map(self._task, shared(self.workload, self._prepared, self.room))
+        tasks = map(self._task, shared(self.workload, self.lowering, self._prepared, self.room))
         together = min(ROOM_BYTES, self.room.ahead)
         return ahead(tasks, together) if self.check and together else map(_done, tasks)
 
-    def _prepared(self, layer: Op) -> Prepared:
-        self.watch(layer.name, "lowering")
-        return Prepared(*lowered(layer, self.workload.batch, self.hardware, self.lowering), self.hardware)
+    def _prepared(self, layer: Op, lowering: str) -> Prepared:
+        return prepared(layer, self.workload.batch, self.hardware, lowering, partial(self.watch, layer.name))
 
-    def _task(self, each: tuple[Op, Prepared]) -> tuple[int, Callable[[], LayerResult]]:
+    def _task(self, each: tuple[Op, str, Prepared]) -> tuple[int, Callable[[], LayerResult]]:
         """Time a layer; what is left to do for its result, and the bytes it takes."""
-        layer, prepared = each
+        layer, lowering, ready = each
         batch = self.workload.batch
-        timing, verdict = ENGINES[self.engine](Task(layer, batch, prepared, self.check, self.seed, self.watch))
+        timing, verdict = ENGINES[self.engine](Task(layer, batch, ready, self.check, self.seed, self.watch))
 
         def rest() -> LayerResult:
-            return layer_result(
-                layer, batch, self.hardware, (prepared.program, prepared.explanation), timing, verdict()
-            )
+            return layer_result(layer, batch, ready, timing, verdict())
 
-        return self.room.needs[layer.shape_key].total, rest
+        return self.room.needs[layer.shape_key, lowering].total, rest
 
 
 def _done(task: tuple[int, Callable[[], LayerResult]]) -> LayerResult:
     return task[1]()
 
 
-def shared(workload: Workload, make: Callable[[Op], Made], room: Room) -> Iterator[tuple[Op, Made]]:
-    """Each layer with what is made of the first of its shape, and let go after the last of it.
+def shared(
+    workload: Workload, lowering: str, make: Callable[[Op, str], Made], room: Room
+) -> Iterator[tuple[Op, str, Made]]:
+    """Each layer, the lowering it is asked for, and what is made of the first that is like it in shape and lowering.
 
-    What there is no room to keep is made again.
+    It is let go after the last of them. What there is no room to keep is made again.
     """
-    left = Counter(layer.shape_key for layer in workload.layers)
+    asked = asked_of(workload, lowering)
+    left = Counter((layer.shape_key, name) for layer, name in asked)
     known: dict[Hashable, Made] = {}
-    for layer in workload.layers:
-        shape = layer.shape_key
-        left[shape] -= 1
-        if shape in known:
-            yield layer, known[shape] if left[shape] else known.pop(shape)
-        elif left[shape] and sum(room.needs[each].program for each in (shape, *known)) <= room.kept:
-            known[shape] = make(layer)
-            yield layer, known[shape]
+    for layer, name in asked:
+        kind = layer.shape_key, name
+        left[kind] -= 1
+        if kind in known:
+            yield layer, name, known[kind] if left[kind] else known.pop(kind)
+        elif left[kind] and sum(room.needs[each].program for each in (kind, *known)) <= room.kept:
+            known[kind] = make(layer, name)
+            yield layer, name, known[kind]
         else:
-            yield layer, make(layer)
+            yield layer, name, make(layer, name)
 
 
 def select_layers(workload: Workload, glob: str) -> Workload:
@@ -159,11 +161,10 @@ def select_layers(workload: Workload, glob: str) -> Workload:
     Raises:
         InputError: when none does.
     """
-    layers = tuple(layer for layer in workload.layers if fnmatchcase(layer.name, glob))
-    if not layers:
+    if not any(fnmatchcase(layer.name, glob) for layer in workload.layers):
         names = [layer.name for layer in workload.layers]
         raise InputError(
             f"no layer of {workload.name} matches {glob!r}{did_you_mean(glob, names)}; it has "
             f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
         )
-    return replace(workload, layers=layers)
+    return workload.with_layers(lambda layer: fnmatchcase(layer.name, glob))

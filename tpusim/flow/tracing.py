@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tpusim.base.errors import CheckFailed, InputError
+from tpusim.flow.choice import prepared
 from tpusim.flow.engines import memory_needed, need_numba
+from tpusim.flow.lowerings import asked_of
 from tpusim.flow.need import room_for
 from tpusim.flow.simulation import shared
 from tpusim.flow.verify import as_floats, failures_named, operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.tracks import Recording
-from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.observation.lane_trace import Cycle, Watch
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
@@ -37,10 +38,11 @@ def trace(
     from tpusim.machines.tpu import register
 
     room_for(workload, hardware, lowering, "register", check=False)
-    program, _ = lowered(layer, workload.batch, hardware, lowering)
+    ((_, asked),) = asked_of(workload, lowering)
+    ready = prepared(layer, workload.batch, hardware, asked)
     with failures_named(layer), memory_needed(layer):
-        total = event.run(program, hardware).cycles
-        running = register.Machine(program, hardware, as_floats(operands_of(layer, workload.batch, seed)))
+        total = ready.timing.cycles
+        running = register.Machine(ready.program, hardware, as_floats(operands_of(layer, workload.batch, seed)))
 
     def cycles(first: int, watch: Watch) -> Iterator[Cycle]:
         with failures_named(layer):
@@ -60,12 +62,13 @@ def recordings(
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
 
-    def record(layer: Op) -> Recording:
-        program, _ = lowered(layer, workload.batch, hardware, lowering)
+    def record(layer: Op, asked: str) -> Recording:
+        program = prepared(layer, workload.batch, hardware, asked).program
         with failures_named(layer):
             return event.record(program, hardware)
 
-    return shared(workload, record, room_for(workload, hardware, lowering, "event", check=False))
+    room = room_for(workload, hardware, lowering, "event", check=False)
+    return ((layer, recorded) for layer, _, recorded in shared(workload, lowering, record, room))
 
 
 def _only_layer(workload: Workload) -> Op:

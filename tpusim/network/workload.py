@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.fields import NAMES, Name, names_of, size, whole
+from tpusim.input.fields import NAMES, Name, names_of, whole
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
@@ -24,8 +23,21 @@ MOST_LAYERS = 100_000
 
 _EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
 _CALL = '[Gemm("fc", m=8, n=1000, k=512)]'
-_COUNT = "count"
-_FORMS = {name: Form(kind, f" for {name}", ["op", _COUNT]) for name, kind in OPS.items()}
+LOWERING = "lowering"
+"""The key of a layer that says by which lowering it is to become passes; which there are, machines know."""
+
+
+@dataclass(frozen=True)
+class OwnLowering:
+    """The lowering that a layer of that name has of its own, whatever a run asks for; `where` its file says so."""
+
+    layer: str
+    lowering: str
+    where: str | None = field(default=None, compare=False)
+
+
+Read = tuple[tuple[Op, ...], str | None]
+"""The layers of an entry of a file, and the lowering that it names."""
 
 
 def load_workload(name_or_path: str | Path, batch: int = 8) -> Workload:
@@ -49,11 +61,25 @@ def workload_of(document: Document, batch: int) -> Workload:
     """What `document` describes, for `batch` images. Raises InputError with every problem of it."""
     names = {"batch": batch}
     file = _FILE.read(document, {NAMES: names}, _problems_together(document, names))
-    return Workload(file.name, batch, tuple(chain.from_iterable(file.layers)), file.source)
+    places = (document.place(path_of(("layers", index, LOWERING)))[0] for index in range(len(file.layers)))
+    layers, own = in_network_order(file.layers, places)
+    return Workload(file.name, batch, layers, file.source, own)
 
 
-def read_layers(entry: object, names: Mapping[str, int]) -> tuple[Op, ...]:
-    """The layer of a file, as often as its `count` says; sizes may be worked out from `names`.
+def in_network_order(
+    read: Iterable[Read], places: Iterable[str | None]
+) -> tuple[tuple[Op, ...], tuple[OwnLowering, ...]]:
+    """The layers of all entries, and the lowerings of those that name one, whose places they come with."""
+    layers: list[Op] = []
+    own: list[OwnLowering] = []
+    for (ops, lowering), where in zip(read, places, strict=True):
+        layers += ops
+        own += [OwnLowering(each.name, lowering, where) for each in ops] if lowering else []
+    return tuple(layers), tuple(own)
+
+
+def read_layers(entry: object, names: Mapping[str, int]) -> Read:
+    """The layer of a file, as often as its `count` says, and its lowering; sizes may be worked out from `names`.
 
     Raises InputError whose problems' `where` is the key inside the layer, or None for the layer itself.
     """
@@ -66,26 +92,38 @@ def read_layers(entry: object, names: Mapping[str, int]) -> tuple[Op, ...]:
         instead = "" if str(op).casefold() in OPS else instead_of(str(op))
         hint = f"{instead};" if instead else did_you_mean(str(op), OPS) or ";"
         raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {ops}", "op"))
-    sizes = {key: value for key, value in entry.items() if key not in ("op", _COUNT)}
+    sizes = {key: value for key, value in entry.items() if key not in ("op", *_AROUND)}
     wrong: list[Problem] = []
     try:
         layer = _FORMS[op].build(sizes, {NAMES: names})
     except InputError as error:
         wrong += error.problems
     try:
-        count = _count(entry, names)
+        around = _around(entry, names, _AROUND)
     except InputError as error:
         wrong += error.problems
     if wrong:
         raise InputError(wrong)
-    return (layer,) if count == 1 else tuple(replace(layer, name=name) for name in _numbered(layer.name, count))
+    if around.count == 1:
+        return (layer,), around.lowering
+    return tuple(replace(layer, name=name) for name in _numbered(layer.name, around.count)), around.lowering
 
 
-def _count(entry: Mapping[str, object], names: Mapping[str, int]) -> int:
-    try:
-        return size(entry.get(_COUNT, 1), 1, MOST_LAYERS, names)
-    except InputError as error:
-        raise InputError(Problem(str(error), _COUNT)) from None
+@validated
+class _Around:
+    """What an entry of a file says beside its operation."""
+
+    count: Annotated[int, whole(MOST_LAYERS)] = 1
+    lowering: Annotated[str | None, Name()] = None
+
+
+_AROUND = ("count", LOWERING)
+_AROUND_FORM = Form(_Around)
+_FORMS = {name: Form(kind, f" for {name}", ["op", *_AROUND]) for name, kind in OPS.items()}
+
+
+def _around(entry: Mapping[str, object], names: Mapping[str, int], keys: Iterable[str]) -> _Around:
+    return _AROUND_FORM.build({key: entry[key] for key in keys if key in entry}, {NAMES: names})
 
 
 def _numbered(name: str, count: int) -> Iterator[str]:
@@ -96,7 +134,7 @@ def _name_of(entry: object) -> object:
     return entry.get("name") if isinstance(entry, Mapping) else None
 
 
-def _layers(entry: object, info: ValidationInfo) -> tuple[Op, ...]:
+def _layers(entry: object, info: ValidationInfo) -> Read:
     """The layers of an entry of a file, whose problems name it."""
     try:
         return read_layers(entry, names_of(info))
@@ -126,7 +164,7 @@ def _problems_together(document: Document, names: Mapping[str, int]) -> list[Pro
 def _sound_count(entry: object, names: Mapping[str, int]) -> int:
     """The count of an entry, 1 where it is none: what is wrong with it is told with the entry."""
     try:
-        return _count(entry, names) if isinstance(entry, Mapping) else 1
+        return _around(entry, names, ["count"]).count if isinstance(entry, Mapping) else 1
     except InputError:
         return 1
 
@@ -158,18 +196,41 @@ def _taken_names(called: Iterable[tuple[int, object]]) -> Iterator[Problem]:
             first[name] = index
 
 
+def _own(lowerings: object) -> object:
+    """By the names of layers, as people write them in Python, or as they are kept."""
+    return tuple(OwnLowering(*each) for each in lowerings.items()) if isinstance(lowerings, Mapping) else lowerings
+
+
 @validated
 class Workload:
-    """Layers to run one after another on `batch` images; `source` says where the sizes come from."""
+    """Layers to run one after another on `batch` images; `source` says where the sizes come from.
+
+    `lowerings` are those that layers have of their own; in Python also a mapping of names: {"conv1": "channel_first"}.
+    """
 
     name: Annotated[str, Name()]
     batch: Annotated[int, whole(MOST_IMAGES)]
     layers: Annotated[tuple[InstanceOf[Op], ...], BeforeValidator(_sequence)]
     source: str = ""
+    lowerings: Annotated[tuple[InstanceOf[OwnLowering], ...], BeforeValidator(_own)] = ()
 
     def __post_init__(self) -> None:
-        if problems := [*_taken_names((index, each.name) for index, each in enumerate(self.layers))]:
+        names = {each.name for each in self.layers}
+        problems = [*_taken_names((index, each.name) for index, each in enumerate(self.layers))]
+        problems += [_no_layer(each, names) for each in self.lowerings if each.layer not in names]
+        if problems:
             raise InputError(problems)
+
+    def with_layers(self, keep: Callable[[Op], bool]) -> Self:
+        """The same of some of the layers."""
+        layers = tuple(layer for layer in self.layers if keep(layer))
+        names = {layer.name for layer in layers}
+        return replace(self, layers=layers, lowerings=tuple(each for each in self.lowerings if each.layer in names))
+
+
+def _no_layer(own: OwnLowering, names: Iterable[str]) -> Problem:
+    hint = did_you_mean(own.layer, names) or "; name one of its layers"
+    return Problem(f"there is no layer {show(own.layer)}{hint}", "lowerings")
 
 
 @validated
@@ -177,7 +238,7 @@ class _File:
     """A workload as its file has it, which says nothing of the batch."""
 
     name: Annotated[str, Name()]
-    layers: Annotated[tuple[Annotated[tuple[Op, ...], PlainValidator(_layers)], ...], BeforeValidator(_entries)]
+    layers: Annotated[tuple[Annotated[Read, PlainValidator(_layers)], ...], BeforeValidator(_entries)]
     source: str = ""
 
 

@@ -9,6 +9,7 @@ from tpusim.base.extras import need
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.result.vocabulary.figures import FIGURES, value_of
+from tpusim.result.vocabulary.lowerings import COLUMN
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -34,4 +35,5 @@ def row_of(layer: LayerResult) -> dict[str, Any]:
     wrong = str(layer.first_mismatch) if layer.first_mismatch else None
     rest = by_path({**held, "first_mismatch": wrong})
     others = {path: value for path, value in rest if path.removeprefix("vector_memory.") not in figures}
-    return {"name": others.pop("name"), "op": others.pop("op"), **figures, **others}
+    words = {"name": others.pop("name"), "op": others.pop("op"), COLUMN: others.pop("lowering")}
+    return {**words, **figures, **others}

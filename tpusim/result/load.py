@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,10 +55,16 @@ def parse_result(text: str) -> Result:
         raise InputError(f"not a tpusim result: {_first_problem(error)}") from None
     if not result.layers:
         raise InputError("not a tpusim result: it has no layers")
+    result = replace(result, layers=tuple(_named(layer, result.lowering) for layer in result.layers))
     for layer in result.layers:
         _validate(layer, f"layer {layer.name}")
     _validate(result.total, "total")
     return result
+
+
+def _named(layer: LayerResult, asked: str) -> LayerResult:
+    """An older version lowered all layers by the one that the run was asked for, and said so once."""
+    return layer if layer.lowering else replace(layer, lowering=asked)
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -81,7 +81,10 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One layer. Cycles are clock cycles; `units` splits every unit's cycles, each adding up to `cycles`."""
+    """One layer. Cycles are clock cycles; `units` splits every unit's cycles, each adding up to `cycles`.
+
+    `lowering` is the one that its Program is from, also where the run was asked for another name, such as "auto".
+    """
 
     name: str
     op: str
@@ -103,6 +106,7 @@ class LayerResult:
     outputs_mismatched: Count
     units: Mapping[str, Mapping[str, Count]]
     blocking: Blocking
+    lowering: str = ""
     first_mismatch: Mismatch | None = None
 
 

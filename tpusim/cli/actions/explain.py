@@ -11,6 +11,7 @@ from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import deliver, say, show, terminal_width
+from tpusim.flow.lowerings import asked_of
 from tpusim.flow.simulation import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
@@ -26,7 +27,8 @@ def explain_and_report(
     work: Workload, machine: Hardware, layer: str | None, lowering: str, json: str | None, out: Path | None
 ) -> None:
     """Find what bounds one layer, as JSON, in words, and drawn into `out`."""
-    setup = Setup(_one_layer(work, layer), work.batch, machine, lowering)
+    chosen = _one_layer(work, layer)
+    setup = Setup(chosen, work.batch, machine, dict(asked_of(work, lowering))[chosen])
     output = JsonOutput(json)
     if out:
         _check_picture(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tpusim.flow.lowerings import check_own
 from tpusim.flow.simulation import select_layers
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.network.workload import Workload, load_workload
@@ -18,4 +19,6 @@ def load(
         InputError: with every problem of the first of them that cannot be used.
     """
     machine = load_hardware(hardware, changes or [])
-    return select_layers(load_workload(workload, batch=batch), layers), machine
+    work = load_workload(workload, batch=batch)
+    check_own(work)
+    return select_layers(work, layers), machine

@@ -21,6 +21,7 @@ from tpusim.network.workload import Workload
 from tpusim.report.tables import run as tables
 from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import LayerResult, Result
+from tpusim.result.vocabulary.lowerings import lowered_by
 
 
 def simulate_and_report(work: Workload, machine: Hardware, json: str | None, out: Path | None, **choices: Any) -> None:
@@ -126,15 +127,16 @@ def _put_away(files: Sequence[Write]) -> None:
 def _report(stream: TextIO, work: Workload, result: Result) -> None:
     """Print heading, table, totals and verdict."""
     show(stream, tables.heading(result), "")
-    _print_layers(stream, work, result.layers)
-    notice = tables.word_notice(result)
+    _print_layers(stream, work, result)
+    notices = filter(None, (lowered_by(result), tables.word_notice(result)))
     total = tables.totals(result.total, terminal_width(stream))
-    show(stream, total, *([notice] if notice else []), tables.verdict(result.total))
+    show(stream, total, *notices, tables.verdict(result.total))
 
 
-def _print_layers(stream: TextIO, work: Workload, layers: Sequence[LayerResult]) -> None:
+def _print_layers(stream: TextIO, work: Workload, result: Result) -> None:
     """Print the table of layers, as wide as the terminal."""
-    rows, width = tables.costliest(layers), terminal_width(stream)
+    rows, width = tables.costliest(result.layers), terminal_width(stream)
     shapes = {layer.name: layer.text for layer in work.layers}
-    more = [note] if (note := tables.not_shown(layers)) else []
-    show(stream, tables.layer_table(rows, shapes, width), *more, "", tables.layer_legend(rows, shapes, width), "")
+    more = [note] if (note := tables.not_shown(result.layers)) else []
+    asked = rows, shapes, width, result.lowering
+    show(stream, tables.layer_table(*asked), *more, "", tables.layer_legend(*asked), "")

@@ -15,6 +15,7 @@ from tpusim.report.style import hatches
 from tpusim.report.tables import run as tables
 from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import FIGURES, LAYER, LESS, PERCENT, Figure, value_of
+from tpusim.result.vocabulary.lowerings import LOWERING, worth_telling
 from tpusim.result.vocabulary.states import PARTS, UNITS, parts_of
 
 
@@ -71,6 +72,7 @@ def _layer(layer: LayerResult, run_cycles: int) -> dict[str, Any]:
         "states": [*parts.values()],
         "flop_per_byte": intensity(layer),
         "ifmap_bytes": layer.vector_memory.ifmap_bytes,
+        "lowering": layer.lowering,
         "check": tables.outcome(layer),
         "wrong": layer.outputs_mismatched > 0,
         "mapping": _mapping(layer),
@@ -106,10 +108,11 @@ def _columns(result: Result) -> list[Column]:
         keys = alike or (figure.key,)
         return column(figure, (value_of(layer, key) for layer in result.layers for key in keys), bar)
 
-    traffic = ("hbm_read_bytes", "hbm_write_bytes")
+    traffic, told = ("hbm_read_bytes", "hbm_write_bytes"), worth_telling(result.layers, result.lowering)
     return [
         text_column("name", "layer", "in network order, until sorted otherwise"),
         text_column("op", "kind"),
+        *([text_column(LOWERING.key, LOWERING.label, LOWERING.meaning)] if told else []),
         of(LAYER["cycles"]),
         of(LAYER["time_us"]),
         column(LAYER["share"], bar="widest"),

@@ -13,6 +13,7 @@ from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
+from tpusim.result.vocabulary.lowerings import lowered_by
 from tpusim.result.vocabulary.runs import with_extent
 from tpusim.result.vocabulary.states import PARTS, parts_of
 
@@ -62,6 +63,7 @@ def sentences(result: Result, peaks: Peaks) -> list[Sentence]:
         _costliest(result.layers),
         _largest_loss(result),
         _bound_by_memory(result, peaks),
+        [lowered_by(result)],
         [word_notice(result)],
     ]
     return [sentence for sentence in found if any(sentence)]

@@ -15,6 +15,7 @@ from tpusim.report.tables.layout import Column, figure_column, fitting, legend, 
 from tpusim.report.text import folded, percent, quantity, scale, shortened
 from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, TIMES, Figure, value_of
+from tpusim.result.vocabulary.lowerings import LOWERING, worth_telling
 from tpusim.result.vocabulary.runs import with_extent
 from tpusim.result.vocabulary.states import PARTS, State, parts_of
 
@@ -29,12 +30,14 @@ _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
 _CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
 
 
-def layer_table(layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None) -> Table:
+def layer_table(
+    layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None, asked: str | None = None
+) -> Table:
     """One row a layer, in as many columns as `width` characters hold (None: all of them).
 
-    `shapes` maps the name of a layer to its shape in short.
+    `shapes` maps the name of a layer to its shape in short; `asked` is the lowering that the run was asked for.
     """
-    columns = _shown(layers, shapes, width)
+    columns = _shown(layers, shapes, width, asked)
     return table(columns, layers, width, ["red" if layer.outputs_mismatched else "" for layer in layers])
 
 
@@ -54,17 +57,24 @@ def not_shown(layers: Sequence[LayerResult]) -> str:
     return f"Not shown: {more:,} more; above are the wrong layers and the costliest (--json and --out have all)."
 
 
-def layer_legend(layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None) -> str:
+def layer_legend(
+    layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None, asked: str | None = None
+) -> str:
     """What the columns of `layer_table` hold: of those it shows, and of no other."""
-    return legend(_shown(layers, shapes, width), width)
+    return legend(_shown(layers, shapes, width, asked), width)
 
 
-def _shown(layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None) -> list[Column[LayerResult]]:
-    return fitting(layer_columns(layers, shapes, max(12, width // 5) if width else None), layers, width)
+def _shown(
+    layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None, asked: str | None
+) -> list[Column[LayerResult]]:
+    return fitting(layer_columns(layers, shapes, max(12, width // 5) if width else None, asked), layers, width)
 
 
 def layer_columns(
-    layers: Sequence[LayerResult], shapes: Mapping[str, str], name_width: int | None = None
+    layers: Sequence[LayerResult],
+    shapes: Mapping[str, str],
+    name_width: int | None = None,
+    asked: str | None = None,
 ) -> list[Column[LayerResult]]:
     """Every column of the layer table. One unit per column, so that the eye can compare."""
 
@@ -80,9 +90,11 @@ def layer_columns(
         )  # fmt: skip
 
     *losses, idle = PARTS[1:]
+    lowered = Column[LayerResult](LOWERING.head, lambda layer: layer.lowering, 0, "left", LOWERING.legend)
     return [
         Column("layer", lambda layer: shortened(layer.name, name_width), justify="left"),
         Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, "left", _shape_legend(layers)),
+        *([lowered] if worth_telling(layers, asked) else []),
         *(column(LAYER[key], rank) for key, rank in _RANKS.items()),
         *map(part, losses),
         part(idle, f"; {_TOGETHER}"),
@@ -192,7 +204,7 @@ def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """The shipped sweeps, as (name, what its file says)."""
     columns: list[Column[tuple[str, Mapping[str, Any]]]] = [
         Column("sweep", lambda row: row[0], justify="left"),
-        Column("of", lambda row: ", ".join(row[1]["workloads"]), justify="left"),
+        Column("of", lambda row: ", ".join(row[1]["workloads"]), justify="fold"),
         Column("over", lambda row: ", ".join(row[1]["axes"]), justify="fold"),
     ]
     return table(columns, sweeps)

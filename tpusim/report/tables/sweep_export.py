@@ -10,6 +10,7 @@ from typing import Any
 
 from tpusim.report.text import to_cell
 from tpusim.result.vocabulary.figures import COSTS, FIGURES, Figure
+from tpusim.result.vocabulary.lowerings import COLUMN
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, type]
@@ -28,8 +29,8 @@ def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
 
 
 def layer_columns(axes: Mapping[str, Sequence[object]]) -> Columns:
-    """A layer's: the axes of its point, where it stands in the network, and the figures."""
-    return {**_point(axes), "position": int, "name": str, "op": str, **_kinds(FIGURES)}
+    """A layer's: the axes of its point, where it stands in the network, what lowered it, and the figures."""
+    return {**_point(axes), "position": int, "name": str, "op": str, COLUMN: str, **_kinds(FIGURES)}
 
 
 def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:

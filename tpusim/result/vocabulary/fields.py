@@ -1,4 +1,4 @@
-"""The fields that people set, of the machine, its mapping and the batch: what they are called, and their units."""
+"""What people set, of the machine, its mapping, the batch and the lowering: names of the fields, and their units."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.loop_order", "loop order"),
     Field("mapping.chunks", "chunks of a reduction"),
     Field("batch", "batch", "images"),
+    Field("lowering", "how layers become passes"),
 )}  # fmt: skip
 
 

@@ -85,8 +85,11 @@ FIGURES = _by_key(
     Figure("tflops", "TFLOPS", float, MORE, head="TF/s", meaning="10^12 operations a second, two a MAC"),
     Figure("hbm_read_bytes", "HBM read", int, LESS, BYTES, "MB", "read", "bytes from HBM"),
     Figure("hbm_write_bytes", "HBM written", int, LESS, BYTES, "MB", "write", "bytes to HBM"),
+    Figure("busy_cycles", "array busy", int, EITHER, CYCLES, "", meaning="the array takes elements in"),
     *(Figure(f"{stall.key}_cycles", stall.label, int, LESS, CYCLES, "", stall.head, f"stalled, {stall.why}")
       for stall in map(STATES.__getitem__, STALL_CAUSES)),
+    Figure("idle_cycles", "array idle", int, LESS, CYCLES, "", meaning="after its last pass; these, the busy and the "
+           "stalled add up to all cycles"),
     Figure("reads", "words read", int, LESS, COUNTS, "M", meaning="from the vector memories, all lanes together"),
     Figure("writes", "words written", int, LESS, COUNTS, "M", meaning="to the vector memories, all lanes together"),
     Figure("peak_bytes", "memory allocated", int, LESS, MEMORY, "MiB",
@@ -121,8 +124,10 @@ def column_of(key: str) -> Figure:
 
 def value_of(record: LayerResult | Total, key: str) -> float:
     """One of FIGURES of a record."""
-    if key in FIGURES and key.removesuffix("_cycles") in STALL_CAUSES:
-        return record.stall_cycles[key.removesuffix("_cycles")]
+    if (state := key.removesuffix("_cycles")) in STALL_CAUSES:
+        return record.stall_cycles[state]
+    if state in ("busy", "idle"):
+        return record.units["systolic_array"].get(state, 0)
     holder = record if hasattr(record, key) else record.vector_memory
     value: float = getattr(holder, key)
     return value

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import InputError
+from tpusim.flow.choice import prepared
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.workload import Workload
@@ -121,10 +121,10 @@ def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
     untried = tuple(each for each in outcomes if isinstance(each, Untried))
-    program, explanation = lowered(setup.layer, setup.batch, setup.hardware, setup.lowering)
-    log = event.logged(program, setup.hardware, event.ports_of(setup.hardware))
+    ready = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
+    log = event.logged(ready.program, setup.hardware, event.ports_of(setup.hardware))
     phases = phases_of(log, before.units["systolic_array"], setup.hardware.lanes)
-    return Bottleneck(setup, program, explanation, before, phases, _attributed(gains), untried)
+    return Bottleneck(setup, ready.program, ready.explanation, before, phases, _attributed(gains), untried)
 
 
 def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:

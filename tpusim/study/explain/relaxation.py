@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpusim.base.units import UNITS
+from tpusim.flow.choice import prepared
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.ops import Op
 
 _ALUS = "vector_unit.alus"
@@ -93,7 +93,7 @@ def _whole_rows(setup: Setup) -> Relaxed | None:
 
 def _stacked(setup: Setup) -> int:
     """Taps that the lowering stacks in a pass."""
-    return lowered(setup.layer, setup.batch, setup.hardware, setup.lowering)[1].multi_tile
+    return prepared(setup.layer, setup.batch, setup.hardware, setup.lowering).explanation.multi_tile
 
 
 def _more_input(setup: Setup) -> Relaxed:

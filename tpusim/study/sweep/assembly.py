@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tpusim.flow.lowerings import asked_of, candidates
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.result.records import LayerResult
@@ -23,7 +25,7 @@ _MACS_OF_A_LAYER = 100_000
 
 @dataclass
 class _Place:
-    """One machine, batch and lowering: who waits for which shape, and what is known."""
+    """One machine and batch: who waits for which shape by which lowering, and what is known."""
 
     waiting: dict[Hashable, list[str]] = field(default_factory=dict)
     found: dict[Hashable, Finding] = field(default_factory=dict)
@@ -34,7 +36,7 @@ class Assembly:
 
     def __init__(self, points: Mapping[str, Point]) -> None:
         self._points = points
-        self._places: dict[tuple[Hardware, int, str], _Place] = {}
+        self._places: dict[tuple[Hardware, int], _Place] = {}
         self._left: dict[str, int] = {}
         self._new: list[Job] = []
         for key, point in points.items():
@@ -48,26 +50,32 @@ class Assembly:
 
     def add(self, job: Job, findings: Sequence[Finding]) -> Iterator[Whole]:
         """Take in what came of a job, and yield the points that are complete now."""
-        place = self._places[job.hardware, job.batch, job.lowering]
+        place = self._places[job.hardware, job.batch]
         for layer, finding in zip(job.layers, findings, strict=True):
-            place.found[layer.shape_key] = finding
-            for key in place.waiting.pop(layer.shape_key):
+            kind = _kind(layer, job.lowering)
+            place.found[kind] = finding
+            for key in place.waiting.pop(kind):
                 self._left[key] -= 1
                 if not self._left[key]:
                     yield key, self._points[key], _layers_of(self._points[key], place.found)
         if not place.waiting:
-            del self._places[job.hardware, job.batch, job.lowering]
+            del self._places[job.hardware, job.batch]
 
     def _add_point(self, key: str, point: Point) -> None:
-        where = point.hardware, point.workload.batch, point.lowering
+        where = point.hardware, point.workload.batch
         place = self._places.setdefault(where, _Place())
-        shapes = {layer.shape_key: layer for layer in reversed(point.workload.layers)}
-        new = [layer for shape, layer in reversed(shapes.items()) if shape not in place.waiting]
-        self._left[key] = len(shapes)
-        for shape in shapes:
-            place.waiting.setdefault(shape, []).append(key)
-        if new:
-            self._new.append(Job(*where, tuple(new)))
+        kinds = {_kind(*asked): asked for asked in reversed(asked_of(point.workload, point.lowering))}
+        new: dict[str, list[Op]] = defaultdict(list)
+        for kind, (layer, lowering) in reversed(kinds.items()):
+            if kind not in place.waiting:
+                new[lowering].append(layer)
+            place.waiting.setdefault(kind, []).append(key)
+        self._left[key] = len(kinds)
+        self._new += [Job(*where, lowering, tuple(layers)) for lowering, layers in new.items()]
+
+
+def _kind(layer: Op, lowering: str) -> Hashable:
+    return layer.shape_key, lowering
 
 
 def weight(job: Job) -> float:
@@ -76,7 +84,7 @@ def weight(job: Job) -> float:
 
 
 def _weight(layer: Op, job: Job) -> float:
-    return layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER
+    return len(candidates(job.lowering)) * (layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER)
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:
@@ -94,8 +102,8 @@ def _pieces(job: Job, limit: float) -> Iterator[Job]:
 
 def _layers_of(point: Point, found: Mapping[Hashable, Finding]) -> Layers | str:
     layers = []
-    for layer in point.workload.layers:
-        finding = found[layer.shape_key]
+    for layer, lowering in asked_of(point.workload, point.lowering):
+        finding = found[_kind(layer, lowering)]
         if isinstance(finding, str):
             return f"layer {layer.name}: {finding}"
         layers.append(replace(finding, name=layer.name))

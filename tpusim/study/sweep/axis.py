@@ -7,19 +7,23 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tpusim.base.errors import InputError, did_you_mean
+from tpusim.flow.lowerings import check_known, known
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import hardware_paths
+from tpusim.network.workload import LOWERING
 
 Value = int | float | str | tuple[int, ...]
 Shown = int | float | str
 BATCH = "batch"
 LAYERS = "layers."
+EVERY = "all"
+"""Of an axis of lowerings: all of them."""
 
 _MOST_LISTED = 100_000
 _FIELDS = (
     "in_channels", "in_height", "in_width", "out_channels", "kernel", "stride", "padding", "dilation", "groups",
-    "m", "n", "k", "count",
+    "m", "n", "k", "count", LOWERING,
 )  # fmt: skip
 
 
@@ -55,10 +59,17 @@ class Axis:
         """
         paths = tuple(path.strip() for path in name.split(","))
         for path in paths:
-            _check(path)
+            _check_path(path)
         if len(set(paths)) < len(paths):
             raise InputError(f"names {next(path for path in paths if paths.count(path) > 1)} twice; name it once")
+        if all(path.rpartition(".")[2] == LOWERING for path in paths):
+            return cls(name, paths, _lowerings(values))
         return cls(name, paths, _expanded(values))
+
+
+def of_machine(path: str) -> bool:
+    """Whether it is a field of the machine."""
+    return path not in (BATCH, LOWERING) and not path.startswith(LAYERS)
 
 
 def shown(value: Value) -> Shown:
@@ -83,19 +94,30 @@ def layers_of(document: Document, path: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _check(path: str) -> None:
-    known = (*(each for each in hardware_paths() if each != "name"), BATCH)
+def _check_path(path: str) -> None:
+    fields = (*(each for each in hardware_paths() if each != "name"), BATCH, LOWERING)
     if path in ("workload", "workloads"):
         raise InputError("workloads are no axis; list them: workloads: [vgg16, resnet50]")
     if path.startswith(LAYERS):
         _, _, field = path.rpartition(".")
         if path.count(".") < 2 or field not in _FIELDS:
             hint = did_you_mean(field, _FIELDS) or ";"
-            fields = ", ".join(_FIELDS)
-            raise InputError(f"{show(path)} is no field of a layer{hint} write layers.NAME.FIELD, fields: {fields}")
-    elif path not in known:
-        hint = did_you_mean(path, known) or ";"
-        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(known)}, layers.NAME.FIELD")
+            listed = ", ".join(_FIELDS)
+            raise InputError(f"{show(path)} is no field of a layer{hint} write layers.NAME.FIELD, fields: {listed}")
+    elif path not in fields:
+        hint = did_you_mean(path, fields) or ";"
+        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(fields)}, layers.NAME.FIELD")
+
+
+def _lowerings(values: object) -> Sequence[Value]:
+    """Return every lowering there is for the word `all`, or the names in a list."""
+    if values == EVERY:
+        return known()
+    if not isinstance(values, list) or not values:
+        raise InputError(f"{show(values)} is no axis; write {EVERY}, or a list of {', '.join(known())}")
+    for value in values:
+        check_known(value)
+    return tuple(dict.fromkeys(values))
 
 
 def _expanded(values: object) -> Sequence[Value]:

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, Problem
+from tpusim.flow.lowerings import check_known, check_own
 from tpusim.input.document import Document
 from tpusim.input.fields import Choice, whole, written
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import name_text, show
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.network.workload import MOST_IMAGES, open_workload, workload_of
 from tpusim.study.sweep.axis import LAYERS, Axis, layers_of
 from tpusim.study.sweep.column import Goal, goals_of
@@ -88,7 +88,9 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
 
     def opened(name: str) -> Document:
         document = open_workload(name)
-        called = workload_of(document, 1).name
+        work = workload_of(document, 1)
+        check_own(work)
+        called = work.name
         if called in taken:
             raise InputError(f"another workload is called {show(called)}, too; give each file a name of its own")
         taken.add(called)
@@ -105,9 +107,7 @@ def _machine(given: object) -> Hardware:
 
 
 def _lowering(given: object) -> str:
-    if str(given) not in LOWERINGS:
-        hint = did_you_mean(str(given), LOWERINGS) or ";"
-        raise InputError(f"no lowering {show(given)}{hint} there is {', '.join(LOWERINGS)}")
+    check_known(given)
     return str(given)
 
 

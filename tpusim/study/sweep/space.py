@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import count, repeat
 from math import prod
 from random import Random
 from typing import Any
@@ -14,9 +14,8 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Op
-from tpusim.network.workload import MOST_IMAGES, Workload, read_layers, workload_of
-from tpusim.study.sweep.axis import BATCH, LAYERS, Axis, Shown, Value, layers_of, shown
+from tpusim.network.workload import LOWERING, MOST_IMAGES, Read, Workload, in_network_order, read_layers, workload_of
+from tpusim.study.sweep.axis import BATCH, LAYERS, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import Spec
 
 Values = tuple[Value, ...]
@@ -51,7 +50,9 @@ class Space:
         self._machines = _Machines(spec.hardware, self.axes)
         self._networks = [_Network(document, self.axes) for document in spec.workloads]
         fields = [(path, index) for index, axis in enumerate(self.axes) for path in axis.paths]
-        self._batch_axis = next((index for path, index in fields if path == BATCH), None)
+        self._batch_axis, self._lowering_axis = (
+            next((index for path, index in fields if path == sought), None) for sought in (BATCH, LOWERING)
+        )
 
     @property
     def size(self) -> int:
@@ -82,7 +83,8 @@ class Space:
             return ()
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
         networks = (network.with_values(values, batch) for network in self._networks)
-        return tuple(Point(network, settings, hardware, self._spec.lowering) for network in networks)
+        lowering = self._spec.lowering if self._lowering_axis is None else str(values[self._lowering_axis])
+        return tuple(Point(network, settings, hardware, lowering) for network in networks)
 
     def _batch_of(self, values: Values) -> int:
         if self._batch_axis is None:
@@ -103,7 +105,7 @@ class _Machines:
         sections: dict[str, list[Field]] = defaultdict(list)
         for index, axis in enumerate(axes):
             for path in axis.paths:
-                if path != BATCH and not path.startswith(LAYERS):
+                if of_machine(path):
                     sections[_section(path)].append((path, index))
         self._sections = [tuple(fields) for fields in sections.values()]
 
@@ -134,7 +136,7 @@ class _Network:
     def __init__(self, document: Document, axes: Sequence[Axis]) -> None:
         self._document, self._axes = document, axes
         self._known: dict[tuple[object, ...], Workload] = {}
-        self._entries: dict[int, list[tuple[Op, ...]]] = {}
+        self._entries: dict[int, list[Read]] = {}
         layers: dict[int, list[Field]] = defaultdict(list)
         for number, axis in enumerate(axes):
             for path in axis.paths:
@@ -155,12 +157,13 @@ class _Network:
         if batch not in self._entries:
             entries = self._document.data["layers"]
             self._entries[batch] = [read_layers(entry, {"batch": batch}) for entry in entries]
-        layers = list(self._entries[batch])
+        read = list(self._entries[batch])
         for index, fields in self._layers.items():
-            layers[index] = self._changed(index, fields, values, batch)
-        return replace(plain, layers=tuple(chain.from_iterable(layers)))
+            read[index] = self._changed(index, fields, values, batch)
+        layers, own = in_network_order(read, repeat(None, len(read)))
+        return replace(plain, layers=layers, lowerings=own)
 
-    def _changed(self, index: int, fields: tuple[Field, ...], values: Values, batch: int) -> tuple[Op, ...]:
+    def _changed(self, index: int, fields: tuple[Field, ...], values: Values, batch: int) -> Read:
         entry = self._document.data["layers"][index]
         given = {field: values[axis] for field, axis in fields}
         changes = {field: list(value) if isinstance(value, tuple) else value for field, value in given.items()}

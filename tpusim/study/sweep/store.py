@@ -18,12 +18,13 @@ from tpusim.base.errors import InputError
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Total, total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
+from tpusim.result.vocabulary.lowerings import COLUMN
 from tpusim.study.sweep.space import Point
 
 FILE = "sweep.sqlite"
 
 _APPLICATION = int.from_bytes(b"tpus")
-_VERSION = 3
+_VERSION = 4
 _SQL = {int: "INTEGER", float: "REAL"}
 _COLUMNS = ", ".join(f"{key} {_SQL[figure.kind]}" for key, figure in FIGURES.items())
 _SCHEMA = f"""
@@ -34,7 +35,8 @@ CREATE TABLE IF NOT EXISTS points (
 );
 CREATE INDEX IF NOT EXISTS finished ON points (key) WHERE error IS NULL;
 CREATE TABLE IF NOT EXISTS layers (
-    key TEXT NOT NULL, position INTEGER NOT NULL, name TEXT NOT NULL, op TEXT NOT NULL, {_COLUMNS}, detail TEXT,
+    key TEXT NOT NULL, position INTEGER NOT NULL, name TEXT NOT NULL, op TEXT NOT NULL,
+    {COLUMN} TEXT NOT NULL, {_COLUMNS}, detail TEXT,
     seal INTEGER NOT NULL, PRIMARY KEY (key, position)
 );
 CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, digest TEXT NOT NULL, stamp TEXT NOT NULL);
@@ -54,7 +56,8 @@ _LOOK_SECONDS = 0.05
 _STAMP_WORDS = 3
 """Size, time and digest; earlier versions kept no digest."""
 _MODEL = (
-    "network/**/*.py", "memory/**/*.py", "machines/**/*.py", "flow/account.py", "result/records.py",
+    "network/**/*.py", "memory/**/*.py", "machines/**/*.py", "flow/account.py", "flow/choice.py", "flow/lowerings.py",
+    "result/records.py",
 )  # fmt: skip
 
 
@@ -81,7 +84,8 @@ def key_of(point: Point) -> str:
 @lru_cache(maxsize=4096)
 def _digest(workload: Workload) -> str:
     layers = [{"op": layer.op, **asdict(layer)} for layer in workload.layers]
-    return sha256(json.dumps([workload.batch, layers], sort_keys=True).encode()).hexdigest()
+    own = [(each.layer, each.lowering) for each in workload.lowerings]
+    return sha256(json.dumps([workload.batch, layers, own], sort_keys=True).encode()).hexdigest()
 
 
 class DamagedStore(InputError):
@@ -155,11 +159,12 @@ class Store:
         return self._rows(keys, len(keys), "points", ("workload", "batch", "error", *FIGURES), "place")
 
     def layers(self, keys: Sequence[str], count: int) -> Iterator[Mapping[str, Any]]:
-        """Yield for every layer of each of `keys`, in this order, place of the key, position, name, op and FIGURES.
+        """Yield for every layer of each of `keys`, in this order, place of the key, position, name, op,
+        what lowered it, and FIGURES.
 
         There are `count` of them, or the file is damaged.
         """
-        return self._rows(keys, count, "layers", ("position", "name", "op", *FIGURES), "place, position")
+        return self._rows(keys, count, "layers", ("position", "name", "op", COLUMN, *FIGURES), "place, position")
 
     def files(self, digest: str) -> dict[str, str]:
         """Return names and stamps of the files last written, if that was from inputs of this digest.
@@ -262,7 +267,7 @@ def _foreign(application: int) -> str:
 
 def _layer_row(key: str, place: int, layer: LayerResult) -> tuple[Any, ...]:
     figures, detail = _figures(layer)
-    read = key, place, layer.name, layer.op, *figures
+    read = key, place, layer.name, layer.op, layer.lowering, *figures
     return *read, detail, _seal(*read)
 
 

@@ -8,9 +8,9 @@ from math import ceil
 from os import cpu_count
 from statistics import fmean, median
 
-from tpusim.machines.tpu import event
+from tpusim.flow.choice import prepared
+from tpusim.flow.lowerings import check_known
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.registry import known_lowering, lowered
 from tpusim.network.ops import Op
 from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import Case, NumberSet
@@ -93,7 +93,7 @@ def compare(
     Raises:
         InputError: an unknown lowering, a change that makes no machine, or a case that cannot fit it.
     """
-    known_lowering(lowering)
+    check_known(lowering)
     sets = list(sets)
     jobs = [
         _Job(case, each.unit, load_hardware(each.hardware, [*each.changes, *changes]), lowering)
@@ -136,7 +136,7 @@ _CYCLES: dict[tuple[Hashable, int, Hardware, str], int] = {}
 def _cycles(layer: Op, batch: int, hardware: Hardware, lowering: str) -> int:
     key = layer.shape_key, batch, hardware, lowering
     if key not in _CYCLES:
-        _CYCLES[key] = event.run(lowered(layer, batch, hardware, lowering)[0], hardware).cycles
+        _CYCLES[key] = prepared(layer, batch, hardware, lowering).timing.cycles
     return _CYCLES[key]
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
+from tpusim.base.errors import CapacityError, Problem
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
@@ -40,27 +40,18 @@ PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {"channel_first": _
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
 
 
-def known_lowering(name: str) -> Lowering:
-    """The lowering of that name. Raises InputError when there is none."""
-    if name not in LOWERINGS:
-        raise InputError(f"unknown lowering {name!r}{did_you_mean(name, LOWERINGS)}; there is {', '.join(LOWERINGS)}")
-    return LOWERINGS[name]
-
-
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:
-    """Lower one layer by the lowering of that name.
+    """Lower one layer by the lowering of that name, which there is.
 
     Raises:
-        InputError: when there is no such lowering.
         CapacityError: when nothing fits the vector memories; names the layer.
     """
     with _named(layer):
-        return known_lowering(lowering)(layer, batch, hardware)
+        return LOWERINGS[lowering](layer, batch, hardware)
 
 
 def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Planned | None:
     """How many steps the lowering of that name makes of a layer; None where it cannot tell. Raises as `lowered`."""
-    known_lowering(lowering)
     with _named(layer):
         return PLANNED[lowering](layer, batch, hardware) if lowering in PLANNED else None
 

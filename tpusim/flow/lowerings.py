@@ -1,0 +1,60 @@
+"""The names that `--lowering` takes: those of the registry, and `auto`; and which one each layer is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+
+if TYPE_CHECKING:
+    from tpusim.network.ops import Op
+    from tpusim.network.workload import Workload
+
+AUTO = "auto"
+"""The fastest of all others, layer by layer."""
+
+
+def known() -> tuple[str, ...]:
+    """Every name."""
+    return (*LOWERINGS, AUTO)
+
+
+def candidates(lowering: str) -> tuple[str, ...]:
+    """The lowerings of the registry that a name stands for."""
+    return tuple(LOWERINGS) if lowering == AUTO else (lowering,)
+
+
+def check_known(lowering: object) -> None:
+    """Raise InputError when it is none of the names; it says which there are."""
+    if lowering not in known():
+        hint = did_you_mean(str(lowering), known()) or ";"
+        raise InputError(f"unknown lowering {lowering!r}{hint} there is {', '.join(known())}")
+
+
+def asked_of(workload: Workload, lowering: str) -> tuple[tuple[Op, str], ...]:
+    """Each layer with the name that it has of its own, or else `lowering`.
+
+    Raises:
+        InputError: with every name that is unknown, at its place.
+    """
+    check_known(lowering)
+    check_own(workload)
+    own = {each.layer: each.lowering for each in workload.lowerings}
+    return tuple((layer, own.get(layer.name, lowering)) for layer in workload.layers)
+
+
+def check_own(workload: Workload) -> None:
+    """Raise InputError with every unknown name that layers have of their own, at its place."""
+    if problems := [*_unknown(workload)]:
+        raise InputError(problems)
+
+
+def _unknown(workload: Workload) -> Iterator[Problem]:
+    """Once for all layers of an entry."""
+    for each in {each.where or each.layer: each for each in workload.lowerings}.values():
+        try:
+            check_known(each.lowering)
+        except InputError as error:
+            yield Problem(str(error), each.where or f"layer {each.layer}")

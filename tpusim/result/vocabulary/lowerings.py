@@ -1,0 +1,36 @@
+"""By which lowering each layer of a run became passes: its column, and when that is worth one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tpusim.result.records import LayerResult, Result
+from tpusim.result.vocabulary.figures import Figure
+
+COLUMN = "lowered_by"
+"""In flat files, where `lowering` is what a run or a point was asked for."""
+
+LOWERING = Figure("lowering", "lowered by", str, head="lowered\nby", meaning="the lowering that made it passes")
+
+
+def worth_telling(layers: Iterable[LayerResult], asked: str | None = None) -> bool:
+    """Whether the layers differ in it, or were lowered by another than they were `asked` for, as by "auto"."""
+    names = {layer.lowering for layer in layers}
+    return len(names) > 1 or asked not in (None, *names)
+
+
+def lowered_by(result: Result) -> str:
+    """How many layers took which, and their share of the cycles; empty where that is not worth telling."""
+    if not worth_telling(result.layers, result.lowering):
+        return ""
+    groups = _groups(result.layers)
+    shares = (
+        f"{name} {len(cycles)} layer{'s' * (len(cycles) != 1)}, {100 * sum(cycles) / result.total.cycles:.1f} %"
+        for name, cycles in groups
+    )
+    return f"Lowered by {'; '.join(shares)} of the cycles."
+
+
+def _groups(layers: Sequence[LayerResult]) -> list[tuple[str, list[int]]]:
+    names = dict.fromkeys(layer.lowering for layer in layers)
+    return [(name, [layer.cycles for layer in layers if layer.lowering == name]) for name in names]
