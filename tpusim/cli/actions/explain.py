@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -17,8 +18,10 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots.formats import KNOWN
+from tpusim.report.tables import alternatives_text as costs
 from tpusim.report.tables import explain_text as text
 from tpusim.report.tables.explain_text import to_json
+from tpusim.study.explain.alternatives import Alternative, Unfit, alternatives, tried
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import Setup, relaxations
 
@@ -32,12 +35,15 @@ def explain_and_report(
     output = JsonOutput(json)
     if out:
         _check_picture(out)
-    with Meter(len(relaxations(setup))) as meter:
+    steps = len(relaxations(setup))
+    with Meter(steps + len(tried())) as meter:
         found = find_bottleneck(setup, meter.show)
+        fit, unfit = alternatives(setup, lambda done, name: meter.show(steps + done, name))
     deliver(
-        partial(output.put, to_json(found, work.name)),
+        partial(output.put, to_json(found, work.name, costs.alternatives_json(fit, unfit))),
         partial(_report, found, work.name, output.words_to),
-        *([partial(_draw, found, work.name, out, output.words_to)] if out else []),
+        *([partial(_report_lowerings, found, fit, unfit, output.words_to)] if len(tried()) > 1 else []),
+        *([partial(_draw, found, fit, work.name, out, output.words_to)] if out else []),
     )
 
 
@@ -68,13 +74,20 @@ def _report(found: Bottleneck, workload: str, stream: TextIO) -> None:
     show(stream, text.gains_table(found, room))
     show(stream, "", text.no_gain(found, width), "")
     show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width), "")
-    show(stream, "How it is lowered", text.lowering_text(found, width))
+    show(stream, text.lowering_heading(found), text.lowering_text(found, width))
 
 
-def _draw(found: Bottleneck, workload: str, out: Path, stream: TextIO) -> None:
+def _report_lowerings(found: Bottleneck, fit: Sequence[Alternative], unfit: Sequence[Unfit], stream: TextIO) -> None:
+    room, taken = terminal_width(stream), found.layer.lowering
+    table = costs.alternatives_table(fit, taken, room)
+    width = min(text.WIDTH, room or text.WIDTH)
+    show(stream, "", costs.TITLE, table, "", costs.meaning(fit, unfit, taken, width))
+
+
+def _draw(found: Bottleneck, fit: Sequence[Alternative], workload: str, out: Path, stream: TextIO) -> None:
     # Here, because matplotlib takes longer to import than the simulations.
     from tpusim.report.plots.explain_picture import picture
 
-    ((_, contents),) = picture(found, workload).files([out.suffix[1:]])
+    ((_, contents),) = picture(found, workload, fit).files([out.suffix[1:]])
     write(out, contents)
     say(stream, "", str(out))

@@ -33,6 +33,9 @@ STYLE: Any = {
     "svg.hashsalt": "tpusim",  # the same result gives the same file
 }
 DOTS_PER_INCH = 200
+CYCLE_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
+"""What cycles are counted in along an axis."""
+
 MOST_BARS = 200
 """In a picture of 12 inches more of them have no gap between them."""
 

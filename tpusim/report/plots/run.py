@@ -16,14 +16,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import Picture, bars, figure_of, plain, stack
+from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, figure_of, plain, stack
 from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
 from tpusim.report.style import GREY, MAIN
 from tpusim.report.text import scale, shortened
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.runs import with_extent
 
-_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
 _MOST_NAMES = 64
 _MOST_NAMED_MARKS = 5
 _NAME_WIDTH = 26
@@ -79,7 +78,7 @@ def _breakdown(result: Result) -> Figure:
     cycles, shares = figure.subplots(2, 1, sharex=True)
     layers = result.layers
     arrays = [layer.units["systolic_array"] for layer in layers]
-    word, size = scale((float(layer.cycles) for layer in layers), _COUNTS)
+    word, size = scale((float(layer.cycles) for layer in layers), CYCLE_COUNTS)
     stack(bars(cycles, len(layers)), range(len(layers)), arrays, size, 0.84)
     title = f"{_title(result)}; network: {result.total.cycles:,} cycles"
     cycles.set(title=title, ylim=(0, None), ylabel=f"cycles ({word})" if word else "cycles")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from textwrap import fill
+from typing import Any
 
 from rich.table import Table
 
@@ -176,6 +178,12 @@ def _cycles(found: Bottleneck, gain: Gain) -> str:
     return f"{cycles:,.0f}" if cycles >= 1 else "< 1"
 
 
+def lowering_heading(found: Bottleneck) -> str:
+    """By what; and where it was chosen, that it was."""
+    asked, taken = found.setup.lowering, found.layer.lowering
+    return f"How it is lowered, by {taken}" + ("" if asked == taken else f", the fastest ({asked})")
+
+
 def lowering_text(found: Bottleneck, width: int = WIDTH) -> str:
     """How the layer was lowered, a line an aspect."""
     aspects = found.explanation.aspects.items()
@@ -184,8 +192,8 @@ def lowering_text(found: Bottleneck, width: int = WIDTH) -> str:
     )
 
 
-def to_json(found: Bottleneck, workload: str) -> str:
-    """The layer as in the result JSON, and every relaxation with its cycles."""
+def to_json(found: Bottleneck, workload: str, lowerings: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The layer as in the result JSON, every relaxation with its cycles, and what each of `lowerings` costs."""
     setup = found.setup
     return document(
         hardware=setup.hardware.to_dict(),
@@ -211,4 +219,5 @@ def to_json(found: Bottleneck, workload: str) -> str:
             for gain in found.gains
         ],
         untried=[{"with": each.relaxation.name, "reason": each.reason} for each in found.untried],
+        lowerings=list(lowerings),
     )
