@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.table import Table
 
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.sweep_labels import axis_label, rows_of, scale_of
 from tpusim.report.plots.sweep_plots import file_names, plots
+from tpusim.report.tables.sweep_lowerings import Compared, compared
+from tpusim.result.vocabulary.states import ARRAY
 from tpusim.study.sweep.spec import Sweep, load_sweep
 
 HEAD = "name: s\nhardware: tiny_4x4\nbatch: 2\n"
@@ -144,3 +148,55 @@ def test_of_many_values_only_as_many_are_written_as_have_room() -> None:
     places, shown = scale_of("batch", range(1, 1001)).ticks()
     assert 5 < len(places) == len(shown) < 15
     assert shown[0] == "1"
+
+
+# ---- a sweep over lowerings
+
+
+def lowering_rows(sweep: Sweep, times: dict[tuple[str, str], float | None]) -> list[dict[str, Any]]:
+    """A row a point; what takes no time failed. Half of the cycles are busy, a quarter starved, the rest idle."""
+    made = []
+    for point in sweep.points:
+        time = times[point.workload.name, point.lowering]
+        cycles = int(1000 * (time or 0))
+        states = {f"{state.key}_cycles": 0 for state in ARRAY}
+        states |= {"busy_cycles": cycles // 2, "starved_cycles": cycles // 4}
+        states["idle_cycles"] = cycles - cycles // 2 - cycles // 4
+        names = {"workload": point.workload.name, "batch": 2, "error": None if time else "does not fit"}
+        made.append({"cycles": cycles, "time_us": time, **states, **names, "lowering": point.lowering})
+    return made
+
+
+def test_a_sweep_over_lowerings_is_a_group_of_bars_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOWERINGS, "mine", LOWERINGS["channel_first"])
+    sweep = spec("lowering: [mine, channel_first, auto]", workloads="[0.yaml, 1.yaml]")
+    first, second = NAMES
+    times = {(first, "mine"): None, (first, "channel_first"): 4.0, (first, "auto"): 3.12}
+    times |= {(second, "mine"): 14.5, (second, "channel_first"): 8.0, (second, "auto"): 8.0}
+    made = lowering_rows(sweep, times)
+    pictures = drawn(sweep, made)
+    assert {*pictures} == {"lowerings"}
+    found = texts(pictures["lowerings"])
+    # What failed on a network is not what others are measured by.
+    assert "time relative to channel_first" in found
+    assert {"0.78", "1.00", "1.81"} <= {*found}
+    assert {"failed: see points.csv", *(state.legend for state in ARRAY)} <= {*found}
+    assert [found.count(name) for name in ("mine", "channel_first", "auto")] == [2, 2, 2]
+    assert {"net", "$a$/_b&lt;i&gt;"} <= {*found}
+    rows_, _, legend = compared(made, None)
+    assert isinstance(rows_, Table)
+    cells = [[str(cell) for cell in column.cells] for column in rows_.columns]
+    assert cells == [[*NAMES], ["4.00", "8.00"], ["-", "1.81"], ["0.78", "1.00"]]
+    assert legend == "channel_first: its time. The others: times as long. -: failed."
+
+
+def test_where_no_lowering_did_all_networks_some_are_not_measured() -> None:
+    sweep = spec("lowering: [channel_first, auto]", workloads="[0.yaml, 1.yaml]")
+    first, second = NAMES
+    times = {(first, "channel_first"): None, (first, "auto"): 3.0}
+    times |= {(second, "channel_first"): 8.0, (second, "auto"): None}
+    made = lowering_rows(sweep, times)
+    assert texts(drawn(sweep, made)["lowerings"]).count("1.00") == 1
+    found = Compared(made)
+    assert found.times(second, "channel_first") == 1
+    assert found.times(first, "auto") is None

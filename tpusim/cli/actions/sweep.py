@@ -9,6 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from tpusim.base.errors import TpusimError
 from tpusim.base.extras import need
 from tpusim.base.files import make_folder
@@ -17,6 +19,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say, show, terminal_width
 from tpusim.report.page.sweep_file import POINTS_FILE
 from tpusim.report.tables import sweep_tables as tables
+from tpusim.report.tables.sweep_lowerings import compared, over_lowerings
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import Executor, simulated
 from tpusim.study.sweep.run import Outcome, keyed, missing, rows_of, run_sweep
@@ -53,12 +56,19 @@ def run_and_report(
             if not outcome.points:
                 raise TpusimError(outcome.short)
             rows = rows_of(sweep, store, outcome.points)
-            show(sys.stdout, *tables.best(rows, [*sweep.axes], sweep.goals, terminal_width(sys.stdout)), "")
+            show(sys.stdout, *_tables(sweep, rows), "")
             names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
     show(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
     if outcome.short:
         say(sys.stderr, f"Note: {outcome.short}.")
     _report_failures(sweep, rows, folder)
+
+
+def _tables(sweep: Sweep, rows: Sequence[Mapping[str, Any]]) -> list[Table | str]:
+    axes, width = [*sweep.axes], terminal_width(sys.stdout)
+    if over_lowerings(axes) and not sweep.goals:
+        return compared(rows, width)
+    return tables.best(rows, axes, sweep.goals, width)
 
 
 @contextmanager

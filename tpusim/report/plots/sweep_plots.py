@@ -15,9 +15,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
 from tpusim.report.plots.figure import Picture, figure_of, plain
+from tpusim.report.plots.lowerings_plot import lowerings_figure
 from tpusim.report.plots.sweep_front_plot import front_figure
 from tpusim.report.plots.sweep_labels import Scale, axis_label, rows_of, scale_of, zipped
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
+from tpusim.report.tables.sweep_lowerings import Compared, over_lowerings
 from tpusim.result.vocabulary.figures import COLUMNS, PERCENT
 from tpusim.study.sweep.spec import Sweep
 
@@ -33,7 +35,9 @@ def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
     A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
     """
     finished = [row for row in rows if not row["error"]]
-    if finished and _moves_along_one(sweep):
+    if finished and over_lowerings([*sweep.axes]):
+        yield _of_lowerings(sweep, rows)
+    elif finished and _moves_along_one(sweep):
         yield from _along_one(sweep, finished)
     for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
         yield from _of_workload(sweep, stem, [row for row in rows if row["workload"] == workload])
@@ -61,6 +65,15 @@ def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
     yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
     idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
     yield Picture("port_idle", idle, partial(_stacked, sweep, rows, ("port_idle_ratio",)))
+
+
+def _of_lowerings(sweep: Sweep, rows: Sequence[Row]) -> Picture:
+    found, title = Compared(rows), _title(sweep, rows)
+    caption = (
+        f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what the"
+        " systolic array did meanwhile. A cross: the point failed, as a layer does not fit."
+    )
+    return Picture("lowerings", caption, partial(lowerings_figure, title, found))
 
 
 def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Picture]:
