@@ -30,7 +30,10 @@ def log(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.parametrize(("arguments", "commands"), [((), 6), (("networks",), 4), (("random",), 2), (("long",), 2)])
+@pytest.mark.parametrize(
+    ("arguments", "commands"),
+    [((), 7), (("networks",), 4), (("random",), 2), (("long",), 2), (("lowerings",), 2)],
+)
 def test_each_part_runs(arguments: tuple[str, ...], commands: int, tmp_path: Path) -> None:
     assert proved(tmp_path, *arguments).returncode == 0
     assert len(log(tmp_path)) == commands

@@ -43,10 +43,12 @@ def strands() -> list[list[str]]:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """A directory with the files that the README shows, and a tenth of the shipped search."""
+    """A directory with the files that the README shows, a tenth of the shipped search, a seventh of the lowerings."""
     search = (ROOT / "configs" / "sweeps" / "search.yaml").read_text()
     assert "budget: 60" in search
-    for name, text in {**FILES, "search.yaml": search.replace("budget: 60", "budget: 6")}.items():
+    lowerings = re.sub(r"\[.*\]", "[alexnet]", (ROOT / "configs" / "sweeps" / "lowerings.yaml").read_text())
+    shorter = {"search.yaml": search.replace("budget: 60", "budget: 6"), "lowerings.yaml": lowerings}
+    for name, text in {**FILES, **shorter}.items():
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -65,7 +67,7 @@ def test_the_readme_has_what_is_tested_here() -> None:
 def test_commands(strand: list[str], desk: Path) -> None:
     """In order: some read what those before them wrote; also the Python."""
     for text in strand:
-        command = text.replace("tpusim sweep search", "tpusim sweep search.yaml")
+        command = re.sub(r"^(tpusim sweep (?:search|lowerings))\b", r"\1.yaml", text)
         words = ["-c", text] if text in CODE else ["-m", "tpusim", *shlex.split(command)[1:]]
         done = typed([sys.executable, *words], desk)
         assert done.returncode == 0, f"{text}: {done.stderr}"

@@ -1,0 +1,44 @@
+"""On each layer of the shipped networks `auto` takes as many cycles as the best single lowering.
+
+All nine networks at batch 8 by hand (`scripts/prove lowerings`), one at batch 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.test_published_figures import NETWORKS
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import CapacityError
+from tpusim.flow.lowerings import AUTO
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
+from tpusim.network.ops import Op
+
+ALL = os.environ.get("TPUSIM_NETWORKS") == "all"
+BATCH = 8 if ALL else 1
+
+
+def by_each(layer: Op, hardware: Hardware) -> Iterator[tuple[int, str]]:
+    """The cycles of every lowering that fits."""
+    for name in LOWERINGS:
+        try:
+            program, _ = lowered(layer, BATCH, hardware, name)
+        except CapacityError:
+            continue
+        yield event.run(program, hardware).cycles, name
+
+
+@pytest.mark.parametrize("network", NETWORKS if ALL else ["alexnet"])
+def test_auto_is_the_best_on_every_layer(network: str) -> None:
+    work, hardware = load_workload(network, batch=BATCH), load_hardware("tpu_v2")
+    result = simulate(work, hardware, lowering=AUTO, check=False)
+    known: dict[object, tuple[int, str]] = {}
+    for layer, took in zip(work.layers, result.layers, strict=True):
+        if layer.shape_key not in known:
+            known[layer.shape_key] = min(by_each(layer, hardware), key=lambda found: found[0])
+        assert (took.cycles, took.lowering) == known[layer.shape_key], layer.name
