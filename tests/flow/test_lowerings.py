@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
 from tpusim.cli import app as cli
 from tpusim.flow import need
+from tpusim.flow.choice import prepared
 from tpusim.flow.lowerings import AUTO, candidates, known
 from tpusim.flow.need import PASS_BYTES, Asked, need_of
 from tpusim.flow.simulation import select_layers
@@ -208,8 +210,23 @@ def test_memory_is_estimated_for_the_best_so_far_and_the_next() -> None:
 
     alone = [need_of(asked(name)) for name in LOWERINGS]
     together = need_of(asked(AUTO))
-    assert together.program == sum(each.program for each in alone) > 0
+    most, least = sorted((each.program for each in alone), reverse=True)
+    assert together.program == most + least // 2 > most
     assert together.values == alone[0].values
+
+
+def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best so far is held while the next is lowered and timed; here the two are alike in size."""
+    layer, hardware = Gemm("many_passes", m=64, n=1024, k=2048), load_hardware("tpu_v2", {"array.size": 16})
+    monkeypatch.setitem(LOWERINGS, OTHER, LOWERINGS[FIRST])
+    monkeypatch.setitem(registry.PLANNED, OTHER, registry.PLANNED[FIRST])
+    estimate = need_of(Asked(layer, 1, hardware, AUTO, "event", False)).total
+    tracemalloc.start()
+    ready = prepared(layer, 1, hardware, AUTO)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ready.lowering == FIRST
+    assert 0.5 < peak / estimate < 1.2
 
 
 def test_a_candidate_that_does_not_fit_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +267,7 @@ def test_the_table_has_a_column_where_that_is_a_question(options: list[str], tol
     done = CliRunner().invoke(cli.app, ["run", "net.yaml", "--hardware", "tiny_4x4", *options, "--out", "out"])
     assert done.exit_code == 0, done.output
     assert ("lowered by: the lowering that made it passes." in " ".join(done.output.split())) == told
-    assert ("% of the cycles." in done.output and "Lowered by" in done.output) == told
+    assert ("Lowered by" in done.output) == told
     assert CliRunner().invoke(cli.app, ["report", "out"]).exit_code == 0
     assert ('"lowered by"' in Path("out/report.html").read_text()) == told
 

@@ -138,6 +138,8 @@ def explain(
 
     The layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
     bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.
+
+    It is also run by every other lowering, to say what it would cost.
     """
     from tpusim.cli.actions.explain import explain_and_report
     from tpusim.cli.actions.inputs import load

@@ -31,7 +31,7 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
     """
 
     def by(name: str) -> Prepared:
-        doing("lowering" if name == lowering else f"lowering, {name} of {lowering}")
+        doing("lowering" if name == lowering else f"trying {name}")
         return Prepared(*lowered(layer, batch, hardware, name), hardware, name)
 
     if candidates(lowering) == (lowering,):

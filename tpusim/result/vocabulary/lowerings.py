@@ -24,8 +24,10 @@ def lowered_by(result: Result) -> str:
     if not worth_telling(result.layers, result.lowering):
         return ""
     groups = _groups(result.layers)
+    if len(groups) == 1:
+        return f"Lowered by {result.layers[0].lowering}: all layers."
     shares = (
-        f"{name} {len(cycles)} layer{'s' * (len(cycles) != 1)}, {100 * sum(cycles) / result.total.cycles:.1f} %"
+        f"{name} {len(cycles):,} layer{'s' * (len(cycles) != 1)}, {100 * sum(cycles) / result.total.cycles:.1f} %"
         for name, cycles in groups
     )
     return f"Lowered by {'; '.join(shares)} of the cycles."
