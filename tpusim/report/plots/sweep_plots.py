@@ -71,8 +71,8 @@ def _of_lowerings(sweep: Sweep, rows: Sequence[Row]) -> Picture:
     found, title = Compared(rows), _title(sweep, rows)
     caption = (
         f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what the"
-        " systolic array did meanwhile. A cross: the point failed, as a layer does not fit."
-    )
+        " systolic array did meanwhile."
+    ) + " A cross: the point failed." * found.some_failed
     return Picture("lowerings", caption, partial(lowerings_figure, title, found))
 
 

@@ -45,6 +45,11 @@ class Compared:
         done = [row[AXIS] for row in self.rows if not row["error"]]
         return max(self.lowerings, key=done.count)
 
+    @property
+    def some_failed(self) -> bool:
+        """Whether any point did."""
+        return any(row["error"] for row in self.rows)
+
     def point(self, workload: str, lowering: str) -> Row | None:
         """One point; None where it failed, or where there is nothing to measure it by."""
         return self._done.get((workload, lowering)) if (workload, self.reference) in self._done else None
@@ -71,7 +76,7 @@ def compared(rows: Sequence[Row], width: int | None) -> list[Table | str]:
         Column[str](
             f"{path_head(found.reference)}\n{unit}",
             lambda workload: three_digits(first[workload] / size) if workload in first else "-",
-            legend=f"{found.reference}: its time. The others: times as long. -: failed",
+            legend=f"{found.reference}: its time. The others: times as long{'. -: failed' * found.some_failed}",
         ),
         *(_column(found, lowering) for lowering in others),
     ]
