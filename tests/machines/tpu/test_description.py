@@ -164,6 +164,11 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.multi_tile=2", lambda h: h.mapping.multi_tile, 2),
         ("mapping.loop_order=filter_major", lambda h: h.mapping.loop_order, "filter_major"),
         ("mapping.chunks=needed", lambda h: h.mapping.chunks, "needed"),
+        ("mapping.fetch=per_tap", lambda h: h.mapping.fetch, "per_tap"),
+        ("mapping.k_order=channel_last", lambda h: h.mapping.k_order, "channel_last"),
+        ("mapping.block_m=100", lambda h: h.mapping.block_m, 100),
+        ("mapping.block_k=auto", lambda h: h.mapping.block_k, "auto"),
+        ("mapping.block_n=64", lambda h: h.mapping.block_n, 64),
     ],
 )
 def test_override_reaches_every_field(override, read, value):

@@ -14,15 +14,15 @@ from tests.strategies import conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.machines.tpu.lowering.geometry import MapAxis, shape_of
+from tpusim.machines.tpu.lowering.geometry import MapAxis
 from tpusim.machines.tpu.lowering.plan import Plan, portions
-from tpusim.machines.tpu.lowering.search import choose
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.tiled import plan_of
 from tpusim.network.ops import Gemm, Op
 
 
 def planned(layer: Op, batch: int, hardware: Hardware) -> Plan:
-    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
-    return Plan(shape, hardware, choose(shape, hardware))
+    return plan_of(TapGroups, layer, batch, hardware)
 
 
 @st.composite

@@ -18,6 +18,7 @@ from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.search import TOLERANCE, choose
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
 from tpusim.network.ops import Op
 from tpusim.network.workload import load_workload
@@ -31,7 +32,7 @@ def test_the_tiling_fits_and_is_what_the_plan_needs(plan: Plan) -> None:
     tiling = plan.tiling
     assert tiling.words <= plan.hardware.capacity_words
     assert tiling.psum_words == max(block.words for block in plan.blocks)
-    patches = [len(c.folds) * plan.patch(block, c).words for block in plan.blocks for c in plan.chunks]
+    patches = [len(c.places) * plan.patch(block, c).words for block in plan.blocks for c in plan.chunks]
     assert tiling.ifmap_words >= max(patches)
     assert tiling.blocks == len(plan.blocks)
     sections = [sum(plan.pass_words[number] for number in section.numbers) for section in plan.sections]
@@ -62,9 +63,14 @@ def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
     loads = []
     for burst in (64, 4):
         hardware = machine(4, 4, word_elements=2, burst_bytes=burst)
-        candidates = Candidates(shape_of(conv(3, 6, 5, 3), 8, 2), hardware, (1, 1, groups))
+        candidates = candidates_of(conv(3, 6, 5, 3), 8, hardware, (1, 1, groups))
         loads.append(candidates.estimate._load_cycles(next(candidates.whole())))
     assert loads[0] / loads[1] == pytest.approx(waste)
+
+
+def candidates_of(layer: Op, batch: int, hardware: Hardware, block: tuple[int, int, int] | None = None) -> Candidates:
+    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    return Candidates(shape, hardware, TapGroups(shape, hardware), block)
 
 
 def estimates(candidates: Candidates, chunked: bool) -> list[float]:
@@ -78,7 +84,7 @@ def estimates(candidates: Candidates, chunked: bool) -> list[float]:
 
 def estimate(candidates: Candidates, hardware: Hardware) -> float:
     """What the tiling is thought to cost that is chosen."""
-    tiling = choose(candidates.shape, hardware)
+    tiling = choose(candidates.shape, hardware, candidates.cut)
     arrays = {name: value if isinstance(value, str) else np.array([value]) for name, value in vars(tiling).items()}
     return float(candidates.estimate.cycles(Tiling(**arrays))[0])
 
@@ -91,7 +97,7 @@ def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
     Whether there are chunks is chosen by more than that.
     """
     assume(not isinstance(plan.hardware.mapping.multi_tile, int))
-    candidates = Candidates(plan.shape, plan.hardware, None)
+    candidates = Candidates(plan.shape, plan.hardware, plan.cut, None)
     chosen, others = estimate(candidates, plan.hardware), estimates(candidates, len(plan.chunks) > 1)
     assert chosen <= min(others) * (1 + TOLERANCE) ** 3 * (1 + 1e-9)
 
@@ -103,7 +109,7 @@ def test_a_forced_multi_tile_keeps_the_block(capacity: int) -> None:
     free = planned(layer, 3, machine(8, 4, capacity_words=capacity))
     for number in (1, 2, 3):
         forced = planned(layer, 3, machine(8, 4, capacity_words=capacity, multi_tile=number))
-        assert forced.multi_tile == number
+        assert forced.cut.multi_tile == number
         assert [each.rows for each in forced.blocks] == [each.rows for each in free.blocks]
         assert [each.cols for each in forced.blocks] == [each.cols for each in free.blocks]
 
@@ -120,7 +126,7 @@ def test_estimates_are_near_the_cycles_of_the_engine(base: str, changes: list[st
     """Within a third of the cycles, and the half of them within a tenth."""
     hardware, ratios = load_hardware(base, changes), []
     for layer in sample():
-        candidates = Candidates(shape_of(layer, 8, hardware.vector_memory.word_elements), hardware, None)
+        candidates = candidates_of(layer, 8, hardware)
         ratios.append(estimate(candidates, hardware) / event.run(lower(layer, 8, hardware)[0], hardware).cycles)
     assert len(ratios) >= 30
     assert 3 / 4 < min(ratios) <= max(ratios) < 4 / 3, sorted(ratios)

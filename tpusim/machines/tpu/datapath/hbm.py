@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill, Transfer
-from tpusim.machines.tpu.program.tensor import Part, Tensor
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 
 Values = NDArray[Any]
 Reach = list[tuple[int, int]]
@@ -43,11 +45,16 @@ class HbmTensor:
 
     def read(self, part: Part) -> Values:
         """The elements of a part, [lane, *items]."""
-        return self._view(part) if _even(part) else self._stored[self._index(part)]
+        if _even((*part.lane, *part.items)):
+            return self._view(part)
+        if not _even(part.items):
+            return self._stored[self._index(part)]
+        views = [self._view(part._replace(lane=lane)) for lane in _stretches(part.lane)]
+        return views[0] if len(views) == 1 else np.concatenate(views)
 
     def write(self, part: Part, values: Values) -> None:
         """Store `values` [lane, *items] where the part lies."""
-        if _even(part):
+        if _even((*part.lane, *part.items)):
             self._view(part)[...] = values
         else:
             self._stored[self._index(part)] = values
@@ -118,6 +125,19 @@ def _extremes(part: Part, axes: int) -> Iterator[tuple[int, int]]:
     return zip(low, high, strict=True)
 
 
-def _even(part: Part) -> bool:
+def _even(counters: Iterable[Along]) -> bool:
     """Whether every counter walks evenly spaced coordinates."""
-    return all(isinstance(each.coordinates, range) for each in (*part.lane, *part.items))
+    return all(isinstance(each.coordinates, range) for each in counters)
+
+
+@lru_cache(maxsize=1024)
+def _stretches(lane: tuple[Along, ...]) -> list[tuple[Along, ...]]:
+    """The lanes in stretches, in each of which they differ evenly along every axis."""
+    coordinates = np.array([each.coordinates for each in lane])
+    turns = (np.flatnonzero(np.diff(coordinates, 2).any(axis=0)) + 2).tolist()
+    # A stretch ends where the next lane breaks its step; what follows has a step of its own.
+    ends = [0]
+    for turn in turns:
+        ends += [turn] if turn - ends[-1] > 1 else []
+    cuts = pairwise([*ends, coordinates.shape[1]])
+    return [tuple(Along(a.axis, a.coordinates[first:stop]) for a in lane) for first, stop in cuts]

@@ -52,8 +52,10 @@ def span(pattern: AddressPattern) -> tuple[int, int]:
     if isinstance(pattern, Table):
         read = [address for address in pattern.addresses if address != PADDING]
         return (min(read), max(read) + 1) if read else (0, 0)
-    first, stop, _ = _walked(pattern)
-    return first, stop
+    if pattern.window is None:
+        return _walked(pattern)[:2]
+    ends = [(first, stop) for first, stop, _ in map(_walked, pattern.pieces) if first < stop]
+    return (min(first for first, _ in ends), max(stop for _, stop in ends)) if ends else (0, 0)
 
 
 @lru_cache(maxsize=4096)
@@ -75,8 +77,12 @@ def gather(words: Values, pattern: AddressPattern, operands: Values) -> None:
     """
     if isinstance(pattern, Table):
         _by_table(words[: len(operands)], np.array(pattern.addresses), span(pattern)[0], operands)
-    else:
-        _by_counters(words[: len(operands)], pattern, operands)
+        return
+    first, at, elements = span(pattern)[0], 0, words.shape[2]
+    for piece in pattern.pieces:
+        end = at + piece.words * elements
+        _by_counters(words[: len(operands)], piece, first, operands[:, at:end])
+        at = end
 
 
 def _by_table(source: Values, addresses: NDArray[np.int64], first: int, operands: Values) -> None:
@@ -86,9 +92,9 @@ def _by_table(source: Values, addresses: NDArray[np.int64], first: int, operands
     place[:, stored] = source[:, addresses[stored] - first]
 
 
-def _by_counters(source: Values, pattern: Counters, operands: Values) -> None:
-    """One strided view: every counter becomes an axis."""
-    first, _, insides = _walked(pattern)
+def _by_counters(source: Values, pattern: Counters, first: int, operands: Values) -> None:
+    """One strided view: every counter becomes an axis; `source` begins at word `first`."""
+    _, _, insides = _walked(pattern)
     shape, counts = [len(inside) for inside in insides], [counter.length for counter in pattern.counters]
     if shape != counts:
         operands[...] = 0
@@ -99,5 +105,5 @@ def _by_counters(source: Values, pattern: Counters, operands: Values) -> None:
     lane, word, element = source.strides
     strides = [counter.step * counter.stride * word for counter in pattern.counters]
     view = as_strided(source[:, at:], [len(source), *shape, source.shape[2]], [lane, *strides, element])
-    place = operands.reshape(len(operands), *counts, -1)
+    place = operands.reshape(len(operands), *counts, -1, copy=False)
     place[(slice(None), *(slice(inside.start, inside.stop) for inside in insides))] = view

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.reduction import chunks, col_folds, reduction
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, weight_words, word_groups
+from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, col_folds, span_of, weight_words, word_groups
+
+
+class _Extents(NamedTuple):
+    """Blocks, one an entry: their extents, their words, how many there are, and the words that disregard rows."""
+
+    rows: Counts
+    cols: Counts
+    groups: Counts
+    words: Counts
+    blocks: Counts
+    span: Counts
 
 
 class Candidates:
     """The tilings of one layer that are tried, a `Tiling` of arrays for each way; the block may be given."""
 
-    def __init__(self, shape: ConvShape, hardware: Hardware, block: tuple[int, int, int] | None) -> None:
-        self.shape, self.hardware = shape, hardware
-        self.passes = reduction(shape, hardware)
+    def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut, block: tuple[int, int, int] | None) -> None:
+        self.shape, self.hardware, self.cut = shape, hardware, cut
+        (self.chunk,) = cut.chunks(cut.groups, cut.folds)
+        self.passes = self.chunk.passes
         self.pass_words = weight_words(self.passes, hardware)
         self.block = block
-        self.folds = self.passes[-1].fold + 1
-        self.taps = len(self.passes) // self.folds
-        self.columns = len(col_folds(shape, hardware))
+        self.folds, self.taps = cut.folds, cut.groups
+        self.col_folds = col_folds(shape.out_channels, hardware)
+        self.columns = len(self.col_folds)
         self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
 
     def whole(self) -> Iterator[Tiling[Counts]]:
         """Whole filter resident; a column fold at a time in either order; ever smaller sections of a fold."""
         folds = self.shape.groups * self.columns
-        passes, whole, orders = len(self.passes), sum(self.pass_words), self._orders()
+        passes, whole, orders = len(self.passes), sum(self.pass_words), self._orders() if self._at_once else ()
         for order in orders:
             yield self._whole(order, passes, whole, folds)
             yield self._whole(order, passes, whole, min(2, folds))
@@ -46,14 +59,21 @@ class Candidates:
         the array has drained, unless blocks are meant to. A block that is given keeps the buffers it would have.
         """
         fast = self.estimate.bound_by_hbm and not self.estimate.drains
-        worth = len(self.passes) == 1 and fast and self.block is None
+        worth = len(self.passes) == 1 and fast and self.block is None and self._at_once
         for depth in (2, 4) if worth else ():
             buffers = min(2, self.shape.groups * self.columns)
             yield self._whole(self._orders()[0], len(self.passes), sum(self.pass_words), buffers, depth)
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
-        """Every block and number of folds kept, with chunks of row folds, then of ever fewer tap groups of one fold."""
+        """Every block and number of folds kept, with chunks of row folds, then of ever fewer tap groups of one fold.
+
+        Where each tap comes by itself, every number of row folds of it; the filter comes again for each block or stays.
+        """
         order = self._orders()[0]
+        if not self._at_once:
+            yield self._chunks(order, self.cut.together, _halves(self.folds))
+            yield self._chunks(order, self.cut.together, [self.folds], resident=True)
+            return
         if self.folds > 1:
             yield self._chunks(order, self.taps, _halves(self.folds)[1:])
         for taps in _halves(self.taps)[1:]:
@@ -63,12 +83,19 @@ class Candidates:
         wanted = self.hardware.mapping.loop_order
         return ("block_major", "filter_major") if wanted == "auto" else (wanted,)
 
+    @property
+    def _at_once(self) -> bool:
+        """Whether the ifmap of a whole reduction may be on chip."""
+        return self.cut.together >= self.taps
+
     @cached_property
-    def _blocks(self) -> tuple[Counts, Counts, Counts, Counts]:
+    def _blocks(self) -> _Extents:
         """Block extents (rows, cols, word groups) to try, whole rows or parts of one, of a wide map whole columns too;
-        how many blocks each makes.
+        their words, and how many blocks each makes.
         """
         row, col = self.shape.row.extent, self.shape.col.extent
+        if isinstance(wanted := self.hardware.mapping.block_m, int):
+            return self._spans(min(wanted, row * col * self.groups))
         if self.block is not None:
             rows, cols, groups = np.array([self.block], dtype=np.int64).T
         else:
@@ -78,20 +105,29 @@ class Candidates:
             if self.shape.col.outputs > self.shape.row.outputs:
                 split += [(row, c, g) for c in parts[:-1] for g in each]
             rows, cols, groups = np.array(whole + split, dtype=np.int64).T
-        return rows, cols, groups, -(-row // rows) * -(-col // cols) * -(-self.groups // groups)
+        blocks = -(-row // rows) * -(-col // cols) * -(-self.groups // groups)
+        return _Extents(rows, cols, groups, rows * cols * groups, blocks, np.zeros_like(blocks))
+
+    def _spans(self, words: int) -> _Extents:
+        """Blocks of so many words, wherever a row ends: the largest rectangle that holds one."""
+        every = self.shape.row.extent, self.shape.col.extent, self.groups
+        total = prod(every)
+        held = [span_of(every, range(at, min(at + words, total))) for at in range(0, total, words)]
+        rows, cols, groups = (max(len(box[axis]) for box in held) for axis in range(3))
+        extents = rows, cols, groups, words, len(held), words
+        return _Extents(*(np.array([each], dtype=np.int64) for each in extents))
 
     @cached_property
     def estimate(self) -> Estimate:
         """What each tiling would cost."""
         return Estimate(
-            self.shape, self.hardware, len(self.passes), self.folds, self.columns, self.groups, self.word_fill
+            self.shape, self.hardware, self.cut, len(self.passes), self.col_folds, self.groups, self.word_fill
         )
 
     def _whole(self, order: str, section: int, section_words: int, buffers: int, lag: int = 1) -> Tiling[Counts]:
         """Every block, with the ifmap of its whole reduction; the filter in sections of so many passes."""
-        rows, cols, groups, blocks = self._blocks
+        rows, cols, groups, _, blocks, _ = self._blocks
         parts = self.shape.groups * blocks
-        every = range(self.shape.row.kernel), range(self.shape.col.kernel)
         return _tilings(
             self._blocks,
             loop_order=order,
@@ -102,20 +138,20 @@ class Candidates:
             ifmap_buffers=np.minimum(lag + 1, parts),
             filter_buffers=buffers,
             psum_buffers=np.minimum(lag + 1, parts * self.columns),
-            ifmap_words=self.folds * self._stored(rows, cols, groups, *every),
+            ifmap_words=self._held(self.chunk, rows, cols, groups),
             section_words=section_words,
             lag=lag,
         )
 
-    def _chunks(self, order: str, taps: int, chunk_folds: list[int]) -> Tiling[Counts]:
-        """Chunks of so many tap groups and row folds."""
-        at, kept, folds, buffers = _crossed(range(len(self._blocks[0])), _halves(self.columns), chunk_folds, [2, 3])
-        rows, cols, groups, blocks = extents = tuple(each[at] for each in self._blocks)
+    def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
+        """Chunks of so many tap groups and row folds; the filter comes for each block, or stays for all."""
+        at, kept, folds, buffers = _crossed(range(len(self._blocks.rows)), _halves(self.columns), chunk_folds, [2, 3])
+        rows, cols, groups, _, blocks, _ = extents = _Extents(*(each[at] for each in self._blocks))
         parts = self.shape.groups * blocks
-        whole, *_ = each = chunks(self.shape, self.hardware, taps, 1)
-        stored = [
-            self._stored(rows, cols, groups, chunk.tap_rows, chunk.tap_cols) for chunk in each if not chunk.folds.start
-        ]
+        whole, *_ = each = self.cut.chunks(taps, 1)
+        # Of chunks that are alike, and of row folds, the first is the largest.
+        kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(each)}
+        stored = [self._held(chunk, rows, cols, groups) for chunk in kinds.values()]
         weights = max(sum(weight_words(chunk.passes, self.hardware)) for chunk in each)
         return _tilings(
             extents,
@@ -125,29 +161,32 @@ class Candidates:
             chunk_folds=folds,
             section_passes=folds * len(whole.passes),
             ifmap_buffers=buffers,
-            filter_buffers=2,
+            filter_buffers=self.shape.groups * self.columns * len(each) // self.folds if resident else 2,
             psum_buffers=np.maximum(kept, np.minimum(2, parts * self.columns)),
             ifmap_words=folds * np.max(stored, axis=0),
             section_words=folds * weights,
             lag=1,
         )
 
-    def _stored(self, rows: Counts, cols: Counts, groups: Counts, tap_rows: range, tap_cols: range) -> Counts:
-        """Words of one fold in the largest patch of each block for these taps."""
-        return _points(self.shape.row, rows, tap_rows) * _points(self.shape.col, cols, tap_cols) * groups
+    def _held(self, chunk: Chunk, rows: Counts, cols: Counts, groups: Counts) -> Counts:
+        """Words of the places of a chunk, for the largest patch of each block."""
+        points = _own_points if chunk.by_tap else _points
+        row, col = points(self.shape.row, rows, chunk.tap_rows), points(self.shape.col, cols, chunk.tap_cols)
+        return len(chunk.places) * row * col * groups
 
 
-def _tilings(extents: tuple[Counts, ...], loop_order: str, **held: Counts | int) -> Tiling[Counts]:
-    """Blocks of these extents (rows, cols, word groups, blocks), each held like that."""
-    rows, cols, groups, blocks = extents
+def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling[Counts]:
+    """Blocks of these extents, each held like that."""
+    rows, cols, groups, words, blocks, span = extents
     arrays: dict[str, Any] = {name: np.broadcast_to(value, rows.shape) for name, value in held.items()}
     return Tiling(
         rows=rows,
         cols=cols,
         groups=groups,
+        span=span,
         blocks=blocks,
         loop_order=loop_order,
-        psum_words=rows * cols * groups,
+        psum_words=words,
         **arrays,
     )
 
@@ -177,3 +216,8 @@ def _points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
     span = (outputs - 1) * axis.step + (len(taps) - 1) * axis.tap_step + 1
     real = len(axis.stored(range(axis.extent), taps))
     return np.minimum(span, real)
+
+
+def _own_points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
+    """Most outputs, of any so many, under which one of `taps` is not on padding: a point each."""
+    return np.minimum(outputs, len(axis.under(range(axis.extent), taps)))

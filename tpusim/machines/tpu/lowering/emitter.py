@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from tpusim.machines.tpu.lowering.geometry import padded
 from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Patch, Plan, Stage
+from tpusim.machines.tpu.lowering.reduction import brought_by
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.program.addresses import Feed
@@ -39,7 +40,7 @@ class Emitter:
         self.filters, self.filter_of = assign_buffers(
             [(s.group, s.fold, s.section) for s in stages], plan.tiling.filter_buffers
         )
-        self.fold_ready: dict[tuple[int, int], int] = {}
+        self.place_ready: dict[tuple[int, int], int] = {}
         self.weights_ready: dict[tuple[int, int], int] = {}
         self.last_stream: list[int] = []
         self.last_preload: list[int] = []
@@ -103,48 +104,59 @@ class Emitter:
         return even(count, MOST_PIECES)
 
     def _ifmap_fills(self, index: int, load: _IfmapLoad) -> list[tuple[int, int, Callable[[], None]]]:
-        """(first row fold, slot, emit) of each piece: by row folds where there are several, else by rows."""
+        """(first place, slot, emit) of each piece: by places where there are several, else by rows."""
         _, block, chunk = load.key
         patch = self.plan.patch(self.plan.blocks[block], self.plan.chunks[chunk])
-        folds, slots = self.plan.chunks[chunk].folds, slots_for(load)
-        if len(folds) > 1:
-            cuts = self._cuts(load.stage, len(folds))
-            pieces = [(folds[cut.start : cut.stop], patch) for cut in cuts]
+        places, slots = len(self.plan.chunks[chunk].places), slots_for(load)
+        if places > 1:
+            pieces = [(cut, patch) for cut in self._cuts(load.stage, places)]
         else:
-            pieces = [(folds, part) for part in patch.cut(min(len(slots), MOST_PIECES))]
+            pieces = [(range(1), part) for part in patch.cut(min(len(slots), MOST_PIECES))]
         where = spread(len(pieces), slots)
         return [
-            (cut.start - folds.start, slot, self._ifmap_fill(index, load, patch, cut, part))
+            (cut.start, slot, self._ifmap_fill(index, load, patch, cut, part))
             for slot, (cut, part) in zip(where, pieces, strict=True)
         ]
 
     def _ifmap_fill(
-        self, index: int, load: _IfmapLoad, patch: Patch, folds: range, filled: Patch
+        self, index: int, load: _IfmapLoad, patch: Patch, places: range, filled: Patch
     ) -> Callable[[], None]:
         def emit() -> None:
-            parts = tuple(self._ifmap_part(load, patch, fold, base, items) for fold in folds)
+            parts = tuple(self._ifmap_part(load, patch, place, base, items) for place in places)
             if parts[0].words:
                 step = self._add(Fill(self._freed(load, self.last_stream), self.plan.ifmap, parts, moved))
-                self.fold_ready.update({(index, fold): step for fold in folds})
+                self.place_ready.update({(index, place): step for place in places})
 
         plan, shape = self.plan, self.plan.shape
-        first, last = plan.row_folds[folds.start].start, plan.row_folds[folds.stop - 1].stop
-        channels = _shifted(range(first, last), load.key[0] * shape.channels)
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
-        moved = self._bytes(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
+        box = Box(range(0), rows, cols, plan.images(filled.groups))
+        moved = sum(self._bytes(each, plan.ifmap, apart) for each in self._brought(load, places, box))
         items = plan.map_items(rows, cols, filled.groups, apart)
         base = patch.words_before(filled)
         return emit
 
-    def _ifmap_part(self, load: _IfmapLoad, patch: Patch, fold: int, offset: int, items: tuple[Along, ...]) -> Part:
-        """One row fold, in as many lane groups as there are taps stacked."""
+    def _brought(self, load: _IfmapLoad, places: range, box: Box) -> list[Box]:
+        """What HBM hands out for some places of a chunk: `box`, of these channels, for each tap where it lies."""
         plan, (group, _, chunk) = self.plan, load.key
-        place = fold - plan.chunks[chunk].folds.start
+        row, col = plan.shape.row.dilation, plan.shape.col.dilation
+        return [
+            box._replace(
+                channels=_shifted(channels, group * plan.shape.channels),
+                rows=_shifted(box.rows, tap[0] * row),
+                cols=_shifted(box.cols, tap[1] * col),
+            )
+            for tap, channels in brought_by(plan.chunks[chunk].places[places.start : places.stop])
+        ]
+
+    def _ifmap_part(self, load: _IfmapLoad, patch: Patch, place: int, offset: int, items: tuple[Along, ...]) -> Part:
+        """One place, in all its copies."""
+        plan, (group, _, chunk) = self.plan, load.key
+        held = plan.chunks[chunk].places[place]
         return Part(
             base=plan.ifmap_base(load.buffer) + place * patch.words + offset,
-            first_lanes=plan.first_lanes,
-            lane=(Along(CHANNEL, _shifted(plan.row_folds[fold], group * plan.shape.channels)),),
+            first_lanes=held.first_lanes,
+            lane=plan.lanes_of(held, group),
             items=items,
             per_word=plan.word_fill,
         )
@@ -214,11 +226,10 @@ class Emitter:
         if ifmap_load not in self.streamed:
             load, plan = self.ifmaps[ifmap_load], self.plan
             chunk, block = plan.chunks[load.key[2]], plan.blocks[load.key[1]]
-            fills = {fold: self.fold_ready.get((ifmap_load, fold)) for fold in chunk.folds}
-            waits = {fold: () if fill is None else (fill,) for fold, fill in fills.items()}
+            ready = {place: self.place_ready.get((ifmap_load, place), -1) for place in range(len(chunk.places))}
             feeds = plan.reads(chunk, block, plan.ifmap_base(load.buffer))
             self.streamed[ifmap_load] = {
-                number: (each.rows, waits[each.fold], feed)
+                number: (each.rows, tuple(sorted({ready[place] for place in each.places} - {-1})), feed)
                 for number, each, feed in zip(chunk.numbers, chunk.passes, feeds, strict=True)
             }
         return self.streamed[ifmap_load]
@@ -228,16 +239,13 @@ class Emitter:
         block, shape = plan.blocks[stage.block], plan.shape
         apart = shape.row.extent, shape.col.extent
         channels = _shifted(plan.col_folds[stage.fold], stage.group * shape.out_channels)
-        part = Part(
-            base=self._result_base(self._result(stage)),
-            first_lanes=(0,),
-            lane=(Along(CHANNEL, channels),),
-            items=plan.map_items(block.rows, block.cols, block.groups, apart),
-            per_word=plan.word_fill,
-        )
-        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        moved = self._bytes(box, plan.ofmap, apart)
-        self.spills.append(self._add(Spill((self.last_stream[index],), plan.ofmap, (part,), moved)))
+        base, parts, moved = self._result_base(self._result(stage)), [], 0
+        for each in block.rectangles:
+            items = plan.map_items(each.rows, each.cols, each.groups, apart)
+            parts.append(Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill))
+            moved += self._bytes(Box(channels, each.rows, each.cols, plan.images(each.groups)), plan.ofmap, apart)
+            base += each.words
+        self.spills.append(self._add(Spill((self.last_stream[index],), plan.ofmap, tuple(parts), moved)))
 
     def _result_base(self, number: int) -> int:
         """First word of the partial sums of the results of that number."""
@@ -268,4 +276,4 @@ class Emitter:
 
 
 def _shifted(part: range, by: int) -> range:
-    return range(part.start + by, part.stop + by)
+    return range(part.start + by, part.stop + by, part.step)

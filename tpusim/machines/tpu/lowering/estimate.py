@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
+from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
 
 Cycles: TypeAlias = Any  # a float, or an array of them: one a candidate
@@ -30,16 +32,18 @@ class Estimate:
     """The first fill, the longer of array and HBM, and the last spill, for candidate tilings of one layer.
 
     Args:
-        passes: that add up to one output block, over `folds` row folds.
+        cut: how the reduction is cut; `passes` add up to one output block.
         columns: column folds.
         groups: word groups of a pixel, of `word_fill` elements each.
     """
 
     def __init__(
-        self, shape: ConvShape, hardware: Hardware, passes: int, folds: int, columns: int, groups: int, word_fill: int
-    ) -> None:
-        self.shape, self.hardware = shape, hardware
-        self.passes, self.folds, self.columns = passes, folds, columns
+        self, shape: ConvShape, hardware: Hardware, cut: Cut, passes: int, columns: Sequence[range], groups: int,
+        word_fill: int,
+    ) -> None:  # fmt: skip
+        self.shape, self.hardware, self.cut = shape, hardware, cut
+        self.passes, self.folds = passes, cut.folds
+        self.columns, self.width = len(columns), len(columns[0])
         self.groups, self.word_fill = groups, word_fill
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
@@ -96,7 +100,7 @@ class Estimate:
         # The next chunk but one may come when this one is done, unless there is a third buffer.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
         loads = (self._moving(costs.load, self._ifmap_pieces(tilings)) + freed) / tilings.kept_folds
-        bus = self._section_cycles(tilings) / chunks + loads
+        bus = self._section_cycles(tilings) * self._kept(tilings) / chunks + loads
         end = np.maximum(array + self._drain_cycles(), bus + costs.spill + self._turnaround)
         return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
 
@@ -129,6 +133,12 @@ class Estimate:
         whole = tilings.section_passes == self.passes
         return np.where(whole & (resident | (tilings.loop_order == "filter_major")), 1, tilings.blocks)
 
+    def _kept(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """What is left of the filter's loads, block by block and chunk by chunk, where buffers hold all of it."""
+        held = self.shape.groups * self.columns * self._chunks(tilings)
+        stays = (tilings.filter_buffers >= held) & (self.cut.together < self.cut.groups)
+        return np.where(stays, 1 / tilings.blocks, 1.0)
+
     def _ifmap_loads(self, tilings: Tiling[Counts]) -> Counts:
         """How often the ifmap of a block comes, for all blocks."""
         again = self.columns if tilings.loop_order == "filter_major" else 1
@@ -155,7 +165,7 @@ class Estimate:
             tilings.ifmap_words
             / self.folds
             * self.word_fill
-            * self._stored_channels(self.shape.channels, self.shape.channels)
+            * self._stored_channels(self.cut.per_fold, self.shape.channels)
         )
         moved = elements * self._element_cycles * self._waste(tilings, "in")
         return np.maximum(moved, tilings.ifmap_words * self.hardware.vector_unit.unpack_cycles)
@@ -163,7 +173,7 @@ class Estimate:
     def _spill_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The results of one block and column fold, to HBM or through the packing."""
         out = self.shape.out_channels
-        channels = self._stored_channels(min(self.hardware.array.cols, out), out)
+        channels = self._stored_channels(self.width, out)
         moved = tilings.psum_words * self.word_fill * channels * self._element_cycles * self._waste(tilings, "out")
         return np.maximum(moved, tilings.psum_words * self.hardware.vector_unit.pack_cycles)
 
@@ -196,7 +206,7 @@ class Estimate:
     def drains(self) -> bool:
         return self.hardware.sequencer.between_blocks == "drain"
 
-    def _stored_channels(self, channels: int, of_group: int) -> float:
+    def _stored_channels(self, channels: float, of_group: int) -> float:
         """Channels moved for `channels`, with their share of the padding after the last of all."""
         total = of_group * self.shape.groups
         return channels * padded(total, self.hardware.hbm.channel_multiple) / total

@@ -61,16 +61,33 @@ class MapAxis:
 
     def stored(self, outputs: range, taps: range) -> range:
         """Grid points on which `taps` of `outputs` stand and that are not padding in every strip (perhaps none)."""
-        first_real = max(0, -(-self.padding // self.pitch) - (self.strips - 1) * self.extent * self.step)
-        end_real = (self.size - 1 + self.padding) // self.pitch + 1
+        first_real, end_real = self._real
         end = (outputs.stop - 1) * self.step + (taps.stop - 1) * self.tap_step + 1
         first = max(first_real, outputs.start * self.step + taps.start * self.tap_step)
         return range(first, max(first, min(end_real, end)))
 
+    @cached_property
+    def _real(self) -> tuple[int, int]:
+        """The first grid point that is not padding in every strip, and the one after the last."""
+        first = max(0, -(-self.padding // self.pitch) - (self.strips - 1) * self.extent * self.step)
+        return first, (self.size - 1 + self.padding) // self.pitch + 1
+
+    def under(self, outputs: range, taps: range) -> range:
+        """Of `outputs`, from the first to the last for which one of `taps` does not stand on padding in every strip."""
+        first_real, end_real = self._real
+        first = -((taps[-1] * self.tap_step - first_real) // self.step)
+        end = -((taps[0] * self.tap_step - end_real) // self.step)
+        first = min(max(outputs.start, first), outputs.stop)
+        return range(first, max(first, min(end, outputs.stop)))
+
+    def stood_on(self, outputs: range) -> range:
+        """The grid points on which tap 0 of some outputs stands."""
+        return range(outputs.start * self.step, outputs.stop * self.step, self.step)
+
     def coordinates(self, grid: range) -> range:
         """The ifmap coordinates of grid points in strip 0; the first may lie in the padding."""
-        start = grid.start * self.pitch - self.padding
-        return range(start, start + len(grid) * self.pitch, self.pitch)
+        start, apart = grid.start * self.pitch - self.padding, grid.step * self.pitch
+        return range(start, start + len(grid) * apart, apart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +101,11 @@ class ConvShape:
     row: MapAxis
     col: MapAxis
     tensors: Tensors
+
+    @property
+    def taps(self) -> int:
+        """Taps of the filter."""
+        return self.row.kernel * self.col.kernel
 
     @property
     def strips(self) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
+from math import prod
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.reduction import Chunk, ReductionPass, Tap, chunks, col_folds, multi_tile, row_folds
+from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
 from tpusim.machines.tpu.lowering.schedule import even
-from tpusim.machines.tpu.lowering.tiling import Tiling, weight_words, word_groups
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Tensor
+from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, span_of, weight_words, word_groups
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup, boxes_of
+from tpusim.machines.tpu.program.tensor import Along, Tensor
 
 CHANNEL, ROW, COL, IMAGE = range(4)
 """The axes of a feature map."""
@@ -23,21 +24,32 @@ OUT_CHANNEL, K = range(2)
 
 @dataclass(frozen=True)
 class Block:
-    """A rectangular part of the ofmap."""
+    """A rectangular part of the ofmap; of its words, row by row, those of `span` only where there is one."""
 
     rows: range
     cols: range
     groups: range
+    span: range | None = None
 
     @property
     def words(self) -> int:
         """Words of one output channel."""
-        return len(self.rows) * len(self.cols) * len(self.groups)
+        return len(self.rows) * len(self.cols) * len(self.groups) if self.span is None else len(self.span)
+
+    @property
+    def rectangles(self) -> list[Block]:
+        """What it consists of, in the order of its words: at most a part of a row, whole ones, a part of one."""
+        if self.span is None:
+            return [self]
+        every = self.rows, self.cols, self.groups
+        boxes = boxes_of(tuple(map(len, every)), self.span)
+        parts = ([all_[at.start : at.stop] for all_, at in zip(every, box, strict=True)] for box in boxes)
+        return [Block(rows, cols, groups) for rows, cols, groups in parts]
 
 
 @dataclass(frozen=True)
 class Patch:
-    """The ifmap grid points that a block needs for the taps of a chunk."""
+    """The ifmap grid points that a block needs for the taps of a chunk; under tap 0, where each tap has its own."""
 
     rows: range
     cols: range
@@ -58,7 +70,10 @@ class Patch:
 
     def words_before(self, part: Patch) -> int:
         """Words ahead of a part that was cut."""
-        rows, cols = part.rows.start - self.rows.start, part.cols.start - self.cols.start
+        rows, cols = (
+            (inner.start - outer.start) // outer.step
+            for inner, outer in ((part.rows, self.rows), (part.cols, self.cols))
+        )
         return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
 
 
@@ -87,6 +102,7 @@ class Plan:
     shape: ConvShape
     hardware: Hardware
     tiling: Tiling[int]
+    cut: Cut
 
     @cached_property
     def ifmap(self) -> Tensor:
@@ -108,7 +124,7 @@ class Plan:
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
         """The reduction, in parts whose ifmap is on chip together."""
-        return chunks(self.shape, self.hardware, self.tiling.chunk_taps, self.tiling.chunk_folds)
+        return self.cut.chunks(self.tiling.chunk_taps, self.tiling.chunk_folds)
 
     @cached_property
     def passes(self) -> tuple[ReductionPass, ...]:
@@ -122,10 +138,13 @@ class Plan:
 
     @cached_property
     def filter_rows(self) -> list[Along]:
-        """The k of the filter whose weight stands in each array row of a pass: taps outside, channels inside."""
+        """The k of the filter whose weight stands in each array row of a pass."""
         width, channels = self.shape.col.kernel, self.shape.channels
-        rows = ([(i * width + j) * channels + c for i, j in each.taps for c in each.channels] for each in self.passes)
-        return [Along(K, _as_range(ks)) for ks in rows]
+        rows = (
+            [(run.tap[0] * width + run.tap[1]) * channels + c for run in each.runs for c in run.channels]
+            for each in self.passes
+        )
+        return [Along(K, as_coordinates(ks)) for ks in rows]
 
     @cached_property
     def weight_offsets(self) -> list[int]:
@@ -133,24 +152,9 @@ class Plan:
         return list(accumulate(self.pass_words, initial=0))
 
     @cached_property
-    def row_folds(self) -> tuple[range, ...]:
-        """Input channels, at most R at a time."""
-        return row_folds(self.shape, self.hardware)
-
-    @cached_property
     def col_folds(self) -> tuple[range, ...]:
         """Output channels, at most C at a time."""
-        return col_folds(self.shape, self.hardware)
-
-    @cached_property
-    def multi_tile(self) -> int:
-        """Taps stacked in a pass."""
-        return multi_tile(self.shape, self.hardware)
-
-    @cached_property
-    def first_lanes(self) -> tuple[int, ...]:
-        """Where each copy of the ifmap begins: one for every tap stacked."""
-        return tuple(copy * len(self.row_folds[0]) for copy in range(self.multi_tile))
+        return col_folds(self.shape.out_channels, self.hardware)
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -173,8 +177,11 @@ class Plan:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The ofmap in blocks: word groups outside, then rows, then cols."""
+        """The ofmap in blocks: word groups outside, then rows, then cols; or so many words after so many."""
         row, col = self.shape.row, self.shape.col
+        if self.tiling.span:
+            every = row.extent, col.extent, self._word_groups[0]
+            return [_spanning(every, words) for words in portions(prod(every), self.tiling.span)]
         return [
             Block(rows, cols, groups)
             for groups in portions(self._word_groups[0], self.tiling.groups)
@@ -185,6 +192,9 @@ class Plan:
     def patch(self, block: Block, chunk: Chunk) -> Patch:
         """What is filled of the ifmap for a block and a chunk."""
         row, col = self.shape.row, self.shape.col
+        if chunk.by_tap:
+            rows, cols = row.under(block.rows, chunk.tap_rows), col.under(block.cols, chunk.tap_cols)
+            return Patch(row.stood_on(rows), col.stood_on(cols), block.groups)
         return Patch(row.stored(block.rows, chunk.tap_rows), col.stored(block.cols, chunk.tap_cols), block.groups)
 
     @cached_property
@@ -217,26 +227,35 @@ class Plan:
         """First word of a partial-sum buffer."""
         return self.filter_base(self.tiling.filter_buffers) + buffer * self.tiling.psum_words
 
-    def walk(self, tap: Tap, block: Block, patch: Patch) -> tuple[Counter, ...]:
+    def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
         """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-        groups, cols = len(block.groups), len(patch.cols)
-        return (
-            _counter(self.shape.row, tap[0], block.rows, patch.rows, cols * groups),
-            _counter(self.shape.col, tap[1], block.cols, patch.cols, groups),
-            Counter(groups, 0, 1, groups, 1),
-        )
+        counter, groups, cols = _own_counter if by_tap else _counter, len(block.groups), len(patch.cols)
+        before_rows, row = counter(self.shape.row, tap[0], block.rows, patch.rows, cols * groups)
+        before_cols, col = counter(self.shape.col, tap[1], block.cols, patch.cols, groups)
+        return Counters(before_rows + before_cols, (row, col, Counter(groups, 0, 1, groups, 1)), block.span)
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
-        """What each pass of a chunk reads of the patch at `base`: one lane group a tap, each with its own walk."""
+        """What each pass of a chunk reads of the patches at `base`: one lane group a run, by the walk of its tap."""
         patch = self.patch(block, chunk)
-        walks = {tap: self.walk(tap, block, patch) for tap in chunk.taps}
-        at = [base + fold * patch.words for fold in range(len(chunk.folds))]
-        feeds = []
-        for each in chunk.passes:
-            lanes, first = len(each.channels), at[each.fold - chunk.folds.start]
-            taps = enumerate(each.taps)
-            feeds.append(Feed(tuple([LaneGroup(n * lanes, lanes, Counters(first, walks[tap])) for n, tap in taps])))
-        return feeds
+        walks = {tap: self.walk(tap, block, patch, chunk.by_tap) for tap in chunk.taps}
+        at = [base + place * patch.words for place in range(len(chunk.places))]
+        return [
+            Feed(tuple([
+                LaneGroup(lane, len(channels), walks[tap]._replace(base=at[place] + walks[tap].base))
+                for lane, tap, channels, place in each.runs
+            ]))
+            for each in chunk.passes
+        ]  # fmt: skip
+
+    def lanes_of(self, place: Place, group: int) -> tuple[Along, ...]:
+        """What differs from lane to lane of a place: the channel of a group, and the tap where each has its own."""
+        by, at = group * self.shape.channels, place.channels
+        channels = range(at.start + by, at.stop + by) if isinstance(at, range) else tuple([each + by for each in at])
+        lane = [Along(CHANNEL, channels)]
+        for number, (name, axis) in enumerate(((ROW, self.shape.row), (COL, self.shape.col))):
+            shifts = [tap[number] * axis.dilation for tap in place.taps]
+            lane += [Along(name, as_coordinates(shifts))] if any(shifts) else []
+        return tuple(lane)
 
     def map_items(self, rows: range, cols: range, groups: range, apart: tuple[int, int]) -> tuple[Along, ...]:
         """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
@@ -259,17 +278,29 @@ class Plan:
         return range(min(groups.start * self.word_fill, images), min(groups.stop * self.word_fill, images))
 
 
+def _spanning(every: tuple[int, int, int], words: range) -> Block:
+    """The words `words` of all rows, columns and word groups: the smallest rectangle, and where in it they stand."""
+    rows, cols, groups = span_of(every, words)
+    row, rest = divmod(words.start, prod(every[1:]))
+    col, group = divmod(rest, every[2])
+    # Inside one row, or one pixel, the rectangle is narrower than all of them, and has the words one after another.
+    first = ((row - rows.start) * len(cols) + col - cols.start) * len(groups) + group - groups.start
+    return Block(rows, cols, groups, range(first, first + len(words)))
+
+
 def portions(extent: int, size: int) -> list[range]:
     """`range(extent)` in portions of `size`, the last perhaps smaller."""
     return [range(at, min(at + size, extent)) for at in range(0, extent, size)]
 
 
-def _counter(axis: MapAxis, tap: int, outputs: range, grid: range, stride: int) -> Counter:
+def _counter(axis: MapAxis, tap: int, outputs: range, grid: range, stride: int) -> tuple[int, Counter]:
+    """From word 0 on, the grid points of a tap among those of all taps of a chunk."""
     start = outputs.start * axis.step + tap * axis.tap_step - grid.start
-    return Counter(len(outputs), start, axis.step, len(grid), stride)
+    return 0, Counter(len(outputs), start, axis.step, len(grid), stride)
 
 
-def _as_range(ks: list[int]) -> Coordinates:
-    """Neighbours as a range, which is smaller than a table."""
-    together = range(ks[0], ks[0] + len(ks))
-    return together if ks == [*together] else tuple(ks)
+def _own_counter(axis: MapAxis, tap: int, outputs: range, grid: range, stride: int) -> tuple[int, Counter]:
+    """The words before, and the points of a tap that has lanes of its own."""
+    real = axis.under(outputs, range(tap, tap + 1))
+    before = real.start - grid.start // axis.step
+    return before * stride, Counter(len(outputs), outputs.start - real.start, 1, len(real), stride)

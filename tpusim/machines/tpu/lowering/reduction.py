@@ -1,47 +1,111 @@
-"""How the sum over taps and channels is cut into passes: tap groups (multi-tile) times row folds."""
+"""How the sum over taps and channels is cut: what a pass takes of it, and what a chunk of passes holds on chip.
+
+A `Cut` is one way to do that, in a module of its own; whoever plans, searches and estimates asks it and no other.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
+from typing import NamedTuple, Protocol
 
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.program.tensor import Coordinates
 
 Tap = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionPass:
-    """One pass of the reduction: the taps stacked on the array, and one row fold of channels."""
+class Run(NamedTuple):
+    """Array rows [first_lane, first_lane + channels) of a pass: `channels`, one a row, under one tap.
 
-    taps: tuple[Tap, ...]
-    fold: int
+    Their words are those of place number `place` of the chunk.
+    """
+
+    first_lane: int
+    tap: Tap
     channels: range
+    place: int
+
+
+class ReductionPass(NamedTuple):
+    """One pass of the reduction: its `runs`, which fill array rows [0, rows) in order."""
+
+    runs: tuple[Run, ...]
+    rows: int
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> ReductionPass:
+        """The pass of some runs."""
+        return cls(tuple(runs), runs[-1].first_lane + len(runs[-1].channels))
 
     @property
-    def rows(self) -> int:
-        """Array rows occupied."""
-        return len(self.taps) * len(self.channels)
+    def places(self) -> list[int]:
+        """What it reads of the chunk."""
+        return sorted({run.place for run in self.runs})
+
+
+@dataclass(frozen=True)
+class Place:
+    """A patch of the ifmap in every lane: which channel stands in which.
+
+    Attributes:
+        first_lanes: where each copy begins.
+        channels: of the lanes of a copy.
+        taps: none where a lane holds the points of all taps of the chunk; else the one, lane by lane, whose points it
+            holds.
+    """
+
+    first_lanes: tuple[int, ...]
+    channels: Coordinates
+    taps: tuple[Tap, ...] = ()
+
+    @property
+    def brought(self) -> int:
+        """Channels that HBM hands out for it."""
+        return sum(len(channels) for _, channels in brought_by((self,)))
+
+
+@lru_cache(maxsize=4096)
+def brought_by(places: tuple[Place, ...]) -> list[tuple[Tap, range]]:
+    """What HBM hands out for places that are filled together: ranges of channels, tap by tap where lanes tell them
+    apart; to all lanes of a place at once, to each place anew.
+    """
+    found: list[tuple[Tap, range]] = []
+    for tap, channels in sorted((each for place in places for each in _of_place(place)), key=_first):
+        # What another place ends with, this one goes on with: one run of bytes.
+        at = next((at for at, (other, held) in enumerate(found) if (other, held.stop) == (tap, channels.start)), None)
+        if at is None:
+            found.append((tap, channels))
+        else:
+            found[at] = tap, range(found[at][1].start, channels.stop)
+    return found
+
+
+def _first(brought: tuple[Tap, range]) -> tuple[Tap, int]:
+    return brought[0], brought[1].start
+
+
+def _of_place(place: Place) -> list[tuple[Tap, range]]:
+    """Its channels, each once, neighbours together."""
+    if isinstance(place.channels, range) and not place.taps:
+        return [((0, 0), place.channels)]
+    taps = place.taps or ((0, 0),) * len(place.channels)
+    return [(tap, range(at, at + 1)) for tap, at in {*zip(taps, place.channels, strict=True)}]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Passes whose part of the ifmap is filled, used and replaced together; their `numbers` in the reduction."""
+    """Passes whose part of the ifmap, in `places`, is filled, used and replaced together; their `numbers`."""
 
     passes: tuple[ReductionPass, ...]
+    places: tuple[Place, ...]
     numbers: range
-
-    @cached_property
-    def folds(self) -> range:
-        """Its row folds."""
-        return range(self.passes[0].fold, self.passes[-1].fold + 1)
 
     @cached_property
     def taps(self) -> frozenset[Tap]:
         """Every tap in it."""
-        return frozenset(tap for each in self.passes for tap in each.taps)
+        return frozenset(run.tap for each in self.passes for run in each.runs)
 
     @cached_property
     def tap_rows(self) -> range:
@@ -55,58 +119,58 @@ class Chunk:
         _, cols = zip(*self.taps, strict=True)
         return range(min(cols), max(cols) + 1)
 
+    @property
+    def by_tap(self) -> bool:
+        """Whether a lane holds the points of one tap only."""
+        return bool(self.places[0].taps)
 
-def multi_tile(shape: ConvShape, hardware: Hardware) -> int:
-    """Taps stacked in a pass: min(R // C_I, W_F) (paper section VII), or the forced number where it fits.
 
-    Under `rows`, whole filter rows where several fit.
+def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[Place]]]) -> tuple[Chunk, ...]:
+    """Chunks of these passes and places, one after another."""
+    ends = [0, *accumulate(len(passes) for passes, _ in parts)]
+    return tuple(
+        Chunk(tuple(passes), tuple(places), range(first, end))
+        for (passes, places), (first, end) in zip(parts, pairwise(ends), strict=True)
+    )
+
+
+def as_coordinates(values: Sequence[int]) -> Coordinates:
+    """Neighbours as a range, which is smaller than a table."""
+    together = range(values[0], values[0] + len(values))
+    return together if [*values] == [*together] else tuple(values)
+
+
+class Cut(Protocol):
+    """A way to cut the reduction, as a grid of passes: `folds` row folds of `groups` groups each.
+
+    Attributes:
+        folds: places that the whole reduction takes, where that can be told by counting; else 1.
+        together: groups that may be filled together; fewer than `groups` where each tap comes by itself.
+        row_folds: portions of K or of the channels, as people are told.
+        per_fold: channels that HBM hands out for all folds of a group together, roughly.
+        multi_tile: taps in a pass, at most.
+        stacked: what people are told of a pass.
+        ruled: the cut that the rule would make, where another is forced.
     """
-    room = max(1, hardware.array.rows // shape.channels)
-    wanted = hardware.mapping.multi_tile
-    if isinstance(wanted, int):
-        return min(room, wanted, shape.row.kernel * shape.col.kernel)
-    if wanted == "rows" and room >= shape.col.kernel:
-        return shape.col.kernel * min(shape.row.kernel, room // shape.col.kernel)
-    return min(room, shape.col.kernel)
 
+    @property
+    def folds(self) -> int: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def together(self) -> int: ...
+    @property
+    def row_folds(self) -> int: ...
+    @property
+    def per_fold(self) -> float: ...
+    @property
+    def multi_tile(self) -> int: ...
+    @property
+    def stacked(self) -> str: ...
+    @property
+    def ruled(self) -> Cut | None: ...
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """The passes, so many groups and folds at a time."""
 
-def tap_groups(shape: ConvShape, tile: int) -> tuple[tuple[Tap, ...], ...]:
-    """Taps in row-major order, `tile` at a time; groups stay within a filter row unless wider than one."""
-    rows = [[(i, j) for j in range(shape.col.kernel)] for i in range(shape.row.kernel)]
-    if tile > shape.col.kernel:
-        rows = [[tap for row in rows for tap in row]]
-    return tuple(tuple(row[at : at + tile]) for row in rows for at in range(0, len(row), tile))
-
-
-def row_folds(shape: ConvShape, hardware: Hardware) -> tuple[range, ...]:
-    """The channels of a group in portions of at most R."""
-    rows, channels = hardware.array.rows, shape.channels
-    return tuple(range(at, min(at + rows, channels)) for at in range(0, channels, rows))
-
-
-def col_folds(shape: ConvShape, hardware: Hardware) -> tuple[range, ...]:
-    """The output channels of a group in portions of at most C."""
-    cols, channels = hardware.array.cols, shape.out_channels
-    return tuple(range(at, min(at + cols, channels)) for at in range(0, channels, cols))
-
-
-def chunks(shape: ConvShape, hardware: Hardware, taps: int, folds: int) -> tuple[Chunk, ...]:
-    """The reduction, `taps` tap groups and `folds` row folds at a time: row folds outside, tap groups inside."""
-    groups, channels = tap_groups(shape, multi_tile(shape, hardware)), row_folds(shape, hardware)
-    parts = [
-        tuple(
-            ReductionPass(stacked, fold, channels[fold])
-            for stacked in groups[first_taps : first_taps + taps]
-            for fold in range(first_fold, min(first_fold + folds, len(channels)))
-        )
-        for first_fold in range(0, len(channels), folds)
-        for first_taps in range(0, len(groups), taps)
-    ]
-    ends = [0, *accumulate(map(len, parts))]
-    return tuple(Chunk(part, range(first, end)) for part, (first, end) in zip(parts, pairwise(ends), strict=True))
-
-
-def reduction(shape: ConvShape, hardware: Hardware) -> tuple[ReductionPass, ...]:
-    """All passes that add up to one output block, where they are one chunk."""
-    groups = tap_groups(shape, multi_tile(shape, hardware))
-    return chunks(shape, hardware, len(groups), len(row_folds(shape, hardware)))[0].passes
+    def size_of(self, groups: int) -> str:
+        """So many groups, in words."""

@@ -12,21 +12,23 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
 TOLERANCE = 0.01
 """Among blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""
 
 
-def choose(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
-    """The tiling with the lowest estimated cycles.
+def choose(shape: ConvShape, hardware: Hardware, cut: Cut) -> Tiling[int]:
+    """The tiling with the lowest estimated cycles for a reduction that is cut in this way.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    tiling = _same_block(shape, hardware) or _best(Candidates(shape, hardware, None))
+    candidates = Candidates(shape, hardware, cut, None)
+    tiling = _same_block(candidates) or _best(candidates)
     if tiling is None:
-        raise _too_small(Candidates(shape, hardware, None))
+        raise _too_small(candidates)
     return tiling
 
 
@@ -81,16 +83,16 @@ def _cheapest(candidates: Candidates, tilings: Tiling[Counts]) -> _Choice | None
     return _Choice(float(cost[at]), tilings, at)
 
 
-def _same_block(shape: ConvShape, hardware: Hardware) -> Tiling[int] | None:
+def _same_block(candidates: Candidates) -> Tiling[int] | None:
     """With a forced multi-tile, the block that the paper's rule would get: only one thing changes at a time.
 
     None where the number is not forced, or that block does not fit with it.
     """
-    if not isinstance(hardware.mapping.multi_tile, int):
+    shape, hardware, cut = candidates.shape, candidates.hardware, candidates.cut
+    if cut.ruled is None:
         return None
-    mapping = hardware.mapping.model_copy(update={"multi_tile": "auto"})
-    ruled = _best(Candidates(shape, hardware.model_copy(update={"mapping": mapping}), None))
-    return ruled and _best(Candidates(shape, hardware, (ruled.rows, ruled.cols, ruled.groups)))
+    ruled = _best(Candidates(shape, hardware, cut.ruled, None))
+    return ruled and _best(Candidates(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)))
 
 
 def _too_small(candidates: Candidates) -> CapacityError:

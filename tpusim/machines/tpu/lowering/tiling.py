@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.reduction import ReductionPass
+from tpusim.machines.tpu.program.addresses import boxes_of
 
 Counts = NDArray[np.int64]
 
@@ -25,6 +26,7 @@ class Tiling(Generic[Extent]):
 
     Attributes:
         rows, cols, groups: the block, in outputs and word groups.
+        span: words of a block that may begin and end within a row, inside such a rectangle; 0: blocks are rectangles.
         blocks: how many of them make the ofmap of a channel group.
         loop_order: block_major or filter_major.
         kept_folds: column folds of a block whose partial sums stay on chip together.
@@ -38,6 +40,7 @@ class Tiling(Generic[Extent]):
     rows: Extent
     cols: Extent
     groups: Extent
+    span: Extent
     blocks: Extent
     loop_order: str
     kept_folds: Extent
@@ -73,6 +76,22 @@ def word_groups(images: int, word_elements: int) -> tuple[int, int]:
     """(words per pixel, elements used of a word): images spread evenly over as few words as hold them."""
     groups = -(-images // word_elements)
     return groups, -(-images // groups)
+
+
+def span_of(every: tuple[int, int, int], words: range) -> tuple[range, range, range]:
+    """The smallest rows, columns and word groups that hold words `words` of all, row by row."""
+    boxes = boxes_of(every, words)
+    rows, cols, groups = (
+        range(min(box[axis].start for box in boxes), max(box[axis].stop for box in boxes)) for axis in range(3)
+    )
+    return rows, cols, groups
+
+
+def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:
+    """The output channels of a group in portions of at most C, or of `block_n`."""
+    wanted, cols = hardware.mapping.block_n, hardware.array.cols
+    width = min(wanted, cols) if isinstance(wanted, int) else cols
+    return tuple(range(at, min(at + width, out_channels)) for at in range(0, out_channels, width))
 
 
 def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[int]:

@@ -9,6 +9,8 @@ from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.network.ops import Op
 from tpusim.result.records import Blocking
 
+_OWN = "; each fetched for itself (per_tap)"
+
 _ORDERS = {
     "block_major": "block by block, in each all output channels (block_major)",
     "filter_major": "column fold by column fold, in each all blocks (filter_major)",
@@ -28,7 +30,7 @@ def explanation_of(plan: Plan, layer: Op) -> Explanation:
         "words": _words(plan, layer),
         "memory": _buffers(plan),
     }
-    return Explanation(plan.multi_tile, blocking, dict(vars(plan.tiling)), aspects)
+    return Explanation(plan.cut.multi_tile, blocking, dict(vars(plan.tiling)), aspects)
 
 
 def _blocking(plan: Plan) -> Blocking:
@@ -38,7 +40,7 @@ def _blocking(plan: Plan) -> Blocking:
         cols=tiling.cols,
         images=min(tiling.groups * plan.word_fill, plan.shape.images),
         blocks=len(plan.blocks),
-        row_folds=len(plan.row_folds),
+        row_folds=plan.cut.row_folds,
         col_folds=len(plan.col_folds),
         loop_order=tiling.loop_order,
         word_fill=plan.word_fill,
@@ -48,18 +50,18 @@ def _blocking(plan: Plan) -> Blocking:
 
 
 def _taps(plan: Plan) -> str:
-    shape, stacked = plan.shape, plan.multi_tile
+    shape, stacked = plan.shape, plan.cut.stacked
     rows, cols = shape.row.kernel, shape.col.kernel
     groups = f" in each of {shape.groups} groups" if shape.groups > 1 else ""
     if rows * cols == 1:
         return f"1, over {counted(shape.channels, 'channel')}{groups}"
     each = f"{rows} x {cols} = {rows * cols}, each a 1 x 1 convolution over {counted(shape.channels, 'channel')}"
-    return each + groups + (f"; {stacked} stacked in a pass (multi-tile)" if stacked > 1 else "")
+    return each + groups + (f"; {stacked}" if stacked else "") + (_OWN if plan.chunks[0].by_tap else "")
 
 
 def _folds(plan: Plan, layer: Op) -> str:
     into, out = layer.folded
-    rows, cols = counted(len(plan.row_folds), "row fold"), counted(len(plan.col_folds), "column fold")
+    rows, cols = counted(plan.cut.row_folds, "row fold"), counted(len(plan.col_folds), "column fold")
     return f"{rows} for {into}, {cols} for {out}; a pass fills {_filled(plan)}"
 
 
@@ -92,9 +94,8 @@ def _block(plan: Plan, blocking: Blocking, layer: Op) -> str:
 
 def _chunks(plan: Plan) -> str:
     """How the reduction is cut: the sums stay on chip, what is summed comes and goes."""
-    tiling, whole = plan.tiling, len(plan.passes) // len(plan.row_folds)
-    cut_by_taps = tiling.chunk_taps < whole
-    size = counted(tiling.chunk_taps, "group") + " of taps" if cut_by_taps else counted(tiling.chunk_folds, "row fold")
+    tiling, cut = plan.tiling, plan.cut
+    size = cut.size_of(tiling.chunk_taps) if tiling.chunk_taps < cut.groups else counted(tiling.chunk_folds, "row fold")
     kept = counted(min(tiling.kept_folds, len(plan.col_folds)), "column fold")
     return f"the reduction comes in {len(plan.chunks):,} chunks of {size}, while the sums of {kept} stay on chip"
 

@@ -27,32 +27,74 @@ class Counter(NamedTuple):
         last = (self.extent - 1 - self.start) // self.step
         return range(first, max(first, min(last + 1, self.length)))
 
+    def part(self, counts: range) -> Counter:
+        """So many of its counts, from `counts.start` on."""
+        return self._replace(length=len(counts), start=self.start + counts.start * self.step)
+
     def offset(self, count: int) -> int:
         """The words from position 0 to that of `count`."""
         return (self.start + count * self.step) * self.stride
 
 
 class Counters(NamedTuple):
-    """Word `base` plus the offsets of nested counters, the last of them moving fastest."""
+    """Word `base` plus the offsets of nested counters, the last of them moving fastest.
+
+    They begin at position `window.start` of all they have and stop ahead of `window.stop`; None: they walk all.
+    """
 
     base: int
     counters: tuple[Counter, ...]
+    window: range | None = None
 
     @property
     def words(self) -> int:
         """The words walked over, padding included."""
-        return prod(each.length for each in self.counters)
+        return prod(each.length for each in self.counters) if self.window is None else len(self.window)
 
     @property
     def accesses(self) -> int:
         """The words really read: those at which no counter stands outside its extent."""
-        return _accesses(self.counters)
+        return _accesses(self.counters, self.window)
+
+    @property
+    def pieces(self) -> tuple[Counters, ...]:
+        """As few patterns as walk the same words one after another and have no window."""
+        return (self,) if self.window is None else _pieces(self)
 
 
 @lru_cache(maxsize=4096)
-def _accesses(counters: tuple[Counter, ...]) -> int:
+def _accesses(counters: tuple[Counter, ...], window: range | None) -> int:
     """Many passes walk the same way, from another base."""
-    return prod(len(each.inside) for each in counters)
+    if window is None:
+        return prod(len(each.inside) for each in counters)
+    return sum(each.accesses for each in Counters(0, counters, window).pieces)
+
+
+@lru_cache(maxsize=4096)
+def _pieces(pattern: Counters) -> tuple[Counters, ...]:
+    walked = boxes_of(tuple(each.length for each in pattern.counters), pattern.window or range(0))
+    return tuple(
+        Counters(pattern.base, tuple(each.part(counts) for each, counts in zip(pattern.counters, box, strict=True)))
+        for box in walked
+    )
+
+
+def boxes_of(lengths: tuple[int, ...], window: range) -> list[tuple[range, ...]]:
+    """The boxes that positions `window` of nested counters of these lengths make up, in order: the end of a row, whole
+    rows, the beginning of one; and so on inside a row.
+    """
+    if not window:
+        return []
+    if not lengths:
+        return [()]
+    inner = prod(lengths[1:])
+    (first, start), (last, end) = divmod(window.start, inner), divmod(window.stop, inner)
+    if first == last:
+        return [(range(first, first + 1), *box) for box in boxes_of(lengths[1:], range(start, end))]
+    head = [(range(first, first + 1), *box) for box in boxes_of(lengths[1:], range(start, inner))] if start else []
+    whole = range(first + (start > 0), last)
+    body = [(whole, *map(range, lengths[1:]))] if whole else []
+    return head + body + [(range(last, last + 1), *box) for box in boxes_of(lengths[1:], range(end))]
 
 
 class Table(NamedTuple):

@@ -71,5 +71,10 @@ def _misfits(reads: Feed, words: int) -> Iterator[str]:
     for group in reads.groups:
         if group.pattern.words != words:
             yield f"streams {words} words, and lane {group.first_lane} reads {group.pattern.words}"
-        if isinstance(group.pattern, Counters) and any(each.step < 1 for each in group.pattern.counters):
+        if not isinstance(group.pattern, Counters):
+            continue
+        base, counters, window = group.pattern
+        if any(each.step < 1 for each in counters):
             yield "has a counter that does not move forward"
+        if window is not None and not 0 <= window.start < window.stop <= Counters(base, counters).words:
+            yield "walks positions that its counters do not have"

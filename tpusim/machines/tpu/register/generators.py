@@ -25,7 +25,8 @@ class Settings:
 
     Attributes:
         patterns: [setting, lane] -> pattern, or UNFED.
-        bases: [pattern]: the base of nested counters, or where the pattern's table begins in `tables`.
+        bases: [pattern, 2]: the base of nested counters, or where the pattern's table begins in `tables`; and the
+            position of the counters at which the pattern begins.
         counters: [pattern, counter, (length, start, step, extent, stride)], the fastest first; length 0 for a table.
         tables: the addresses of all tables, one after another.
         number: the setting that each kind of read uses.
@@ -53,13 +54,13 @@ class Settings:
 def _registers(patterns: list[AddressPattern]) -> tuple[Ints, Ints, Ints]:
     """(bases, counters, tables) of some patterns."""
     most = max((len(each.counters) for each in patterns if isinstance(each, Counters)), default=1)
-    bases, counters = np.zeros(len(patterns), np.int64), np.zeros((len(patterns), most, len(_STILL)), np.int64)
+    bases, counters = np.zeros((len(patterns), 2), np.int64), np.zeros((len(patterns), most, len(_STILL)), np.int64)
     tables: list[int] = []
     for at, each in enumerate(patterns):
         if isinstance(each, Counters):
-            bases[at] = each.base
+            bases[at] = each.base, each.window.start if each.window else 0
             counters[at] = [*reversed(each.counters), *[_STILL] * (most - len(each.counters))]
         else:
-            bases[at] = len(tables)
+            bases[at] = len(tables), 0
             tables += each.addresses
     return bases, counters, np.array(tables, np.int64)

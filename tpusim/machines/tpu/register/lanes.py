@@ -157,7 +157,8 @@ def _place(order: Any, number: int) -> int:
 @kernel
 def _generate(pattern: int, bases: Counts, counters: Counts, tables: Counts, word: int) -> int:
     """The address at which nested counters, or a table, stand for word number `word` of a pass; NOWHERE: padding."""
-    address, slowest = bases[pattern], counters.shape[1] - 1
+    address, slowest = bases[pattern, 0], counters.shape[1] - 1
+    word += bases[pattern, 1]
     if counters[pattern, 0, 0] == 0:
         address = tables[address + word]
         return NOWHERE if address == PADDING else int(address)

@@ -1,0 +1,22 @@
+"""Channel-last implicit im2col (Lym et al., as paper section II-C tells it): K in the order C_I, H_F, W_F.
+
+Without a crossbar, a lane can only feed its own array row: neighbouring rows have neighbouring taps of one channel, so
+a channel stands in as many lanes as it has taps, and the ifmap comes in copies.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.dense import Dense
+from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.tiled import lowered_by, planned_by
+
+
+def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
+    return Dense(shape, hardware, "channel_last")
+
+
+lower = partial(lowered_by, _cut)
+planned = partial(planned_by, _cut)

@@ -1,0 +1,151 @@
+"""The dense cut of implicit GEMM: K in passes of `block_k` rows, without regard to where a tap or a channel ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.reduction import Chunk, Place, ReductionPass, Run, Tap, as_coordinates, numbered
+from tpusim.machines.tpu.program.tensor import Coordinates
+
+_Row = tuple[Tap, int]
+"""What an array row of a pass has: a tap and a channel."""
+_Key = tuple[Tap, int] | int
+"""What a lane holds for a row: a channel's points under every tap, or under one."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Row r of pass p has element p * block_k + r of K, in the order `k_order`.
+
+    A lane has other channels from pass to pass: it holds as many places as it has different ones in a chunk.
+    """
+
+    shape: ConvShape
+    hardware: Hardware
+    k_order: str
+    folds = 1
+    ruled = None
+
+    @cached_property
+    def block_k(self) -> int:
+        """Rows a pass; the rows of the array, or of the numbers that need no more passes the one with fewest copies.
+
+        Of several with as few, the smallest: the fewest lanes.
+        """
+        rows, wanted = self.hardware.array.rows, self.hardware.mapping.block_k
+        if isinstance(wanted, int):
+            return min(wanted, rows, self._size)
+        passes = -(-self._size // rows)
+        least = range(-(-self._size // passes), min(rows, self._size) + 1)
+        return min(least, key=lambda size: (self._copies(size, passes), size))
+
+    @property
+    def groups(self) -> int:
+        """Passes."""
+        return -(-self._size // self.block_k)
+
+    row_folds = groups
+
+    @property
+    def together(self) -> int:
+        """All passes, or one where each has the points of its own taps."""
+        return 1 if self._by_tap else self.groups
+
+    @cached_property
+    def per_fold(self) -> float:
+        """Channels that a place has, the mean of all."""
+        places = [place for chunk in self.chunks(self.together, 1) for place in chunk.places]
+        return sum(place.brought for place in places) / len(places)
+
+    @cached_property
+    def multi_tile(self) -> int:
+        """Taps in a pass, at most."""
+        return max(len({run.tap for run in each.runs}) for each in self.chunks(self.groups, 1)[0].passes)
+
+    @property
+    def stacked(self) -> str:
+        """What is told of the taps of a pass."""
+        order = "channel by channel" if self.k_order == "channel_last" else "tap by tap"
+        return f"K = {self._size:,}, {order}, is cut into passes of {self.block_k} rows wherever a tap ends"
+
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """`groups` passes at a time."""
+        return numbered([self._chunk(self._rows[at : at + groups]) for at in range(0, self.groups, groups)])
+
+    def size_of(self, groups: int) -> str:
+        """So many groups, in words."""
+        return "1 pass" if groups == 1 else f"{groups} passes"
+
+    def _chunk(self, passes: Sequence[Sequence[_Row]]) -> tuple[list[ReductionPass], list[Place]]:
+        held: list[dict[_Key, int]] = [{} for _ in passes[0]]
+        each = [ReductionPass.of([*_runs(rows, self._placed(rows, held))]) for rows in passes]
+        return each, [self._place(held, number) for number in range(max(map(len, held)))]
+
+    def _placed(self, rows: Sequence[_Row], held: Sequence[dict[_Key, int]]) -> Iterator[int]:
+        """The place in which each row of a pass finds its points; a lane that has them nowhere gets one more."""
+        for row, lane in zip(rows, held, strict=False):
+            yield lane.setdefault(row if self._by_tap else row[1], len(lane))
+
+    def _place(self, held: Sequence[dict[_Key, int]], number: int) -> Place:
+        """What the lanes hold as their place of that number; a lane between others that needs none has a copy."""
+        lanes: list[_Key] = []
+        last = max(at for at, lane in enumerate(held) if len(lane) > number)
+        for lane in held[: last + 1]:
+            keys = [*lane]
+            lanes.append(keys[number] if number < len(keys) else lanes[-1] if lanes else keys[-1])
+        rows = [key if isinstance(key, tuple) else ((0, 0), key) for key in lanes]
+        if self._by_tap:
+            return Place((0,), as_coordinates([channel for _, channel in rows]), tuple(tap for tap, _ in rows))
+        return Place(*_copies([channel for _, channel in rows]))
+
+    @cached_property
+    def _rows(self) -> list[list[_Row]]:
+        """The rows of every pass."""
+        width, size = self.shape.col.kernel, self.block_k
+        pairs = (self._pair(at) for at in range(self._size))
+        rows = [(divmod(tap, width), channel) for tap, channel in pairs]
+        return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+    def _pair(self, at: int) -> tuple[int, int]:
+        """The tap, counted row by row, and the channel of element `at` of K."""
+        if self.k_order == "channel_last":
+            channel, tap = divmod(at, self.shape.taps)
+            return tap, channel
+        return divmod(at, self.shape.channels)
+
+    def _copies(self, size: int, passes: int) -> int:
+        """Places that lane 0 needs with passes of `size` rows."""
+        return len({self._pair(number * size)[1] for number in range(passes)})
+
+    @property
+    def _by_tap(self) -> bool:
+        return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
+
+    @property
+    def _size(self) -> int:
+        return self.shape.taps * self.shape.channels
+
+
+def _runs(rows: Sequence[_Row], places: Iterable[int]) -> Iterator[Run]:
+    """Neighbouring rows together that have a tap and a place in common, and channels that follow one another."""
+    run: Run | None = None
+    for at, ((tap, channel), place) in enumerate(zip(rows, places, strict=True)):
+        if run and (run.tap, run.place, run.channels.stop) == (tap, place, channel):
+            run = run._replace(channels=range(run.channels.start, channel + 1))
+        else:
+            yield from [run] if run else []
+            run = Run(at, tap, range(channel, channel + 1), place)
+    yield from [run] if run else []
+
+
+def _copies(channels: list[int]) -> tuple[tuple[int, ...], Coordinates]:
+    """Where each copy of the lanes' channels begins, and the channels of one."""
+    period = next((at for at in range(1, len(channels)) if channels[at] == channels[0]), len(channels))
+    copies, rest = divmod(len(channels), period)
+    if rest or channels != channels[:period] * copies:
+        copies, period = 1, len(channels)
+    return tuple(range(0, copies * period, period)), as_coordinates(channels[:period])

@@ -1,0 +1,22 @@
+"""Implicit GEMM in blocks: M, K and N are cut without regard to taps, channels and rows of the map.
+
+The shape of the loops is that of Wave's convolution template; on a systolic array `block_k` is at most its rows, and a
+block and column fold takes ceil(H_F W_F C_I / block_k) passes. Nothing but the ifmap is there more than once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.dense import Dense
+from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.tiled import lowered_by, planned_by
+
+
+def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
+    return Dense(shape, hardware, hardware.mapping.k_order)
+
+
+lower = partial(lowered_by, _cut)
+planned = partial(planned_by, _cut)
