@@ -126,6 +126,24 @@ def test_a_table_of_addresses() -> None:
     np.testing.assert_array_equal(written(program(reads=reads))[:, 0, 0], products(gathered.reshape(4, 8)))
 
 
+@pytest.mark.parametrize(("first", "stop"), [(0, 4), (1, 5), (3, 7), (5, 9), (2, 6), (8, 12)])
+def test_counters_that_begin_and_end_anywhere(first: int, stop: int) -> None:
+    """Within a row of three, with padding around: the words and the accesses of the same addresses one by one."""
+    counters = Counter(4, -1, 1, 2, 2), Counter(3, -1, 2, 2, 1)
+    rows = [[row * 2 + col if 0 <= row < 2 and 0 <= col < 2 else PADDING for col in (-1, 1, 3)] for row in range(-1, 3)]
+    addresses = tuple(address for row in rows for address in row)[first:stop]
+    window = Counters(0, counters, range(first, stop))
+    by_window, by_table = (program(reads=feed((0, 4), pattern=each)) for each in (window, Table(addresses)))
+    np.testing.assert_array_equal(written(by_window), written(by_table))
+    assert event.run(by_window, HARDWARE) == event.run(by_table, HARDWARE)
+
+
+def test_a_window_that_its_counters_do_not_have_is_refused() -> None:
+    wrong = program(reads=feed((0, 4), pattern=ALL._replace(window=range(1, 5))))
+    with pytest.raises(CheckFailed, match="walks positions that its counters do not have"):
+        check_program(wrong, HARDWARE)
+
+
 BELOW = {
     "counters": lambda by: change(5, reads=feed((0, 4), pattern=ALL._replace(base=-by))),
     "counters that go down": lambda by: change(

@@ -61,6 +61,7 @@ def pass_of(program: Program, index: int, step: Stream, weights: int, lanes: int
     starts: list[tuple[int, int, int] | None] = [None] * lanes
     for group in step.reads.groups:
         assert isinstance(group.pattern, Counters)
+        assert group.pattern.window is None
         row, col, _ = group.pattern.counters
         for lane in range(group.first_lane, group.first_lane + group.lanes):
             starts[lane] = (group.pattern.base, row.start, col.start)

@@ -285,7 +285,7 @@ def test_a_workload_of_one_layer_needs_no_name(tmp_path: Path) -> None:
         (["resnet50"], "resnet50 has 54, name one with --layer: conv1, layer1.0.conv1"),
         (["resnet50", "--layer", "conf1"], "did you mean conv1"),
         (["resnet50", "--layer", "layer1.0.*"], "--layer layer1.0.* matches 4 of them: layer1.0.conv1, layer1.0.conv2"),
-        (["resnet50", "--layer", "conv1", "--lowering", "channel_lost"], "did you mean channel_first"),
+        (["resnet50", "--layer", "conv1", "--lowering", "channel_frist"], "did you mean channel_first"),
         (["resnet50", "--layer", "conv1", "--out", "a.pdfx"], "a picture is written as .png, .svg"),
         (["resnet50", "--layer", "conv1", "--out", "missing/a.png"], "missing/a.png: cannot be written"),
         (["resnet50", "--layer", "conv1", "--json", "."], "cannot be written"),

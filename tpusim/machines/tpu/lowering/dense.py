@@ -28,6 +28,7 @@ class Dense:
     hardware: Hardware
     k_order: str
     folds = 1
+    copies = True
     ruled = None
 
     @cached_property

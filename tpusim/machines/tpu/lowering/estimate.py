@@ -146,14 +146,24 @@ class Estimate:
 
     def _pass_cycles(self, tilings: Tiling[Counts]) -> Counts:
         """One pass over a block: its stream or the next preload, whichever takes longer."""
-        hardware, arrays = self.hardware, self.hardware.array.count
-        shared = hardware.vector_memory.ports == "shared"
-        slots = (1 if not shared else 3 if self.passes > 1 else 2) * arrays
-        adds = -(-self.word_fill * arrays * hardware.lanes // hardware.vector_unit.alus) if self.passes > 1 else 0
-        frame = max(self.word_fill, slots, adds)
+        hardware, arrays, (frame, slots) = self.hardware, self.hardware.array.count, self._frame
         # A full frame leaves the preload no slot before the stream is over.
-        serial = hardware.preload_cycles if frame == slots and shared else 0
+        serial = hardware.preload_cycles if frame == slots and hardware.vector_memory.ports == "shared" else 0
         return np.asarray(np.maximum(-(-tilings.psum_words // arrays) * frame, hardware.preload_cycles) + serial)
+
+    @property
+    def _frame(self) -> tuple[int, int]:
+        """The cycles of a frame, and the slots of the busiest port that are taken in it."""
+        hardware, arrays = self.hardware, self.hardware.array.count
+        slots = (1 if hardware.vector_memory.ports != "shared" else 3 if self.passes > 1 else 2) * arrays
+        adds = -(-self.word_fill * arrays * hardware.lanes // hardware.vector_unit.alus) if self.passes > 1 else 0
+        return max(self.word_fill, slots, adds), slots
+
+    @property
+    def _port_cycles(self) -> float:
+        """A word that comes in beside a stream, through a lane's port."""
+        frame, slots = self._frame
+        return 1 if self.hardware.vector_memory.ports != "shared" else frame / max(frame - slots, 1)
 
     def _drain_cycles(self) -> int:
         """A block's first preload and last results, where they are not hidden behind other blocks."""
@@ -168,7 +178,8 @@ class Estimate:
             * self._stored_channels(self.cut.per_fold, self.shape.channels)
         )
         moved = elements * self._element_cycles * self._waste(tilings, "in")
-        return np.maximum(moved, tilings.ifmap_words * self.hardware.vector_unit.unpack_cycles)
+        per_word = max(self.hardware.vector_unit.unpack_cycles, self._port_cycles if self.cut.copies else 0)
+        return np.asarray(np.maximum(moved, tilings.ifmap_words * per_word), dtype=np.float64)
 
     def _spill_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The results of one block and column fold, to HBM or through the packing."""

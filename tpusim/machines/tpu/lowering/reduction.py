@@ -147,6 +147,7 @@ class Cut(Protocol):
         folds: places that the whole reduction takes, where that can be told by counting; else 1.
         together: groups that may be filled together; fewer than `groups` where each tap comes by itself.
         row_folds: portions of K or of the channels, as people are told.
+        copies: whether lanes hold the ifmap so many times that their ports may bound its fill.
         per_fold: channels that HBM hands out for all folds of a group together, roughly.
         multi_tile: taps in a pass, at most.
         stacked: what people are told of a pass.
@@ -161,6 +162,8 @@ class Cut(Protocol):
     def together(self) -> int: ...
     @property
     def row_folds(self) -> int: ...
+    @property
+    def copies(self) -> bool: ...
     @property
     def per_fold(self) -> float: ...
     @property

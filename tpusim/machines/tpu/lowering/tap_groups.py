@@ -17,6 +17,7 @@ class TapGroups:
 
     shape: ConvShape
     hardware: Hardware
+    copies = False
 
     @cached_property
     def multi_tile(self) -> int:

@@ -85,6 +85,8 @@ def _block(plan: Plan, blocking: Blocking, layer: Op) -> str:
     shape, blocks = plan.shape, counted(blocking.blocks, "block")
     if not layer.spatial:
         return f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
+    if plan.tiling.span:
+        return f"{counted(plan.blocks[0].words, 'word')} a lane, wherever a row of the map ends; {blocks} for all"
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
     return (
         f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}; {blocks} for "
