@@ -234,6 +234,7 @@ def test_every_field_of_the_hand_worked_pass() -> None:
         outputs_mismatched=0,
         units=layer.units,
         blocking=Blocking(1, 1, 4, 1, 1, 1, "block_major", 2, 1),
+        lowering="channel_first",
     )
     assert set(layer.units) == {"systolic_array", "preload", "vector_unit", "hbm", "port"}
     assert layer.units["port"] == {"ifmap": 2, "psum": 0, "result": 2, "weight": 2, "dma": 6, "idle": 23}
