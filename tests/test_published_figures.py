@@ -21,6 +21,11 @@ from tpusim.study.validation.compare import Comparison
 NETWORKS = (
     "alexnet", "densenet121", "gemm_suite", "googlenet", "resnet18", "resnet50", "vgg16", "yolov2", "zfnet",
 )  # fmt: skip
+UNTRANSFORMED = (
+    "intermediates_checked", "intermediates_mismatched", "lowered_bytes", "transformation_cycles",
+    "transformation_share",
+)  # fmt: skip
+"""What these runs have none of."""
 HEADER = "network batch: cycles, passes, HBM bytes read, written, words read, written, peak, digest of everything"
 
 
@@ -30,6 +35,9 @@ def published(network: str, batch: int, machine: str) -> str:
     total, layers = result["total"], result["layers"]
     del total["wall_seconds"]
     assert {layer.pop("lowering") for layer in layers} == {"channel_first"}
+    for record in (total, *layers):
+        for key in UNTRANSFORMED:
+            assert record.pop(key) == 0
     memory = total["vector_memory"]
     told = (total["cycles"], total["passes"], total["hbm_read_bytes"], total["hbm_write_bytes"])
     told += (memory["reads"], memory["writes"], memory["peak_bytes"])

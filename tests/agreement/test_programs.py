@@ -260,3 +260,63 @@ def test_lanes_that_are_counted_in_two_ways_are_refused() -> None:
     part = PIXEL._replace(lane=(Along(CHANNEL, range(4)), Along(ROW, range(3))))
     with pytest.raises(CheckFailed, match=r"step 0 .* counts its lanes in two ways"):
         check_program(program(fill=part), HARDWARE)
+
+
+# ---- spills that find their words at addresses of their own
+
+
+def test_a_spill_takes_each_lane_group_from_its_own_addresses() -> None:
+    """Backwards with a word left out, and by a table with a word twice; padding is zero."""
+    backwards = Counters(BESIDE + 2, (Counter(4, 0, 1, 3, -1),))
+    groups = LaneGroup(0, 2, backwards), LaneGroup(2, 2, Table((BESIDE + 3, PADDING, BESIDE, BESIDE)))
+    words = products(OPERANDS["ifmap"][:, 0, 0]).reshape(4, 4, 2)
+    taken = np.zeros((4, 4, 2), np.float32)
+    taken[:2, :3] = words[:2, [2, 1, 0]]
+    taken[2:, [0, 2, 3]] = words[2:, [3, 0, 0]]
+    made = change(6, feed=Feed(groups))
+    np.testing.assert_array_equal(written(made), spilled(taken.reshape(4, 8), slice(4), 0, 0))
+    assert made.use.port_reads == program().use.port_reads - 4
+
+
+@pytest.mark.parametrize(
+    ("groups", "says"),
+    [
+        ([(0, 3)], "other lanes than the 4"),
+        ([(1, 3), (0, 1)], "other lanes than the 4"),
+        ([(0, 4), (4, 1)], "other lanes than the 4"),
+    ],
+    ids=["too few", "out of order", "too many"],
+)
+def test_addresses_are_those_of_the_lanes_that_are_spilled(groups: list[tuple[int, int]], says: str) -> None:
+    with pytest.raises(CheckFailed, match=says):
+        check_program(change(6, feed=feed(*groups)), HARDWARE)
+
+
+def test_only_spills_have_addresses_of_their_own_and_as_many_as_words() -> None:
+    with pytest.raises(CheckFailed, match=r"step 0 .* has addresses for other lanes"):
+        check_program(change(0, feed=feed((0, 4))), HARDWARE)
+    with pytest.raises(CheckFailed, match="moves 4 words, and lane 0 reads 1"):
+        check_program(change(6, feed=feed((0, 4), pattern=Table((BESIDE,)))), HARDWARE)
+
+
+# ---- tensors that are written and read again
+
+
+def test_what_was_spilled_is_read_again() -> None:
+    """The sums come back from HBM in other lanes, once the last lane's are there."""
+    back = Fill((6,), OFMAP, (PIXEL._replace(lane=(Along(CHANNEL, range(3, -1, -1)),)),), 128)
+    again = (back, Preload((1,), WEIGHTS.base, 2, 4, 4), Stream((7,), 8, feed((0, 4)), INTO, 4, 4, 4, False))
+    out = Tensor("out", OFMAP.shape)
+    sound = program()
+    steps = (*sound.steps, *again, Spill((9,), out, (PIXEL._replace(base=INTO),), 128))
+    made = replace(sound, tensors=(*sound.tensors, out), steps=steps)
+    check_program(made, HARDWARE)
+    first = products(OPERANDS["ifmap"][:, 0, 0])
+    expected = products(first[::-1])
+    timing, registers = register.run(made, HARDWARE, OPERANDS)
+    assert timing == event.run(made, HARDWARE)
+    for values in (registers, datapath.run(made, HARDWARE, OPERANDS)):
+        np.testing.assert_array_equal(values["out"][:, 0, 0], expected)
+    moves = event.record(made, HARDWARE).log.moves
+    assert moves[3].ready == moves[2].ended + HARDWARE.latency_cycles + HARDWARE.lanes - 1
+    assert made.intermediates == {"ofmap"}

@@ -68,7 +68,8 @@ def test_a_field_that_a_result_must_have_and_does_not() -> None:
 
 
 @pytest.mark.parametrize(("path", "default", "other"), [
-    ("mapping.chunks", "auto", "needed"), ("vector_memory.ports", "shared", "separate"), ("hbm.burst", "64 B", "32 B"),
+    ("mapping.chunks", "auto", "needed"), ("mapping.transformation", "overlapped", "before"),
+    ("vector_memory.ports", "shared", "separate"), ("hbm.burst", "64 B", "32 B"),
 ])  # fmt: skip
 def test_a_field_that_an_older_version_did_not_know(path: str, default: str, other: str) -> None:
     """It has its default; only another value is a change."""

@@ -26,7 +26,8 @@ SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
 ASSETS = ROOT / "tpusim" / "report" / "page" / "assets"
 NO_FIGURES = {
     "name", "op", "stall_cycles", "vector_memory", "units", "blocking", "first_mismatch", "outputs", "outputs_checked",
-    "outputs_mismatched", "wall_seconds", "ifmap_bytes", "multi_tile", "lowering",
+    "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "wall_seconds", "ifmap_bytes",
+    "multi_tile", "lowering",
 }  # fmt: skip
 
 

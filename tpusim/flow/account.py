@@ -6,6 +6,7 @@ from tpusim.flow.engines import Prepared
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Spill
 from tpusim.network.ops import Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import STALL_CAUSES, LayerResult, VectorMemoryUse
@@ -16,6 +17,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
     program, explanation, hardware = ready.program, ready.explanation, ready.hardware
     cycles, macs, pes = timing.cycles, layer.macs(batch), hardware.pes
     seconds = cycles / hardware.clock_hz
+    transformation, element_bytes = transformation_cycles(program, timing), hardware.vector_memory.element_bytes
     occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
     return LayerResult(
         name=layer.name,
@@ -40,7 +42,19 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         blocking=explanation.blocking,
         lowering=ready.lowering,
         first_mismatch=verdict.first,
+        intermediates_checked=verdict.intermediates_checked,
+        intermediates_mismatched=verdict.intermediates_mismatched,
+        lowered_bytes=sum(program.tensor(name).size for name in program.intermediates) * element_bytes,
+        transformation_cycles=transformation,
+        transformation_share=transformation / cycles,
     )
+
+
+def transformation_cycles(program: Program, timing: Timing) -> int:
+    """Cycles of the bus that go to what writes intermediates: their spills, and the fills that these wait for."""
+    spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in program.intermediates]
+    steps = (*spills, *(program.steps[each] for spill in spills for each in spill.after))
+    return sum(timing.bus[label] for label in {step.label for step in steps})
 
 
 def _memory_use(program: Program, timing: Timing, hardware: Hardware) -> VectorMemoryUse:

@@ -117,7 +117,8 @@ def _difference(told: Timing, timing: Timing) -> str:
 
 def _figures(timing: Timing) -> dict[str, int]:
     units = {f"{unit} {cause}": n for unit, split in timing.units.items() for cause, n in split.items()}
-    return {"cycles": timing.cycles, **units, "reads": timing.reads, "writes": timing.writes}
+    held = {f"bus for {label}": cycles for label, cycles in timing.bus.items()}
+    return {"cycles": timing.cycles, **units, **held, "reads": timing.reads, "writes": timing.writes}
 
 
 def need_numba() -> None:

@@ -1,8 +1,8 @@
-"""An ofmap held against the reference part by part, as it is written: a byte an element stays, not the values."""
+"""A tensor held against the reference part by part, as it is written: a byte an element stays, not the values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.network.ops import Op
+from tpusim.network.ops.op import Index
 from tpusim.numerics.equality import Verdict, difference
 from tpusim.reference import Box, Operand, Tensor
 
@@ -26,13 +27,17 @@ Told = Callable[[int], None]
 """Told how many elements have been written."""
 
 
-class Held:
-    """What a Program writes to its ofmap. An element that is written again counts as it was written last."""
+def unheard(_: int) -> None:
+    """Nobody listens."""
 
-    def __init__(self, layer: Op, program: Program, ifmap: Operand, filter_: Operand, told: Told) -> None:
-        self._layer, self._ifmap, self._filter, self._told = layer, ifmap, filter_, told
-        self._tensor, self._written = program.tensor("ofmap"), 0
-        spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == "ofmap")
+
+class Held:
+    """What a Program writes to one of its tensors. An element that is written again counts as it was written last."""
+
+    def __init__(self, layer: Op, program: Program, name: str, operands: Mapping[str, Operand], told: Told) -> None:
+        self._layer, self._ifmap, self._filter, self._told = layer, operands["ifmap"], operands["filter"], told
+        self._tensor, self._oracle, self._written = program.tensor(name), reference.TENSORS[name], 0
+        spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == name)
         self._parts = [part for step in spills for part in step.parts]
         self._known = HbmTensor(self._tensor, np.uint8(0), self._parts)
         self._wrong: HbmTensor | None = None
@@ -66,7 +71,7 @@ class Held:
         here, row, col, image = (range(place, place + 1) for place in at)
         expected = self._compute((here, row, col, image))
         actual = np.nan if self._wrong is None else self._wrong.values[at]
-        first = difference(at, float(actual), expected.item(), self._layer.element_name)
+        first = difference(at, float(actual), expected.item(), self._element_name, self._tensor.name)
         return Verdict(known.size, known.size - right, first)
 
     def _expected(self) -> Tensor:
@@ -90,7 +95,10 @@ class Held:
         return self._computed[tuple(place)]
 
     def _compute(self, box: Box) -> Tensor:
-        return reference.compute(self._layer, self._ifmap, self._filter, box)
+        return self._oracle.compute(self._layer, self._ifmap, self._filter, box)
+
+    def _element_name(self, at: Index) -> tuple[tuple[str, ...], Index]:
+        return self._oracle.element_name(self._layer, at)
 
     def _fits(self, box: Box) -> bool:
         channels, rows, cols, images = map(len, box)

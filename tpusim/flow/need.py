@@ -84,8 +84,9 @@ def need_of(asked: Asked, free: int = sys.maxsize) -> Need:
     Where the fastest of several lowerings is looked for, a Program is held beside the one that is tried: what the
     event engine notes of a Program, about as much again, is gone by then.
     """
-    neediest, *others = sorted((_program_bytes(planned) for planned in _plans(asked, free)), reverse=True)
-    return Need(neediest + sum(others[:1]) // 2, _values(asked))
+    plans = _plans(asked, free)
+    neediest, *others = sorted(map(_program_bytes, plans), reverse=True)
+    return Need(neediest + sum(others[:1]) // 2, max(_values(asked, planned) for planned in plans))
 
 
 def _program_bytes(planned: Planned) -> int:
@@ -139,8 +140,10 @@ def _planned(asked: Asked, free: int) -> Planned:
     return planned_of(layer, batch, hardware, asked.lowering) or least
 
 
-def _values(asked: Asked) -> int:
-    """Operands and what is known of outputs are bytes, in the register engine numbers besides."""
+def _values(asked: Asked, planned: Planned) -> int:
+    """Operands and what is known of outputs are bytes, in the register engine numbers besides. What is written to be
+    read again is numbers, and what is known of them.
+    """
     if not asked.check and asked.engine == "event":
         return 0
     layer, hardware = asked.layer, asked.hardware
@@ -148,7 +151,10 @@ def _values(asked: Asked) -> int:
     memories = hardware.lanes * hardware.capacity_words * hardware.vector_memory.word_elements
     # Of the ifmap there may be a second one, with a margin.
     held = elements + prod(layer.tensors(asked.batch).ifmap) + FLOAT_BYTES * min(memories, elements)
-    return held if asked.engine == "event" else held + 3 * FLOAT_BYTES * elements
+    held += (1 + FLOAT_BYTES) * planned.intermediates
+    # The register engine has every word that moves besides.
+    moved = elements + 2 * planned.intermediates
+    return held if asked.engine == "event" else held + 3 * FLOAT_BYTES * moved
 
 
 def _advice(layers: Sequence[Asked], free: int) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
 from tpusim import reference
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
-from tpusim.flow.held import Held, Told
+from tpusim.flow.held import Held, Told, unheard
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import check_program
@@ -17,6 +18,9 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
 from tpusim.numerics.equality import Verdict, compare
 from tpusim.reference import Operand, Tensor
+
+OFMAP = "ofmap"
+"""The tensor that holds the outputs; others that a Program writes are intermediates."""
 
 
 @contextmanager
@@ -29,9 +33,9 @@ def failures_named(layer: Op) -> Iterator[None]:
 
 
 def check_layer(
-    layer: Op, batch: int, program: Program, hardware: Hardware, seed: int, told: Told = lambda written: None
+    layer: Op, batch: int, program: Program, hardware: Hardware, seed: int, told: Told = unheard
 ) -> Verdict:
-    """Compare all outputs, for equality; `told` how many have been, now and then.
+    """Compare every element that is written, for equality; `told` how many outputs have been, now and then.
 
     Raises:
         CheckFailed: when the Program addresses words or lanes that do not exist; names the layer.
@@ -39,9 +43,18 @@ def check_layer(
     operands = operands_of(layer, batch, seed)
     with failures_named(layer):
         check_program(program, hardware)
-        held = Held(layer, program, operands["ifmap"], operands["filter"], told)
-        datapath.run(program, hardware, operands, {"ofmap": held})
-    return held.verdict()
+        told_of = {OFMAP: told}
+        held = {name: Held(layer, program, name, operands, told_of.get(name, unheard)) for name in _written(program)}
+        datapath.run(program, hardware, operands, held)
+    return _together({name: each.verdict() for name, each in held.items()})
+
+
+def _written(program: Program) -> set[str]:
+    """The tensors that are to be compared."""
+    names = {OFMAP, *program.written}
+    if unknown := names - {*reference.TENSORS}:
+        raise CheckFailed(f"the Program writes {', '.join(sorted(unknown))}, of which the reference knows nothing")
+    return names
 
 
 def operands_of(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
@@ -56,8 +69,22 @@ def as_floats(operands: Mapping[str, Operand]) -> dict[str, Tensor]:
 
 
 def verdict_of(layer: Op, operands: Mapping[str, Operand], written: Mapping[str, Tensor]) -> Verdict:
-    """Hold the ofmap that a Program has written against the reference."""
-    return compare(written["ofmap"], expected(layer, operands), layer.element_name)
+    """Hold what a Program has written against the reference."""
+    return _together({name: _verdict_of(name, layer, operands, each) for name, each in written.items()})
+
+
+def _verdict_of(name: str, layer: Op, operands: Mapping[str, Operand], written: Tensor) -> Verdict:
+    oracle, (channels, rows, cols, images) = reference.TENSORS[name], map(range, written.shape)
+    expected = oracle.compute(layer, operands["ifmap"], operands["filter"], (channels, rows, cols, images))
+    return compare(written, expected, partial(oracle.element_name, layer), name)
+
+
+def _together(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """That on the outputs, with those on what they were made of."""
+    verdict = verdicts[OFMAP]
+    for name in sorted({*verdicts} - {OFMAP}):
+        verdict = verdict.after(verdicts[name])
+    return verdict
 
 
 def expected(layer: Op, operands: Mapping[str, Operand]) -> Tensor:

@@ -6,13 +6,14 @@ Shares no code with the lowering, the data path or the engines.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.network.ops import Op
-from tpusim.reference import conv2d, gemm
+from tpusim.network.ops.op import Index
+from tpusim.reference import conv2d, gemm, lowered
 from tpusim.reference.operands import Operand, Tensor, operands
 
-__all__ = ["ORACLES", "Box", "Operand", "Tensor", "compute", "operands"]
+__all__ = ["ORACLES", "TENSORS", "Box", "Operand", "Oracle", "Tensor", "compute", "operands"]
 
 Box: TypeAlias = tuple[range, range, range, range]
 """Neighbouring channels, rows, columns and images of an ofmap."""
@@ -25,3 +26,22 @@ def compute(layer: Op, ifmap: Operand, filter_: Operand, box: Box | None = None)
     """The ofmap of a layer, [out_channel, row, col, image]; with `box`, only what lies in it."""
     channels, rows, cols, images = map(range, layer.tensors(ifmap.shape[-1]).ofmap)
     return ORACLES[layer.op](layer, ifmap, filter_, box or (channels, rows, cols, images))
+
+
+class Oracle(NamedTuple):
+    """What a tensor that a Program writes must hold.
+
+    Attributes:
+        compute: from a layer, its ifmap and filter, and a box of the tensor.
+        element_name: from a layer and the index of an element, the axes and the index by which people know it.
+    """
+
+    compute: Callable[[Any, Operand, Operand, Box], Tensor]
+    element_name: Callable[[Any, Index], tuple[tuple[str, ...], Index]]
+
+
+TENSORS: dict[str, Oracle] = {
+    "ofmap": Oracle(lambda *asked: compute(*asked), lambda layer, index: layer.element_name(index)),
+    "lowered": Oracle(lowered.compute, lowered.element_name),
+}
+"""By the name of the tensor in a Program."""

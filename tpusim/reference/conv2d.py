@@ -21,7 +21,7 @@ def compute(layer: Conv2d, ifmap: Operand, filter_: Operand, box: _Box) -> Tenso
     outputs = np.empty([len(part) for part in box], np.float32)
     into = layer.in_channels // layer.groups
     for group, channels in _groups(layer, box[0]):
-        fields = _fields(layer, ifmap[group * into : (group + 1) * into], box)
+        fields = receptive_fields(layer, ifmap[group * into : (group + 1) * into], box)
         place = outputs[channels.start - box[0].start : channels.stop - box[0].start]
         _convolve(fields, filter_[channels.start : channels.stop].astype(np.float32), place)
     return outputs
@@ -34,7 +34,7 @@ def _groups(layer: Conv2d, channels: range) -> Iterator[tuple[int, range]]:
         yield group, range(max(channels.start, group * size), min(channels.stop, (group + 1) * size))
 
 
-def _fields(layer: Conv2d, ifmap: Operand, box: _Box) -> Tensor:
+def receptive_fields(layer: Conv2d, ifmap: Operand, box: _Box) -> Tensor:
     """The receptive fields of the outputs in `box` as a view, [kh, kw, c, h, w, n]; padding is zero."""
     reach = [(taps - 1) * step + 1 for taps, step in zip(layer.kernel, layer.dilation, strict=True)]
     under = [

@@ -63,7 +63,7 @@ def _figures(record: LayerResult | Total) -> list[str]:
 def _checked(record: LayerResult | Total) -> str:
     if not record.outputs_checked:
         return "not checked"
-    return f"{record.outputs_mismatched:,} wrong" if record.outputs_mismatched else "all equal"
+    return f"{record.wrong:,} wrong" if record.wrong else "all equal"
 
 
 def _row(cells: Iterable[str], tag: str = "td") -> str:

@@ -21,7 +21,8 @@ STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall")
 
 _ADDED = (
     "macs", "passes", "cycles", "time_us", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "outputs",
-    "outputs_checked", "outputs_mismatched",
+    "outputs_checked", "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "lowered_bytes",
+    "transformation_cycles",
 )  # fmt: skip
 """What a total is the sum of."""
 
@@ -66,17 +67,18 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The first wrong output element of a layer, in the tensor's own coordinates; None: it was never written."""
+    """The first wrong element of a layer's `tensor`, in coordinates of its own; None: it was never written."""
 
     index: tuple[Count, ...]
     axes: tuple[str, ...]
     expected: Element
     actual: Element | None
+    tensor: str = "ofmap"
 
     def __str__(self) -> str:
         where = ", ".join(f"{axis}={i}" for axis, i in zip(self.axes, self.index, strict=True))
         found = "was never written" if self.actual is None else f"is {self.actual:g}"
-        return f"ofmap[{where}] {found}, expected {self.expected:g}"
+        return f"{self.tensor}[{where}] {found}, expected {self.expected:g}"
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class LayerResult:
     """One layer. Cycles are clock cycles; `units` splits every unit's cycles, each adding up to `cycles`.
 
     `lowering` is the one that its Program is from, also where the run was asked for another name, such as "auto".
+    A layer may be lowered by writing a tensor to HBM and reading it again: an intermediate, of `lowered_bytes` in all,
+    which cost `transformation_cycles` of the bus, and whose elements are checked as the outputs are.
     """
 
     name: str
@@ -108,6 +112,16 @@ class LayerResult:
     blocking: Blocking
     lowering: str = ""
     first_mismatch: Mismatch | None = None
+    intermediates_checked: Count = 0
+    intermediates_mismatched: Count = 0
+    lowered_bytes: Count = 0
+    transformation_cycles: Count = 0
+    transformation_share: Figure = 0.0
+
+    @property
+    def wrong(self) -> int:
+        """Elements that are not as the reference has them."""
+        return self.outputs_mismatched + self.intermediates_mismatched
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,16 @@ class Total:
     outputs_mismatched: Count
     units: Mapping[str, Mapping[str, Count]]
     wall_seconds: Figure
+    intermediates_checked: Count = 0
+    intermediates_mismatched: Count = 0
+    lowered_bytes: Count = 0
+    transformation_cycles: Count = 0
+    transformation_share: Figure = 0.0
+
+    @property
+    def wrong(self) -> int:
+        """Elements that are not as the reference has them."""
+        return self.outputs_mismatched + self.intermediates_mismatched
 
 
 @dataclass(frozen=True)
@@ -153,8 +177,8 @@ class Result:
 
     @property
     def correct(self) -> bool:
-        """Whether no checked output was wrong (also true when nothing was checked)."""
-        return self.total.outputs_mismatched == 0
+        """Whether nothing that was checked was wrong (also true when nothing was checked)."""
+        return self.total.wrong == 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, ready for JSON."""
@@ -192,6 +216,7 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
         **sums,
         pe_utilization=_mean((layer.pe_utilization, layer.cycles) for layer in layers),
         mapping_efficiency=_mean((layer.mapping_efficiency, layer.passes) for layer in layers),
+        transformation_share=_mean((layer.transformation_share, layer.cycles) for layer in layers),
         tflops=2 * sums["macs"] / (sums["time_us"] * 1e6) if sums["time_us"] else 0.0,
         stall_cycles=_sum_maps(layer.stall_cycles for layer in layers),
         vector_memory=VectorMemoryUse(

@@ -164,6 +164,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.multi_tile=2", lambda h: h.mapping.multi_tile, 2),
         ("mapping.loop_order=filter_major", lambda h: h.mapping.loop_order, "filter_major"),
         ("mapping.chunks=needed", lambda h: h.mapping.chunks, "needed"),
+        ("mapping.transformation=before", lambda h: h.mapping.transformation, "before"),
         ("mapping.fetch=per_tap", lambda h: h.mapping.fetch, "per_tap"),
         ("mapping.k_order=channel_last", lambda h: h.mapping.k_order, "channel_last"),
         ("mapping.block_m=100", lambda h: h.mapping.block_m, 100),

@@ -74,7 +74,7 @@ def _layer(layer: LayerResult, run_cycles: int) -> dict[str, Any]:
         "ifmap_bytes": layer.vector_memory.ifmap_bytes,
         "lowering": layer.lowering,
         "check": tables.outcome(layer),
-        "wrong": layer.outputs_mismatched > 0,
+        "wrong": layer.wrong > 0,
         "mapping": _mapping(layer),
         "units": _unit_shares(layer.units),
         "mismatch": str(layer.first_mismatch) if layer.first_mismatch else None,

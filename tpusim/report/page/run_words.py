@@ -31,7 +31,7 @@ def title(result: Result) -> str:
 def verdict(result: Result) -> dict[str, str]:
     """Whether the values are right: a word for the colour, the sentence, the first wrong element."""
     total = result.total
-    state = "wrong" if total.outputs_mismatched else "unchecked" if not total.outputs_checked else "right"
+    state = "wrong" if total.wrong else "unchecked" if not total.outputs_checked else "right"
     if state == "right" and total.outputs_checked < total.outputs:
         state = "partly"
     return {"state": state, "text": verdict_text(total), "first": first_wrong(result)}

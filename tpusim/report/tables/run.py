@@ -26,6 +26,8 @@ _RANKS = {
 MOST_LAYERS = 1000
 """So many are shown; a table of more takes longer to lay out than its layers to simulate."""
 _TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
+_TRANSFORMED = ("lowered_bytes", "transformation_cycles", "transformation_share")
+"""Shown where any layer has them."""
 _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
 _CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
 
@@ -38,14 +40,14 @@ def layer_table(
     `shapes` maps the name of a layer to its shape in short; `asked` is the lowering that the run was asked for.
     """
     columns = _shown(layers, shapes, width, asked)
-    return table(columns, layers, width, ["red" if layer.outputs_mismatched else "" for layer in layers])
+    return table(columns, layers, width, ["red" if layer.wrong else "" for layer in layers])
 
 
 def costliest(layers: Sequence[LayerResult]) -> Sequence[LayerResult]:
     """As many as somebody may read, in network order: wrong ones first of all, then those that take most cycles."""
     if len(layers) <= MOST_LAYERS:
         return layers
-    ranked = sorted(range(len(layers)), key=lambda at: (not layers[at].outputs_mismatched, -layers[at].cycles))
+    ranked = sorted(range(len(layers)), key=lambda at: (not layers[at].wrong, -layers[at].cycles))
     return [layers[at] for at in sorted(ranked[:MOST_LAYERS])]
 
 
@@ -99,6 +101,7 @@ def layer_columns(
         *map(part, losses),
         part(idle, f"; {_TOGETHER}"),
         *(column(LAYER[key], 8, _TRAFFIC) for key in _TRAFFIC),
+        *(column(LAYER[key], 7) for key in _TRANSFORMED if any(value_of(layer, key) for layer in layers)),
         column(LAYER["port_idle_ratio"], 9),
         Column("out", outcome, 1, legend=_CHECKED),
     ]
@@ -146,6 +149,8 @@ def verdict(total: Total) -> str:
         return "Outputs not checked (--no-check)."
     equal = total.outputs_checked - total.outputs_mismatched
     counts = f"{equal:,} of {total.outputs:,} elements equal the reference, {total.outputs_mismatched:,} wrong."
+    if total.intermediates_checked:
+        counts += f" Of {total.intermediates_checked:,} on the way to them, {total.intermediates_mismatched:,} wrong."
     if total.outputs_checked < total.outputs:
         return f"{total.outputs_checked:,} outputs checked: {counts}"
     return f"Every output checked: {counts}"
@@ -153,10 +158,12 @@ def verdict(total: Total) -> str:
 
 def first_wrong(result: Result) -> str:
     """The first wrong layer and its first wrong element; empty when all is right."""
-    layer = next((layer for layer in result.layers if layer.outputs_mismatched), None)
+    layer = next((layer for layer in result.layers if layer.wrong), None)
     if layer is None:
         return ""
     wrong = f"layer {layer.name}: {layer.outputs_mismatched:,} of {layer.outputs_checked:,} outputs are wrong"
+    if layer.intermediates_mismatched:
+        wrong += f", {layer.intermediates_mismatched:,} of {layer.intermediates_checked:,} elements on the way to them"
     return f"{wrong}; the first: {layer.first_mismatch}" if layer.first_mismatch else wrong
 
 
@@ -214,4 +221,4 @@ def outcome(layer: LayerResult) -> str:
     """The check of one layer in a word."""
     if layer.outputs_checked == 0:
         return "-"
-    return f"{layer.outputs_mismatched} wrong" if layer.outputs_mismatched else "ok"
+    return f"{layer.wrong} wrong" if layer.wrong else "ok"

@@ -50,6 +50,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.multi_tile", "taps stacked in a pass (multi-tile)"),
     Field("mapping.loop_order", "loop order"),
     Field("mapping.chunks", "chunks of a reduction"),
+    Field("mapping.transformation", "transformation and product"),
     Field("mapping.fetch", "fetch of the ifmap"),
     Field("mapping.k_order", "order of K"),
     Field("mapping.block_m", "words streamed in a pass", "words"),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.datapath.hbm import hbm_tensors
 from tpusim.machines.tpu.datapath.reduction import Reduction
-from tpusim.machines.tpu.datapath.words import gather, pack, span, unpacked
+from tpusim.machines.tpu.datapath.words import collected, gather, pack, span, unpacked
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import LaneGroup
 from tpusim.machines.tpu.program.program import Program
@@ -114,9 +114,15 @@ class _Run:
         name = step.tensor.name
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         for part in step.parts:
-            values = unpacked(self._words(part.first_lanes[0], part.lanes, part.base, part.words), part)
+            values = self._spilled(part)
             for place in places:
                 place.write(part, values)
+
+    def _spilled(self, part: Part) -> Values:
+        """The values of a part, [lane, *items]."""
+        if part.feed is None:
+            return unpacked(self._words(part.first_lanes[0], part.lanes, part.base, part.words), part)
+        return collected({group: self._read_by(group) for group in part.feed.groups}, part)
 
     # ---- the array
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, Table
+from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, LaneGroup, Table
 from tpusim.machines.tpu.program.tensor import Part
 
 Values = NDArray[np.float32]
@@ -37,6 +38,16 @@ def unpacked(words: Values, part: Part) -> Values:
     counts = [len(each.coordinates) for each in part.items]
     flat = words[..., : part.per_word].reshape(len(words), -1)
     return flat[:, : prod(counts)].reshape(len(words), *counts)
+
+
+def collected(words: Mapping[LaneGroup, Values], part: Part) -> Values:
+    """What a part with addresses of its own takes, [lane, *items], of the `words` of each group, as for `gather`."""
+    counts = [len(each.coordinates) for each in part.items]
+    flat = np.zeros((part.lanes, part.words * part.per_word), np.float32)
+    for group, source in words.items():
+        at = slice(group.first_lane, group.first_lane + group.lanes)
+        gather(source[..., : part.per_word], group.pattern, flat[at])
+    return flat[:, : prod(counts)].reshape(part.lanes, *counts)
 
 
 def _by_item(words: Values, part: Part) -> Values | None:

@@ -23,7 +23,7 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
     accounts |= port_accounts(port.owned, log.cycles, hardware)
-    return Timing(log.cycles, accounts, program.use.port_reads, program.use.port_writes)
+    return Timing(log.cycles, accounts, _bus(log.moves, program), program.use.port_reads, program.use.port_writes)
 
 
 def _array_use(log: Log, program: Program) -> Counter[str]:
@@ -64,6 +64,13 @@ def _preload_use(loads: Iterable[Loads], cycles: int) -> Counter[str]:
         use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))
         use["port_stall"] += times * (each.last - each.start - cycles)
     return use
+
+
+def _bus(moves: Iterable[Move], program: Program) -> dict[str, int]:
+    held: Counter[str] = Counter()
+    for each in moves:
+        held[program.steps[each.step].label] += each.ended - each.free
+    return dict(held)
 
 
 def _hbm_use(moves: Iterable[Move]) -> Counter[str]:

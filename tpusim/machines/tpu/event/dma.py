@@ -21,6 +21,7 @@ class Dma:
 
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
         self.moves: list[Move] = []
+        self._stored: dict[int, int] = {}
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
         self._hbm = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)
 
@@ -32,13 +33,13 @@ class Dma:
             if not isinstance(step, Transfer):
                 continue
             yield from self._board.wait(step.after)
-            ready = max(bus_free, self._board.latest(step.after))
+            ready = max(bus_free, self._board.latest(step.after), self._in_hbm(step))
             start = max(ready, staged)
             staged = last
             busy = max(self._hbm.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware.vector_unit))
             taken = yield from self._words(step, start, busy, last)
             last = taken + 1
-            ended = self._bus_ended(step, start, busy, last)
+            ended = self._bus_ended(index, step, start, busy, last)
             self.moves.append(Move(index, bus_free, ready, start, busy, ended, last))
             self._board.finish(index, last)
             bus_free = ended
@@ -57,10 +58,15 @@ class Dma:
         self._port.take(DMA, slots)
         return final
 
-    def _bus_ended(self, step: Transfer, start: int, busy: int, last: int) -> int:
+    def _in_hbm(self, step: Transfer) -> int:
+        """When all that a fill waits for of its own tensor is in HBM."""
+        return max((self._stored[each] for each in self._program.sources(step)), default=0)
+
+    def _bus_ended(self, index: int, step: Transfer, start: int, busy: int, last: int) -> int:
         """When the HBM bus is free again; a spill's last word still has to cross it and be stored."""
         if not isinstance(step, Spill):
             return start + busy
         ended = max(start + busy, last - (-busy // step.words))
         self._board.end = max(self._board.end, ended + self._hbm.latency)
+        self._stored[index] = ended + self._hbm.latency + self._hardware.lanes - 1
         return ended

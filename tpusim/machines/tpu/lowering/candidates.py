@@ -13,6 +13,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
+from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, col_folds, span_of, weight_words, word_groups
 
 
@@ -71,12 +72,12 @@ class Candidates:
         """
         order = self._orders()[0]
         if not self._at_once:
-            yield self._chunks(order, self.cut.together, _halves(self.folds))
+            yield self._chunks(order, self.cut.together, halves(self.folds))
             yield self._chunks(order, self.cut.together, [self.folds], resident=True)
             return
         if self.folds > 1:
-            yield self._chunks(order, self.taps, _halves(self.folds)[1:])
-        for taps in _halves(self.taps)[1:]:
+            yield self._chunks(order, self.taps, halves(self.folds)[1:])
+        for taps in halves(self.taps)[1:]:
             yield self._chunks(order, taps, [1])
 
     def _orders(self) -> tuple[str, ...]:
@@ -145,7 +146,7 @@ class Candidates:
 
     def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
         """Chunks of so many tap groups and row folds; the filter comes for each block, or stays for all."""
-        at, kept, folds, buffers = _crossed(range(len(self._blocks.rows)), _halves(self.columns), chunk_folds, [2, 3])
+        at, kept, folds, buffers = _crossed(range(len(self._blocks.rows)), halves(self.columns), chunk_folds, [2, 3])
         rows, cols, groups, _, blocks, _ = extents = _Extents(*(each[at] for each in self._blocks))
         parts = self.shape.groups * blocks
         whole, *_ = each = self.cut.chunks(taps, 1)
@@ -189,11 +190,6 @@ def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling
         psum_words=words,
         **arrays,
     )
-
-
-def _halves(count: int) -> list[int]:
-    """`count`, and ever smaller numbers that cut it into even parts, down to 1."""
-    return sorted({-(-count // (1 << n)) for n in range(count.bit_length() + 1)}, reverse=True)
 
 
 def _crossed(*choices: Sequence[int]) -> list[Counts]:

@@ -71,12 +71,15 @@ class Emitter:
         plan, tiling = self.plan, self.plan.tiling
         cols = max(len(fold) for fold in plan.col_folds)
         return (
-            Buffer("ifmap", 0, tiling.ifmap_buffers * tiling.ifmap_words, max(each.rows for each in plan.passes)),
+            Buffer(
+                plan.ifmap.name, 0, tiling.ifmap_buffers * tiling.ifmap_words, max(each.rows for each in plan.passes)
+            ),
             Buffer("filter", plan.filter_base(0), tiling.filter_buffers * tiling.section_words, cols),
             Buffer("ofmap", plan.psum_base(0), tiling.psum_buffers * tiling.psum_words, cols),
         )
 
-    def _add(self, step: Step) -> int:
+    def add(self, step: Step) -> int:
+        """Write a step down; its index."""
         self.steps.append(step)
         return len(self.steps) - 1
 
@@ -124,14 +127,15 @@ class Emitter:
         def emit() -> None:
             parts = tuple(self._ifmap_part(load, patch, place, base, items) for place in places)
             if parts[0].words:
-                step = self._add(Fill(self._freed(load, self.last_stream), self.plan.ifmap, parts, moved))
+                waits = (*self._freed(load, self.last_stream), *self._written(filled))
+                step = self.add(Fill(waits, self.plan.ifmap, parts, moved))
                 self.place_ready.update({(index, place): step for place in places})
 
         plan, shape = self.plan, self.plan.shape
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         box = Box(range(0), rows, cols, plan.images(filled.groups))
-        moved = sum(self._bytes(each, plan.ifmap, apart) for each in self._brought(load, places, box))
+        moved = sum(self.bytes_of(each, plan.ifmap, apart) for each in self._brought(load, places, box))
         items = plan.map_items(rows, cols, filled.groups, apart)
         base = patch.words_before(filled)
         return emit
@@ -177,14 +181,24 @@ class Emitter:
             elements = sum(plan.passes[number].rows for number in cut_numbers) * len(columns)
             hardware = plan.hardware
             moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
-            step = self._add(Fill(self._freed(load, self.last_preload), plan.filter, parts, moved))
+            step = self.add(Fill(self._freed(load, self.last_preload), plan.filter, parts, moved))
             self.weights_ready.update({(index, number): step for number in cut_numbers})
 
         return emit
 
     def _freed(self, load: Load[Key], last: list[int]) -> tuple[int, ...]:
         """What last used the buffer that is loaded again."""
-        return () if load.freed < 0 else (last[load.freed],)
+        return self._begun() if load.freed < 0 else (last[load.freed],)
+
+    # ---- what may have to come before
+
+    def _begun(self) -> tuple[int, ...]:
+        """The steps that must be done before any buffer is used."""
+        return ()
+
+    def _written(self, filled: Patch) -> tuple[int, ...]:
+        """The steps that write the part of the ifmap that is filled next; nothing, where it is there from the start."""
+        return ()
 
     # ---- compute and spill
 
@@ -202,8 +216,8 @@ class Emitter:
             loaded: tuple[int, ...] = (self.weights_ready[filter_load, place],)
             if place == 0:
                 loaded, filled = (*loaded, *self._drained()), (*filled, *freed)
-            preload = self._add(Preload(loaded, weights, plan.pass_words[place], rows, cols))
-            stream = self._add(Stream(filled, preload, reads, result, words, rows, cols, place > 0))
+            preload = self.add(Preload(loaded, weights, plan.pass_words[place], rows, cols))
+            stream = self.add(Stream(filled, preload, reads, result, words, rows, cols, place > 0))
             weights += plan.pass_words[place]
         self.last_preload.append(preload)
         self.last_stream.append(stream)
@@ -243,15 +257,15 @@ class Emitter:
         for each in block.rectangles:
             items = plan.map_items(each.rows, each.cols, each.groups, apart)
             parts.append(Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill))
-            moved += self._bytes(Box(channels, each.rows, each.cols, plan.images(each.groups)), plan.ofmap, apart)
+            moved += self.bytes_of(Box(channels, each.rows, each.cols, plan.images(each.groups)), plan.ofmap, apart)
             base += each.words
-        self.spills.append(self._add(Spill((self.last_stream[index],), plan.ofmap, tuple(parts), moved)))
+        self.spills.append(self.add(Spill((self.last_stream[index],), plan.ofmap, tuple(parts), moved)))
 
     def _result_base(self, number: int) -> int:
         """First word of the partial sums of the results of that number."""
         return self.plan.psum_base(number % self.plan.tiling.psum_buffers)
 
-    def _bytes(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> int:
+    def bytes_of(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> int:
         """HBM bytes of `box` in every strip, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self.moved:

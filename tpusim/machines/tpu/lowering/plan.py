@@ -97,17 +97,21 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a layer is cut up. Vector memory: ifmap buffers, then filter buffers, then partial sums."""
+    """How a layer is cut up. Vector memory: ifmap buffers, then filter buffers, then partial sums.
+
+    The ifmap goes by the name of `source`, as another tensor may be what is multiplied.
+    """
 
     shape: ConvShape
     hardware: Hardware
     tiling: Tiling[int]
     cut: Cut
+    source: str = "ifmap"
 
     @cached_property
     def ifmap(self) -> Tensor:
         """The input feature map."""
-        return Tensor("ifmap", self.shape.tensors.ifmap, converted=True)
+        return Tensor(self.source, self.shape.tensors.ifmap, converted=True)
 
     @cached_property
     def filter(self) -> Tensor:

@@ -38,11 +38,13 @@ def _planned_from(module: str) -> Callable[[Op, int, Hardware], Planned]:
 LOWERINGS: dict[str, Lowering] = {
     "channel_first": _from("channel_first"),
     "channel_last": _from("channel_last"),
+    "explicit": _from("explicit"),
     "implicit_gemm": _from("implicit_gemm"),
 }
 PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {
     "channel_first": _planned_from("channel_first"),
     "channel_last": _planned_from("channel_last"),
+    "explicit": _planned_from("explicit"),
     "implicit_gemm": _planned_from("implicit_gemm"),
 }
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""

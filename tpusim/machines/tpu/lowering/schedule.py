@@ -82,3 +82,8 @@ def even(count: int, pieces: int) -> list[range]:
     """Cut `range(count)` into at most `pieces` nearly equal pieces."""
     pieces = max(1, min(pieces, count))
     return [range(i * count // pieces, (i + 1) * count // pieces) for i in range(pieces)]
+
+
+def halves(count: int) -> list[int]:
+    """`count`, and ever smaller numbers that cut it into even parts, down to 1."""
+    return sorted({-(-count // (1 << n)) for n in range(count.bit_length() + 1)}, reverse=True)

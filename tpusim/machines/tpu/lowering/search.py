@@ -28,7 +28,7 @@ def choose(shape: ConvShape, hardware: Hardware, cut: Cut) -> Tiling[int]:
     candidates = Candidates(shape, hardware, cut, None)
     tiling = _same_block(candidates) or _best(candidates)
     if tiling is None:
-        raise _too_small(candidates)
+        raise too_small(least_words(shape, hardware, cut), hardware)
     return tiling
 
 
@@ -95,9 +95,14 @@ def _same_block(candidates: Candidates) -> Tiling[int] | None:
     return ruled and _best(Candidates(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)))
 
 
-def _too_small(candidates: Candidates) -> CapacityError:
-    hardware = candidates.hardware
-    words = min(int(tilings.words.min()) for tilings in chain(candidates.whole(), candidates.chunked()))
+def least_words(shape: ConvShape, hardware: Hardware, cut: Cut) -> int:
+    """Words a lane needs for the smallest tiling."""
+    candidates = Candidates(shape, hardware, cut, None)
+    return min(int(tilings.words.min()) for tilings in chain(candidates.whole(), candidates.chunked()))
+
+
+def too_small(words: int, hardware: Hardware) -> CapacityError:
+    """That the vector memories have less than `words` a lane, and what to do."""
     return CapacityError(
         f"the smallest tiling needs {words} words of {hardware.word_bytes} B a lane, and the vector memory has "
         f"{hardware.capacity_words}; set vector_memory.capacity to at least {words * hardware.word_bytes} B "

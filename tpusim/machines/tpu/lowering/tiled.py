@@ -35,7 +35,11 @@ def lowered_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> L
 
 def planned_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lowered_by` would write down. Raises CapacityError as it does."""
-    plan = plan_of(cutting, layer, batch, hardware)
+    return steps_of(plan_of(cutting, layer, batch, hardware))
+
+
+def steps_of(plan: Plan) -> Planned:
+    """How many steps a plan is written down as."""
     outcomes = plan.tiling.blocks * len(plan.col_folds)
     transfers = outcomes + _ifmap_fills(plan) + _filter_fills(plan)
     return Planned(plan.shape.groups * outcomes * len(plan.passes), plan.shape.groups * transfers)
@@ -44,7 +48,7 @@ def planned_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> P
 def plan_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Plan:
     """The plan of a layer. Raises CapacityError."""
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
-    return Plan(shape, hardware, _chosen(cutting, shape, hardware), cutting(shape, hardware))
+    return Plan(shape, hardware, chosen(cutting, shape, hardware), cutting(shape, hardware))
 
 
 def _ifmap_fills(plan: Plan) -> int:
@@ -70,6 +74,6 @@ def _filter_fills(plan: Plan) -> int:
 
 
 @lru_cache(maxsize=1 << 16)
-def _chosen(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> Tiling[int]:
-    """A layer is asked how many steps it takes before it is lowered."""
+def chosen(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> Tiling[int]:
+    """The tiling of a shape. A layer is asked how many steps it takes before it is lowered."""
     return choose(shape, hardware, cutting(shape, hardware))

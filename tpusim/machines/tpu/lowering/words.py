@@ -17,12 +17,12 @@ _ORDERS = {
 }
 
 
-def explanation_of(plan: Plan, layer: Op) -> Explanation:
-    """What is told of the lowering of `layer`."""
+def explanation_of(plan: Plan, layer: Op, into: str = "") -> Explanation:
+    """What is told of the lowering of `layer`; `into` says what row folds divide, where those are not its channels."""
     blocking = _blocking(plan)
     aspects = {"taps": _taps(plan)} if layer.spatial else {}
     aspects |= {
-        "folds": _folds(plan, layer),
+        "folds": _folds(plan, layer, into),
         "passes": _passes(plan),
         "block": _block(plan, blocking, layer),
         **({"chunks": _chunks(plan)} if len(plan.chunks) > 1 else {}),
@@ -59,10 +59,10 @@ def _taps(plan: Plan) -> str:
     return each + groups + (f"; {stacked}" if stacked else "") + (_OWN if plan.chunks[0].by_tap else "")
 
 
-def _folds(plan: Plan, layer: Op) -> str:
-    into, out = layer.folded
+def _folds(plan: Plan, layer: Op, into: str) -> str:
+    channels, out = layer.folded
     rows, cols = counted(plan.cut.row_folds, "row fold"), counted(len(plan.col_folds), "column fold")
-    return f"{rows} for {into}, {cols} for {out}; a pass fills {_filled(plan)}"
+    return f"{rows} for {into or channels}, {cols} for {out}; a pass fills {_filled(plan)}"
 
 
 def _filled(plan: Plan) -> str:
@@ -112,7 +112,7 @@ def _words(plan: Plan, layer: Op) -> str:
 def _buffers(plan: Plan) -> str:
     tiling, hardware = plan.tiling, plan.hardware
     buffers = (
-        ("ifmap", tiling.ifmap_buffers, tiling.ifmap_words),
+        (plan.ifmap.name, tiling.ifmap_buffers, tiling.ifmap_words),
         ("filter", tiling.filter_buffers, tiling.section_words),
         ("results", tiling.psum_buffers, tiling.psum_words),
     )

@@ -27,7 +27,9 @@ def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:
 
 
 def _held(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, int]]:
-    """(first cycle, cycle after the last, words) of every fill and of every block of results."""
+    """(first cycle, cycle after the last, words) of every fill and of every block of results; what is spilled from
+    where it was filled counts once.
+    """
     dma, drains, loads = (_by_step(timeline, *names) for names in (("dma_0", "dma_1"), ("drain",), ("preload",)))
     readers = _readers(program)
     first_pass: dict[int, int] = {}
@@ -36,11 +38,14 @@ def _held(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, int]
             case Stream() if not step.accumulate:
                 first_pass[step.result_base] = index
             case Fill() if readers[index]:
-                ends = (drains[each].end if each in drains else loads[each].end for each in readers[index])
+                ends = (
+                    next(track[each].end for track in (drains, loads, dma) if each in track) for each in readers[index]
+                )
                 yield dma[index].start, max(ends), step.words
             case Spill():
                 for part in step.parts:
-                    yield drains[first_pass[part.base]].start, dma[index].end, part.words
+                    if part.feed is None:
+                        yield drains[first_pass[part.base]].start, dma[index].end, part.words
 
 
 def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, Slice]:
@@ -49,13 +54,13 @@ def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, Slice]:
 
 
 def _readers(program: Program) -> dict[int, list[int]]:
-    """The preloads or streams that read each fill.
+    """The preloads, streams or spills that read each fill.
 
     Where a tensor's block comes in several pieces, a stream names the last one, which comes after all others.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for index, step in enumerate(program.steps):
-        if isinstance(step, Preload | Stream):
+        if isinstance(step, Preload | Stream | Spill):
             for fill in step.after:
                 readers[fill].append(index)
     later: dict[str, list[int]] = {}

@@ -35,11 +35,13 @@ def port_accounts(owned: Mapping[str, int], cycles: int, hardware: Hardware) -> 
 class Timing:
     """Cycles of the layer; the split of every unit's cycles, each adding up to `cycles`; port accesses.
 
+    `bus` tells where HBM's cycles go that are not idle: to transfers of that label, moved or waited for.
     `reads` and `writes` are words over all lanes. A slot left unused, by padding or by a lane that has no part in the
     step, is no access.
     """
 
     cycles: int
     units: Mapping[str, Mapping[str, int]]
+    bus: Mapping[str, int]
     reads: int
     writes: int

@@ -8,7 +8,8 @@ from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Spill, Step, Stream, Transfer
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Transfer
+from tpusim.machines.tpu.program.tensor import Part
 
 
 def check_program(program: Program, hardware: Hardware) -> None:
@@ -64,13 +65,26 @@ def _contradictions(step: Step, program: Program, word_elements: int) -> Iterato
                 yield "counts its lanes in two ways"
             if any(not 0 < part.per_word <= word_elements for part in step.parts):
                 yield f"puts more elements into a word than its {word_elements}"
+            if isinstance(step, Fill) and step.tensor.name in program.intermediates and not program.sources(step):
+                yield f"reads a {step.tensor.name} that it does not wait for"
+            for part in step.parts:
+                yield from _misfed(step, part)
+
+
+def _misfed(step: Transfer, part: Part) -> Iterator[str]:
+    """Addresses that a part has of its own, and is no spill's or not those of all its lanes."""
+    if part.feed is None:
+        return
+    if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
+        yield f"has addresses for other lanes than the {part.lanes} that it spills"
+    yield from _misfits(part.feed, part.words)
 
 
 def _misfits(reads: Feed, words: int) -> Iterator[str]:
-    """Patterns that are not as long as the pass, or do not move forward."""
+    """Patterns that are not as long as the pass or the part, or do not move forward."""
     for group in reads.groups:
         if group.pattern.words != words:
-            yield f"streams {words} words, and lane {group.first_lane} reads {group.pattern.words}"
+            yield f"moves {words} words, and lane {group.first_lane} reads {group.pattern.words}"
         if not isinstance(group.pattern, Counters):
             continue
         base, counters, window = group.pattern

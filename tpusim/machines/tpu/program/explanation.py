@@ -30,10 +30,14 @@ class Explanation:
 
 
 class Planned(NamedTuple):
-    """How many steps a Program will have, before it is written down: passes, and about so many fills and spills."""
+    """How many steps a Program will have, before it is written down: passes, and about so many fills and spills.
+
+    `intermediates` counts the elements of tensors that it writes and reads again.
+    """
 
     passes: int
     transfers: int
+    intermediates: int = 0
 
 
 Lowered: TypeAlias = tuple[Program, Explanation]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Clients
-from tpusim.machines.tpu.program.steps import Step, Stream, Use
+from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Stream, Transfer, Use
 from tpusim.machines.tpu.program.tensor import Tensor
 
 
@@ -66,6 +66,23 @@ class Program:
         """The number of the pass, from 0, that a preload or a stream belongs to."""
         numbered = enumerate((index, step) for index, step in enumerate(self.steps) if isinstance(step, Stream))
         return {place: number for number, (index, step) in numbered for place in (step.preload, index)}
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """The names of the tensors that spills write."""
+        return frozenset(step.tensor.name for step in self.steps if isinstance(step, Spill))
+
+    @cached_property
+    def intermediates(self) -> frozenset[str]:
+        """The names of the tensors that are written and read again: neither operands nor the outcome."""
+        return self.written & {step.tensor.name for step in self.steps if isinstance(step, Fill)}
+
+    def sources(self, step: Transfer) -> list[int]:
+        """The spills of its own tensor that a fill waits for: all they wrote must be in HBM when it begins."""
+        if not isinstance(step, Fill) or step.tensor.name not in self.intermediates:
+            return []
+        waits = ((each, self.steps[each]) for each in step.after)
+        return [index for index, each in waits if isinstance(each, Spill) and each.tensor == step.tensor]
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name."""

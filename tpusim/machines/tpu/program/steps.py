@@ -70,8 +70,8 @@ class Transfer(Step):
     def __post_init__(self) -> None:
         words = lane_words = 0
         for part in self.parts:
-            words += (each := part.words)
-            lane_words += each * part.lanes * len(part.first_lanes)
+            words += part.words
+            lane_words += part.accesses
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "lane_words", lane_words)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+from tpusim.machines.tpu.program.addresses import Feed
+
 Coordinates: TypeAlias = range | tuple[int, ...]
 
 
@@ -51,6 +53,8 @@ class Part(NamedTuple):
             for lane i.
         items: what one lane holds.
         per_word: elements of a word in use.
+        feed: where each lane of a spill finds the words of its items, which then need not follow one another from
+            `base` on; padding is zero, and no access.
     """
 
     base: int
@@ -58,6 +62,7 @@ class Part(NamedTuple):
     lane: tuple[Along, ...]
     items: tuple[Along, ...]
     per_word: int
+    feed: Feed | None = None
 
     @property
     def words(self) -> int:
@@ -71,3 +76,8 @@ class Part(NamedTuple):
     def lanes(self) -> int:
         """Lanes of one copy."""
         return len(self.lane[0].coordinates)
+
+    @property
+    def accesses(self) -> int:
+        """Words that all lanes move through their ports."""
+        return self.words * self.lanes * len(self.first_lanes) if self.feed is None else self.feed.accesses

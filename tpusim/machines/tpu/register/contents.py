@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.register.order import NOWHERE
 
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -24,9 +25,9 @@ NOTHING = -1
 class HbmWords:
     """The tensors in HBM, and the words that transfers move, each only for the lanes that may take part.
 
-    Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`; lane `i` finds it at place
-    `first[step] + i * step.words + k` of `values` [place, W], for `i` below `step.lanes`, and `used[place]` says
-    whether it takes part.
+    Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`, NOWHERE where each has its own;
+    lane `i` finds it at place `first[step] + i * step.words + k` of `values` [place, W], for `i` below `step.lanes`,
+    and `used[place]` says whether it takes part.
     """
 
     program: Program
@@ -56,9 +57,12 @@ class HbmWords:
                 words._used(index)[at[0], at[1]] = part.words > 0
         return words
 
-    def fetch(self, index: int) -> None:
-        """Bring the words of a fill that begins: its elements as they are in HBM now."""
+    def fetch(self, index: int, until: int = -1) -> None:
+        """Bring the words of a fill that begins: its elements as they are in HBM now, those of all spills up to step
+        `until` in every lane.
+        """
         step = self._transfer(index)
+        self._settle(until)
         stored, place = np.append(self.tensor(step.tensor.name), np.float32(0)), self._words(index)
         for part, at in _places(step):
             place[at[0], at[1], : part.per_word] = stored[_elements(part, step.tensor.shape)]
@@ -69,6 +73,11 @@ class HbmWords:
             if self._transfer(index).tensor.name == name:
                 self._store(index)
         return self.tensors[name]
+
+    def _settle(self, until: int) -> None:
+        """What spills up to step `until` have brought needs not be looked for again."""
+        while self.spilled and self.spilled[0] <= until:
+            self._store(self.spilled.pop(0))
 
     def _store(self, index: int) -> None:
         """Put the words of a spill into its tensor."""
@@ -105,7 +114,12 @@ def _places(step: Transfer) -> list[tuple[Part, tuple[slice, slice]]]:
 
 
 def _addresses(step: Transfer) -> Indices:
-    return np.concatenate([np.arange(part.base, part.base + part.words) for part in step.parts])
+    return np.concatenate(
+        [
+            np.arange(part.base, part.base + part.words) if part.feed is None else np.full(part.words, NOWHERE)
+            for part in step.parts
+        ]
+    )
 
 
 def _elements(part: Part, shape: tuple[int, ...]) -> Indices:

@@ -12,6 +12,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill, Transfer
 from tpusim.machines.tpu.register.contents import HbmWords
+from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.order import Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
@@ -21,12 +22,16 @@ UNDER_WAY = 2
 
 @dataclass(slots=True)
 class _Moving:
-    """A transfer under way: when it got the bus, for how long, and the words that crossed the port."""
+    """A transfer under way: when it got the bus, for how long, and the words that crossed the port.
+
+    Where lanes have addresses of their own, `fed` has for each word their setting, and the word of its part.
+    """
 
     index: int
     step: Transfer
     started: int
     bus_cycles: int
+    fed: list[tuple[int, int]]
     words: int = 0
     free_at: int = NEVER
 
@@ -34,13 +39,18 @@ class _Moving:
 class DmaUnit:
     """One queue for fills and spills."""
 
-    def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, hardware: Hardware) -> None:
-        self.scoreboard, self.hbm, self.hardware = scoreboard, hbm, hardware
+    def __init__(
+        self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, hardware: Hardware, settings: Settings
+    ) -> None:
+        self.scoreboard, self.hbm, self.hardware, self.settings = scoreboard, hbm, hardware, settings
         self.latency = hardware.latency_cycles
-        self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer))
+        transfers = ((index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer))
+        self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
+        self.stored: dict[int, int] = {}
         self.moving: deque[_Moving] = deque()
         self.bus: _Moving | None = None
         self.use: Counter[str] = Counter()
+        self.held: Counter[str] = Counter()
         self.end = 0
 
     def clock(self, now: int) -> None:
@@ -52,7 +62,7 @@ class DmaUnit:
         if self.bus is None and self.todo:
             self._begin(now)
         if self.bus is not None:
-            self.use["busy" if now < self.bus.started + self.bus.bus_cycles else "port_stall"] += 1
+            self._book("busy" if now < self.bus.started + self.bus.bus_cycles else "port_stall", self.bus.step)
 
     def move(self, now: int) -> Order | None:
         """The next word of the oldest transfer, if it has one for the port; after its last the transfer is done."""
@@ -64,23 +74,35 @@ class DmaUnit:
         if head.words == step.words:
             self._finish(now)
         address, place = int(self.hbm.addresses[head.index][word]), self.hbm.first[head.index] + word
-        spill = isinstance(step, Spill)
-        return Order(DMA, head.index, step.lanes, address, number=place, stride=step.words, spill=spill)
+        spill, (setting, nth) = isinstance(step, Spill), head.fed[word] if head.fed else (0, 0)
+        return Order(DMA, head.index, step.lanes, address, setting, nth, number=place, stride=step.words, spill=spill)
 
     def _begin(self, now: int) -> None:
-        index, step = self.todo[0]
-        if self.scoreboard.waiting(step.after, now):
-            self.use["blocked"] += 1
+        index, step, sources = self.todo[0]
+        if self.scoreboard.waiting(step.after, now) or any(now < self.stored[each] for each in sources):
+            self._book("blocked", step)
         elif len(self.moving) >= UNDER_WAY:
-            self.use["port_stall"] += 1
+            self._book("port_stall", step)
         else:
             self.todo.popleft()
             if isinstance(step, Fill):
-                self.hbm.fetch(index)
-            self.bus = _Moving(index, step, now, self._bus_cycles(step))
+                self.hbm.fetch(index, max(sources, default=-1))
+            self.bus = _Moving(index, step, now, self._bus_cycles(step), self._fed(step))
             if not isinstance(step, Spill):
                 self.bus.free_at = now + self.bus.bus_cycles
             self.moving.append(self.bus)
+
+    def _book(self, cause: str, step: Transfer) -> None:
+        """Account for a cycle that goes to a transfer."""
+        self.use[cause] += 1
+        self.held[step.label] += 1
+
+    def _fed(self, step: Transfer) -> list[tuple[int, int]]:
+        """For each word; nothing where all lanes share their addresses."""
+        number = self.settings.number
+        if all(part.feed is None for part in step.parts):
+            return []
+        return [(number[part.feed] if part.feed else 0, word) for part in step.parts for word in range(part.words)]
 
     def _bus_cycles(self, step: Transfer) -> int:
         """HBM or the conversion, whichever takes longer."""
@@ -103,3 +125,4 @@ class DmaUnit:
             last_word = ceil(Fraction(head.bus_cycles, head.step.words))
             head.free_at = max(head.started + head.bus_cycles, now + 1 + last_word)
             self.end = max(self.end, head.free_at + self.latency)
+            self.stored[head.index] = head.free_at + self.latency + self.hardware.lanes - 1

@@ -1,7 +1,8 @@
-"""The address generators of all lanes: one setting for every way in which a pass of the Program reads."""
+"""The address generators of all lanes: one setting for every way in which a pass of the Program reads, or a spill."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +10,12 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import AddressPattern, Counters, Feed
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Spill
 
 Ints = NDArray[np.int64]
 
 UNFED = -1
-"""The pattern of a lane that has no part in a pass."""
+"""The pattern of a lane that has no part."""
 
 _STILL = (1, 0, 0, 1, 0)
 """A counter that has one position, the first."""
@@ -41,7 +43,7 @@ class Settings:
     @classmethod
     def of(cls, program: Program, lanes: int) -> Settings:
         """All settings that a Program needs."""
-        number = {reads: at for at, reads in enumerate(dict.fromkeys(stream.reads for stream in program.streams))}
+        number = {reads: at for at, reads in enumerate(dict.fromkeys(_reads(program)))}
         groups = (group for reads in number for group in reads.groups)
         known = {pattern: at for at, pattern in enumerate(dict.fromkeys(group.pattern for group in groups))}
         patterns = np.full((len(number), lanes), UNFED)
@@ -49,6 +51,14 @@ class Settings:
             for group in reads.groups:
                 patterns[at, group.first_lane : group.first_lane + group.lanes] = known[group.pattern]
         return cls(patterns, *_registers([*known]), number)
+
+
+def _reads(program: Program) -> Iterator[Feed]:
+    """How each pass reads, then each part of a spill that says so."""
+    yield from (stream.reads for stream in program.streams)
+    for step in program.steps:
+        if isinstance(step, Spill):
+            yield from (part.feed for part in step.parts if part.feed is not None)
 
 
 def _registers(patterns: list[AddressPattern]) -> tuple[Ints, Ints, Ints]:

@@ -120,12 +120,14 @@ def _access(
         for number in range(len(lanes)):
             order, lane = told[head + number], lanes[number]
             client, address = order["client"], NOWHERE
-            if client == IFMAP and number < order["lanes"]:
-                pattern = patterns[order["generator"], number]
-                if pattern >= 0:
-                    address = _generate(pattern, bases, counters, tables, order["word"])
-            elif client != FREE and number < order["lanes"]:
-                address = order["address"] if client != DMA or hbm_used[_place(order, number)] else NOWHERE
+            if client != FREE and number < order["lanes"]:
+                address = order["address"]
+                if address == NOWHERE and client in (IFMAP, DMA):
+                    pattern = patterns[order["generator"], number]
+                    if pattern >= 0:
+                        address = _generate(pattern, bases, counters, tables, order["word"])
+                elif client == DMA and not hbm_used[_place(order, number)]:
+                    address = NOWHERE
             touched[number] = address
             if address == NOWHERE:
                 word[number] = 0

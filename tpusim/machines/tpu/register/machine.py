@@ -114,7 +114,8 @@ class Machine:
         accounts = {name: split(use, cycles) for name, use in units.items()}
         accounts |= port_accounts(control.granted, cycles, self.hardware)
         accesses = self.lanes.registers
-        return Timing(cycles, accounts, int(accesses["read"].sum()), int(accesses["written"].sum()))
+        reads, writes = int(accesses["read"].sum()), int(accesses["written"].sum())
+        return Timing(cycles, accounts, dict(control.dma.held), reads, writes)
 
     def _orders(self) -> list[Order]:
         """Lane 0's orders; none while the other lanes catch up."""
@@ -135,7 +136,7 @@ def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmW
         scoreboard,
         StreamUnit(passes, scoreboard, frame, frame.result_delay(latency) - frame.psum_delay(latency), lanes, sums),
         PreloadUnit(program, scoreboard, hardware),
-        DmaUnit(program, scoreboard, hbm, hardware),
+        DmaUnit(program, scoreboard, hbm, hardware, settings),
         ports_of(hardware),
         patience=1000 + hardware.latency_cycles + hardware.sequencer.launch_cycles + 4 * (frame.period + lanes),
     )

@@ -18,8 +18,8 @@ class Order(NamedTuple):
     client: FREE, IFMAP, PSUM, RESULT, WEIGHT or DMA
     step: of the Program, for those who watch
     lanes: take part, from lane 0 on
-    address: of the word, or NOWHERE; of an ifmap word every lane finds its own
-    generator, word: the address generators' setting, and the word of the pass (IFMAP)
+    address: of the word, or NOWHERE; then every lane finds its own (IFMAP, DMA)
+    generator, word: the address generators' setting, and the word of the pass or part (IFMAP, DMA)
     array: which array's serializers or results (IFMAP, PSUM, RESULT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight (WEIGHT)

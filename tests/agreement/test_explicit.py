@@ -1,0 +1,396 @@
+"""Explicit im2col: the lowered matrix in HBM is NumPy's own, nothing moves twice, and both engines agree on it all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from math import gcd, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_agreement import MOST_CYCLES, asked_for, suppose, with_capacity
+from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
+from tests.strategies import conv, convs, machine, machines, small_layers
+from tpusim import reference, simulate
+from tpusim.base.errors import CapacityError, CheckFailed
+from tpusim.flow.account import transformation_cycles
+from tpusim.flow.verify import check_layer, expected, operands_of
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.explicit import LOWERED, lower
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Spill
+from tpusim.machines.tpu.program.tensor import Part
+from tpusim.network.ops import Conv2d, Gemm, Op
+from tpusim.network.workload import Workload, load_workload
+from tpusim.reference import Tensor
+
+CASES = max(1, int(os.environ.get("TPUSIM_CASES", "1000")) // 7)
+"""Random machines and layers; for a proof by hand, many more."""
+SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+ORDERS = ("overlapped", "before")
+
+
+def ordered(hardware: Hardware, order: str) -> Hardware:
+    return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update={"transformation": order})})
+
+
+def fitted(layer: Op, batch: int, hardware: Hardware) -> tuple[Program, Hardware]:
+    """The Program and its machine, which has the least memory that does if the one given has too little."""
+    try:
+        return lower(layer, batch, hardware)[0], hardware
+    except CapacityError as error:
+        need = asked_for(error)
+        with pytest.raises(CapacityError):
+            lower(layer, batch, with_capacity(hardware, need - 1))
+        enough = with_capacity(hardware, need)
+        return lower(layer, batch, enough)[0], enough
+
+
+def unfolded(layer: Conv2d, ifmap: Tensor) -> Tensor:
+    """The lowered matrix [k, row, col, image] by NumPy alone: windows of the padded map."""
+    (sh, sw), (ph, pw), (dh, dw), (kh, kw) = layer.stride, layer.padding, layer.dilation, layer.kernel
+    padded = np.pad(ifmap, ((0, 0), (ph, ph), (pw, pw), (0, 0)))
+    reach = ((kh - 1) * dh + 1, (kw - 1) * dw + 1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=(1, 2))[:, ::sh, ::sw, :, ::dh, ::dw]
+    of_group = windows.reshape(layer.groups, -1, *windows.shape[1:])
+    return np.asarray(of_group.transpose(0, 5, 6, 1, 2, 3, 4).reshape(-1, *windows.shape[1:4]), np.float32)
+
+
+# ---- the engines
+
+
+@settings(max_examples=CASES, **SLOW)
+@given(
+    layer=small_layers(),
+    batch=st.integers(1, 9),
+    hardware=machines(16, st.sampled_from([1, 2, 3, 4, 8, 16])),
+    order=st.sampled_from(ORDERS),
+)
+def test_both_engines_agree_and_the_values_are_right(layer: Op, batch: int, hardware: Hardware, order: str) -> None:
+    """To the cycle, in every account, every access and every element, those of the lowered matrix too."""
+    suppose(layer.macs(batch) / hardware.pes < 800)
+    program, hardware = fitted(layer, batch, ordered(hardware, order))
+    timing = event.run(program, hardware)
+    assume(timing.cycles < MOST_CYCLES)
+    operands = operands_of(layer, batch, seed=3)
+    told, written = register.run(program, hardware, operands)
+    assert told == timing
+    assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
+    assert sum(timing.bus.values()) == timing.cycles - timing.units["hbm"]["idle"]
+    np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
+    if LOWERED in program.written:
+        assert isinstance(layer, Conv2d)
+        np.testing.assert_array_equal(written[LOWERED], unfolded(layer, operands["ifmap"]))
+    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
+
+
+@settings(max_examples=60, **SLOW)
+@given(layer=convs(), batch=st.integers(1, 9), hardware=machines(), order=st.sampled_from(ORDERS))
+def test_every_lowered_word_is_written_and_checked(layer: Conv2d, batch: int, hardware: Hardware, order: str) -> None:
+    program, hardware = fitted(layer, batch, ordered(hardware, order))
+    check_program(program, hardware)
+    operands = operands_of(layer, batch, seed=3)
+    verdict = check_layer(layer, batch, program, hardware, seed=3)
+    assert (verdict.checked, verdict.mismatched, verdict.first) == (layer.outputs(batch), 0, None)
+    matrix = unfolded(layer, operands["ifmap"])
+    if LOWERED in program.written:
+        np.testing.assert_array_equal(datapath.run(program, hardware, operands)[LOWERED], matrix)
+        assert (verdict.intermediates_checked, verdict.intermediates_mismatched) == (matrix.size, 0)
+        assert_read_when_written(program)
+    whole = tuple(map(range, matrix.shape))
+    oracle = reference.TENSORS[LOWERED].compute(layer, operands["ifmap"], operands["filter"], whole)
+    np.testing.assert_array_equal(oracle, matrix)
+
+
+def assert_read_when_written(program: Program) -> None:
+    """Each fill of the lowered matrix waits for the last spill that writes any of its elements, or for a later one."""
+    shape = program.tensor(LOWERED).shape
+    last = np.full(shape, -1)
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Fill | Spill) and step.tensor.name == LOWERED:
+            places = [elements(part, shape) for part in step.parts]
+            if isinstance(step, Spill):
+                for place in places:
+                    last[place] = index
+            else:
+                assert max(program.sources(step)) >= max(int(last[place].max(initial=-1)) for place in places)
+
+
+def elements(part: Part, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The coordinates of the elements of a part, axis by axis, as far as they are inside the tensor."""
+    counters = [part.lane, *((each,) for each in part.items)]
+    at = [np.zeros([1] * len(counters), np.int64) for _ in shape]
+    for number, alongs in enumerate(counters):
+        for axis, coordinates in alongs:
+            at[axis] = at[axis] + np.array(coordinates).reshape(
+                [-1 if n == number else 1 for n in range(len(counters))]
+            )
+    every = np.broadcast_arrays(*at)
+    inside = np.logical_and.reduce([(each >= 0) & (each < size) for each, size in zip(every, shape, strict=True)])
+    return tuple(each[inside] for each in every)
+
+
+def test_the_windows_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
+    layer = replace(conv(3, 9, 4, 3, stride=2, padding=1), dilation=(2, 1), kernel=(2, 3))
+    ifmap, _ = reference.operands(layer, 2, seed=0)
+    unfold = torch.nn.Unfold(layer.kernel, layer.dilation, layer.padding, layer.stride)
+    columns = unfold(torch.from_numpy(np.ascontiguousarray(ifmap)).double().permute(3, 0, 1, 2)).numpy()
+    by_channel = columns.reshape(2, 3, 6, layer.out_height, layer.out_width)
+    matrix = by_channel.transpose(2, 1, 3, 4, 0).reshape(18, layer.out_height, layer.out_width, 2)
+    np.testing.assert_array_equal(unfolded(layer, ifmap), matrix)
+
+
+# ---- what is moved
+
+
+@settings(max_examples=120, **SLOW)
+@given(
+    layer=convs(channels=12), images=st.integers(1, 3), order=st.sampled_from(ORDERS), burst=st.sampled_from([4, 64])
+)
+def test_the_bytes_are_those_of_the_formula(layer: Conv2d, images: int, order: str, burst: int) -> None:
+    """A + 2L + O and the filter, where whole rows fit and the lowered matrix is read once; each run in whole bursts."""
+    assume(all((k - 1) * d + 1 >= s for k, s, d in zip(layer.kernel, layer.stride, layer.dilation, strict=True)))
+    hardware, batch = (
+        ordered(machine(8, 16, word_elements=4, capacity_words=40_000, burst_bytes=burst), order),
+        4 * images,
+    )
+    program = lower(layer, batch, hardware)[0]
+    for step in program.steps:
+        if isinstance(step, Fill | Spill) and step.tensor.name != "filter":
+            least = in_bursts(step, burst)
+            # Of an ifmap whose columns are taken in steps, the last of a row never shares a burst with the next row.
+            assert step.hbm_bytes == least or (step.tensor.name == "ifmap" and step.hbm_bytes > least)
+    matrix, filters = layer.outputs(batch) // layer.out_channels * lowered_rows(layer), program.tensor("filter").size
+    if LOWERED in program.written and burst == 4:
+        moved = program.use.hbm_read_bytes + program.use.hbm_write_bytes
+        assert moved == 4 * (stored(layer, batch) + 2 * matrix + layer.outputs(batch) + filters)
+
+
+def stored(layer: Conv2d, batch: int) -> int:
+    """Elements of the ifmap from the first to the last that a tap touches, as far apart as taps and outputs are."""
+    pixels = layer.in_channels * batch
+    sides = (layer.in_height, layer.in_width), layer.kernel, layer.stride, layer.padding, layer.dilation
+    for outputs, size, kernel, stride, padding, dilation in zip(
+        (layer.out_height, layer.out_width), *sides, strict=True
+    ):
+        pitch = gcd(stride, dilation) if kernel > 1 else stride
+        touched = np.arange(0, (outputs - 1) * stride + (kernel - 1) * dilation + 1, pitch) - padding
+        pixels *= int(np.count_nonzero((touched >= 0) & (touched < size)))
+    return pixels
+
+
+def in_bursts(step: Fill | Spill, burst: int) -> int:
+    """Bytes of its elements, where they lie in HBM one after another: row, column, channel, image."""
+    channels, _, cols, images = step.tensor.shape
+    places = [elements(part, step.tensor.shape) for part in step.parts]
+    at = np.unique(np.concatenate([((row * cols + col) * channels + c) * images + n for c, row, col, n in places]))
+    runs = np.split(at, np.flatnonzero(np.diff(at) != 1) + 1)
+    return sum(-(-4 * len(run) // burst) * burst for run in runs if len(run))
+
+
+def lowered_rows(layer: Conv2d) -> int:
+    return layer.in_channels * prod(layer.kernel)
+
+
+def test_a_matrix_that_does_not_stay_is_read_again_and_that_is_said() -> None:
+    """A filter of several column folds that goes outside: each of them reads the whole matrix."""
+    hardware = machine(8, 8, word_elements=4, capacity_words=400, loop_order="filter_major")
+    program, explanation = lower(conv(8, 9, 24, 3), 4, hardware)
+    read, written = (
+        sum(step.hbm_bytes for step in program.steps if isinstance(step, kind) and step.tensor.name == LOWERED)
+        for kind in (Fill, Spill)
+    )
+    assert read == 3 * written
+    assert "written once and read 3 times" in explanation.aspects["lowered"]
+    once = lower(conv(8, 9, 24, 3), 4, machine(8, 8, word_elements=4))[1]
+    assert once.aspects["lowered"].endswith("written and read once")
+
+
+# ---- what needs no transformation
+
+
+@pytest.mark.parametrize(
+    "layer", [conv(5, 6, 7, 1), conv(6, 6, 6, 1, groups=3), Gemm("g", m=9, n=5, k=7)], ids=["1x1", "grouped", "gemm"]
+)
+def test_an_ifmap_that_is_its_own_lowered_matrix_is_not_transformed(layer: Op) -> None:
+    program, explanation = lower(layer, 3, machine())
+    assert (program, explanation) == channel_first.lower(layer, 3, machine())
+
+
+@pytest.mark.parametrize("changes", [{"stride": 2}, {"padding": 1}, {"size": 5, "kernel": 2}])
+def test_any_other_is(changes: dict[str, Any]) -> None:
+    program, _ = lower(conv(5, **{"size": 6, "kernel": 1, **changes}, out_channels=7), 3, machine())
+    assert LOWERED in program.written
+
+
+# ---- what is told
+
+
+def test_time_and_size_of_the_transformation() -> None:
+    """Before the product, it is done when the last spill leaves the bus; what is not transformed has none."""
+    layer, hardware = conv(6, 9, 7, 3), ordered(machine(8, 8, launch_cycles=17), "before")
+    result = simulate(
+        Workload("net", 3, (layer, replace(conv(5, 6, 7, 1), name="plain"))),
+        hardware,
+        lowering="explicit",
+        engine="both",
+    )
+    transformed, plain = result.layers
+    assert transformed.lowered_bytes == 4 * 54 * 7 * 7 * 3
+    program = lower(layer, 3, hardware)[0]
+    moves = event.record(program, hardware).log.moves
+    last = max(at for at, move in enumerate(moves) if program.steps[move.step].label == "lowered spill")
+    assert (
+        transformed.transformation_cycles
+        == moves[last].ended - 17
+        == transformation_cycles(program, event.run(program, hardware))
+    )
+    assert transformed.transformation_share == transformed.transformation_cycles / transformed.cycles
+    assert (plain.lowered_bytes, plain.transformation_cycles, plain.transformation_share) == (0, 0, 0)
+    total = result.total
+    assert total.lowered_bytes == transformed.lowered_bytes
+    assert total.transformation_share == total.transformation_cycles / total.cycles
+    assert total.intermediates_checked == 54 * 7 * 7 * 3
+
+
+def test_beside_the_product_takes_no_longer_than_before_it() -> None:
+    layers = [layer for layer in load_workload("resnet18", batch=8).layers if layer.name.endswith("1.conv1")]
+    cycles = {
+        order: simulate(
+            Workload("some", 8, tuple(layers)),
+            ordered(load_hardware("tpu_v2"), order),
+            lowering="explicit",
+            check=False,
+        ).total.cycles
+        for order in ORDERS
+    }
+    assert cycles["overlapped"] < cycles["before"]
+
+
+# ---- the check bites
+
+LAYER, BATCH = conv(6, 9, 7, 3), 3
+MACHINE = machine(8, 8, capacity_words=200)
+
+
+def edit_feed(spill: Spill, **changes: Any) -> Spill:
+    """The address pattern of the first lane group of the first part, with changes."""
+    part, *others = spill.parts
+    assert part.feed is not None
+    group, *groups = part.feed.groups
+    feed = replace(part.feed, groups=(group._replace(pattern=group.pattern._replace(**changes)), *groups))
+    return replace(spill, parts=(part._replace(feed=feed), *others))
+
+
+def first_pattern(spill: Spill) -> Any:
+    assert spill.parts[0].feed is not None
+    return spill.parts[0].feed.groups[0].pattern
+
+
+def moved(spill: Spill) -> Any:
+    row, *others = first_pattern(spill).counters
+    return (row._replace(start=row.start + 1), *others)
+
+
+def swap_taps(spill: Spill) -> Spill:
+    """The copies of two taps go to each other's rows of the lowered matrix."""
+    first, *between, last = spill.parts
+    return replace(spill, parts=(first._replace(lane=last.lane), *between, last._replace(lane=first.lane)))
+
+
+CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
+    "an address": lambda p: change(p, Spill, lambda s: edit_feed(s, base=first_pattern(s).base + 1), of=LOWERED),
+    "a grid point": lambda p: change(p, Spill, lambda s: edit_feed(s, counters=moved(s)), of=LOWERED),
+    "a tap": lambda p: change(p, Spill, swap_taps, of=LOWERED),
+    "a lane": lambda p: change(p, Spill, lambda s: edit_part(s, shift_lanes), of=LOWERED),
+    "an ifmap row": lambda p: change(p, Fill, lambda f: edit_part(f, lambda part: shift_items(part, 1)), of="ifmap"),
+    "the rows of outputs": lambda p: change(
+        p, Spill, lambda s: edit_part(s, lambda part: shift_items(part, 1)), of=LOWERED
+    ),
+    "a word that is lost": lambda p: change(p, Spill, lambda s: replace(s, parts=s.parts[1:]), of=LOWERED),
+}
+
+
+@pytest.mark.parametrize("engine", ["event", "register"])
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_wrong_lowered_word_is_caught(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix is wrong, and said to be so before the outputs that it makes wrong."""
+
+    def corrupt(*arguments: Any) -> Any:
+        program, explanation = lower(*arguments)
+        return CORRUPTIONS[name](program), explanation
+
+    monkeypatch.setitem(LOWERINGS, "explicit", corrupt)
+    result = simulate(Workload("net", BATCH, (LAYER,)), MACHINE, lowering="explicit", engine=engine)
+    assert not result.correct
+    assert result.total.intermediates_mismatched > 0
+    assert str(result.layers[0].first_mismatch).startswith("lowered[channel=")
+
+
+def test_a_wrong_word_that_no_output_shows_fails_the_run() -> None:
+    """A weight of zero hides it from the outputs."""
+    program = lower(LAYER, BATCH, MACHINE)[0]
+    corrupted = CORRUPTIONS["an address"](program)
+    operands = operands_of(LAYER, BATCH, seed=0)
+    hidden = {**operands, "filter": np.zeros_like(operands["filter"])}
+    written = datapath.run(corrupted, MACHINE, hidden)
+    assert not written["ofmap"].any()
+    assert (written[LOWERED] != unfolded(LAYER, operands["ifmap"])).any()
+
+
+def test_what_is_read_must_be_waited_for() -> None:
+    program = lower(LAYER, BATCH, MACHINE)[0]
+    hasty = change(program, Fill, lambda f: replace(f, after=()), of=LOWERED)
+    with pytest.raises(CheckFailed, match="reads a lowered that it does not wait for"):
+        check_layer(LAYER, BATCH, hasty, MACHINE, seed=0)
+
+
+def test_a_tensor_that_nobody_knows_is_refused() -> None:
+    program = lower(LAYER, BATCH, MACHINE)[0]
+    lost = replace(program.tensor(LOWERED), name="lost")
+    renamed = tuple(
+        replace(step, tensor=lost) if isinstance(step, Fill | Spill) and step.tensor.name == LOWERED else step
+        for step in program.steps
+    )
+    with pytest.raises(CheckFailed, match="writes lost, of which the reference knows nothing"):
+        check_layer(LAYER, BATCH, replace(program, tensors=(*program.tensors, lost), steps=renamed), MACHINE, seed=0)
+
+
+def test_the_command_says_where_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tpusim.cli import app as cli
+
+    net = tmp_path / "net.yaml"
+    layer = "{name: conv3, op: conv2d, in_channels: 6, in_height: 9, in_width: 9, out_channels: 7, kernel: 3}"
+    net.write_text(f"name: net\nlayers: [{layer}]\n")
+
+    def corrupt(*arguments: Any) -> Any:
+        program, explanation = lower(*arguments)
+        return CORRUPTIONS["an address"](program), explanation
+
+    monkeypatch.setitem(LOWERINGS, "explicit", corrupt)
+    monkeypatch.setattr(
+        "sys.argv", ["tpusim", "run", str(net), "--hardware", "tiny_4x4", "--batch", "3", "--lowering", "explicit"]
+    )
+    # What leaves the process takes SIGINT with it, and would take it from the tests that follow.
+    monkeypatch.setattr(cli, "leave_now", sys.exit)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 1
+    told = capsys.readouterr().err
+    assert "conv3" in told
+    assert "elements on the way to them" in told
+    assert "lowered[channel=" in told

@@ -1,0 +1,37 @@
+"""scripts/explicit_overhead: the paper's Table I, and what explicit im2col costs over its product alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests import ROOT
+
+
+def printed(*words: str) -> list[list[str]]:
+    """What the script prints, line by line in words."""
+    command = [sys.executable, str(ROOT / "scripts" / "explicit_overhead"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_table_1() -> None:
+    """Sizes from Programs, beside what the paper prints."""
+    rows = {words[0]: words for words in printed("--table-1")[2:]}
+    assert set(rows) == {"vgg16", "resnet50", "alexnet"}
+    for words in rows.values():
+        assert words[1] == words[3]
+        assert words[2] == words[5].rstrip(",")
+
+
+def test_what_the_transformation_costs() -> None:
+    """First it costs what its bytes take; beside the product less, and with half the bytes less again."""
+    name, *figures = printed("alexnet")[-2]
+    assert name == "alexnet"
+    before, once, beside, again, times, _ = (float(figure.rstrip("%")) for figure in figures[:6])
+    half, _, half_beside, *_ = (float(figure.rstrip("%")) for figure in figures[6:])
+    assert 0 < beside < before
+    assert 0 < half_beside < half < before
+    assert once == 1
+    assert times > 1
+    assert again >= before - 0.5

@@ -1,0 +1,174 @@
+"""Explicit im2col (paper section II-B): the lowered matrix is written to HBM, and then multiplied.
+
+The product is channel-first's own of a 1x1 convolution, whose ifmap is the lowered matrix. Where the ifmap is that
+already, as for a matrix product, nothing is transformed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tpusim.base.collector import at_rest
+from tpusim.base.errors import CapacityError
+from tpusim.base.units import SIZE
+from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.lowering.plan import Patch, Plan
+from tpusim.machines.tpu.lowering.search import least_words, too_small
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.tiled import chosen, steps_of
+from tpusim.machines.tpu.lowering.tiling import Tiling
+from tpusim.machines.tpu.lowering.transformation import Transformation
+from tpusim.machines.tpu.lowering.unfolding import Unfolding
+from tpusim.machines.tpu.lowering.window import LEAST_WORDS, Window, units, window_of
+from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.steps import Fill, Spill, Transfer
+from tpusim.network.ops import Conv2d, Op
+
+LOWERED = "lowered"
+"""The lowered matrix [k, row, col, image] among the tensors of a Program; k as in the filter, group after group."""
+
+SHARE = 4
+"""Beside the product the transformation gets one word in so many, if that is enough: it needs few rows at once."""
+
+
+def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+    """Lower one layer for one machine.
+
+    Raises:
+        CapacityError: when window and product do not fit the vector memories.
+    """
+    conv, images = layer.convolution(batch)
+    if _is_lowered(conv):
+        return channel_first.lower(layer, batch, hardware)
+    with at_rest():
+        work = _work(conv, images, hardware)
+        program = _Explicit(work).program()
+        return program, _explained(work, program, layer)
+
+
+def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+    """How many steps `lower` would write down. Raises CapacityError as it does."""
+    conv, images = layer.convolution(batch)
+    if _is_lowered(conv):
+        return channel_first.planned(layer, batch, hardware)
+    work = _work(conv, images, hardware)
+    steps, transfers = steps_of(work.plan), 2 * sum(1 for _ in units(work.shape, hardware, work.window))
+    return Planned(steps.passes, steps.transfers + transfers, work.lowered.size)
+
+
+def _is_lowered(conv: Conv2d) -> bool:
+    """Whether the ifmap is its own lowered matrix."""
+    return prod((*conv.kernel, *conv.stride)) == 1 and conv.padding == (0, 0)
+
+
+def _work(conv: Conv2d, images: int, hardware: Hardware) -> Unfolding:
+    """The transformation beside the product, or before it in the same words."""
+    word = hardware.vector_memory.word_elements
+    shape, product = shape_of(conv, images, word), shape_of(_product(conv), images, word)
+    if hardware.mapping.transformation == "before":
+        tiling, window = chosen(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
+        assert window is not None
+        return Unfolding(shape, Plan(product, hardware, tiling, TapGroups(product, hardware), LOWERED), window, 0)
+    tiling, window = _side_by_side(shape, product, hardware)
+    return Unfolding(shape, Plan(product, hardware, tiling, TapGroups(product, hardware), LOWERED), window, tiling.words)
+
+
+def _product(conv: Conv2d) -> Conv2d:
+    """The 1x1 convolution of the lowered matrix."""
+    rows, apart = conv.in_channels * prod(conv.kernel), (1, 1)
+    lowered = replace(conv, kernel=apart, stride=apart, padding=(0, 0), dilation=apart)
+    return replace(lowered, in_channels=rows, in_height=conv.out_height, in_width=conv.out_width)
+
+
+def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[Tiling[int], Window]:
+    """The window in its share of the words, if the product fits the others; else the smallest there is."""
+    for room in (hardware.capacity_words // SHARE, LEAST_WORDS):
+        window = window_of(shape, hardware, room)
+        if window is not None:
+            memory = hardware.vector_memory
+            left = memory.capacity_bytes - window.words * hardware.word_bytes
+            memory = memory.model_copy(update={"capacity_bytes": left})
+            try:
+                return chosen(TapGroups, product, hardware.model_copy(update={"vector_memory": memory})), window
+            except CapacityError:
+                continue
+    raise too_small(LEAST_WORDS + least_words(product, hardware, TapGroups(product, hardware)), hardware)
+
+
+class _Explicit(Emitter):
+    """The product, each of whose fills comes after the units of the transformation that write what it reads."""
+
+    def __init__(self, work: Unfolding) -> None:
+        super().__init__(work.plan)
+        self.work, self.transformation = work, Transformation(work, self)
+
+    def program(self) -> Program:
+        work, window = self.work, self.work.window
+        if work.plan.hardware.mapping.transformation == "before":
+            self.transformation.until(len(self.transformation.units) - 1)
+        product = super().program()
+        ring = Buffer(work.ifmap.name, work.base, window.words, work.lanes)
+        return replace(product, tensors=(work.ifmap, *product.tensors), buffers=(ring, *product.buffers))
+
+    def _begun(self) -> tuple[int, ...]:
+        """Where product and transformation share words, the end of the transformation."""
+        before = self.plan.hardware.mapping.transformation == "before"
+        return tuple(self.transformation.spills[-1:]) if before else ()
+
+    def _written(self, filled: Patch) -> tuple[int, ...]:
+        """The last spill of what is filled; one unit more is written first, so that the bus need not wait for it."""
+        work = self.transformation
+        place = work.last_of(filled)
+        ahead = place + 1 if work.spills else place
+        work.until(min(ahead, len(work.units) - 1))
+        return (work.spills[place],)
+
+
+# ---- in words
+
+
+def _explained(work: Unfolding, program: Program, layer: Op) -> Explanation:
+    """The product's explanation, and how its ifmap comes about."""
+    rows = counted(work.lowered.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
+    told = explanation_of(work.plan, layer, rows)
+    window = SIZE.format(work.window.words * work.plan.hardware.word_bytes)
+    before = " in the same words" if work.base == 0 else ""
+    memory = f"{told.aspects['memory']}; {window} of window for the ifmap{before}"
+    own = {"taps": _taps(work, rows), "window": _window(work), "lowered": _read(work, program)}
+    choices = {f"window_{name}": getattr(work.window, name) for name in ("rows", "cols", "groups", "taps", "depth")}
+    aspects = {**own, **{name: text for name, text in told.aspects.items() if name not in own}, "memory": memory}
+    return replace(told, choices={**told.choices, **choices}, aspects=aspects)
+
+
+def _taps(work: Unfolding, rows: str) -> str:
+    height, width = work.shape.row.kernel, work.shape.col.kernel
+    groups = f" in each of {work.shape.groups} groups" if work.shape.groups > 1 else ""
+    return f"{height} x {width} = {height * width} copies of {counted(work.shape.channels, 'channel')}: {rows}{groups}"
+
+
+def _window(work: Unfolding) -> str:
+    """What the window does, and when."""
+    window, shape = work.window, work.shape
+    when = "transformed before the product" if work.base == 0 else "transformed beside the product"
+    rolls = f"{window.rows} x {window.cols} of {shape.row.extent} x {shape.col.extent} outputs at a time"
+    copies = f", {work.copies} copies at once" if work.copies > 1 else ""
+    again = "" if window.taps == shape.row.kernel * shape.col.kernel else f"; the ifmap comes for {window.taps} taps"
+    return f"{when}: {rolls}{copies}{again}"
+
+
+def _read(work: Unfolding, program: Program) -> str:
+    """How large it is, and how often it is read."""
+    moves = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == LOWERED]
+    written = sum(step.hbm_bytes for step in moves if isinstance(step, Spill))
+    times = sum(step.hbm_bytes for step in moves if isinstance(step, Fill)) / written
+    size = f"{work.lowered.size * work.plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
+    if times < 1.01:
+        return f"{size} in HBM, written and read once"
+    return f"{size} in HBM, written once and read {times:.3g} times: not all column folds are done while it is on chip"
