@@ -75,9 +75,12 @@ def _work(conv: Conv2d, images: int, hardware: Hardware) -> Unfolding:
     if hardware.mapping.transformation == "before":
         tiling, window = chosen(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None
-        return Unfolding(shape, Plan(product, hardware, tiling, TapGroups(product, hardware), LOWERED), window, 0)
-    tiling, window = _side_by_side(shape, product, hardware)
-    return Unfolding(shape, Plan(product, hardware, tiling, TapGroups(product, hardware), LOWERED), window, tiling.words)
+        base = 0
+    else:
+        tiling, window = _side_by_side(shape, product, hardware)
+        base = tiling.words
+    plan = Plan(product, hardware, tiling, TapGroups(product, hardware), LOWERED)
+    return Unfolding(shape, plan, window, base)
 
 
 def _product(conv: Conv2d) -> Conv2d:
