@@ -21,7 +21,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.explanation import Lowered
 from tpusim.machines.tpu.program.program import Program
 
-CASES = int(os.environ.get("TPUSIM_CASES", "300"))
+CASES = int(os.environ.get("TPUSIM_CASES", "150"))
 PARTS = 2
 NAMES = ("implicit_gemm", "channel_last", "channel_first")
 
