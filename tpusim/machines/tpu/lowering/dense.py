@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Chunk, Place, ReductionPass, Run, Tap, as_coordinates, numbered
@@ -76,6 +77,10 @@ class Dense:
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` passes at a time."""
         return numbered([self._chunk(self._rows[at : at + groups]) for at in range(0, self.groups, groups)])
+
+    def folded(self, into: str) -> str:
+        """Portions of K, in words."""
+        return f"{counted(self.groups, 'portion')} of K for {into}"
 
     def size_of(self, groups: int) -> str:
         """So many groups, in words."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
+from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.geometry import padded
-from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Patch, Plan, Stage
+from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Plan, Stage
 from tpusim.machines.tpu.lowering.reduction import brought_by
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES

@@ -175,5 +175,8 @@ class Cut(Protocol):
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """The passes, so many groups and folds at a time."""
 
+    def folded(self, into: str) -> str:
+        """The portions that what goes `into` the layer is cut into, in words."""
+
     def size_of(self, groups: int) -> str:
         """So many groups, in words."""

@@ -77,6 +77,10 @@ class TapGroups:
             for first in range(0, self.groups, groups)
         ])  # fmt: skip
 
+    def folded(self, into: str) -> str:
+        """Row folds, in words."""
+        return f"{counted(self.folds, 'row fold')} for {into}"
+
     def size_of(self, groups: int) -> str:
         """So many groups, in words."""
         return f"{counted(groups, 'group')} of taps"

@@ -61,8 +61,8 @@ def _taps(plan: Plan) -> str:
 
 def _folds(plan: Plan, layer: Op, into: str) -> str:
     channels, out = layer.folded
-    rows, cols = counted(plan.cut.row_folds, "row fold"), counted(len(plan.col_folds), "column fold")
-    return f"{rows} for {into or channels}, {cols} for {out}; a pass fills {_filled(plan)}"
+    cols = counted(len(plan.col_folds), "column fold")
+    return f"{plan.cut.folded(into or channels)}, {cols} for {out}; a pass fills {_filled(plan)}"
 
 
 def _filled(plan: Plan) -> str:
