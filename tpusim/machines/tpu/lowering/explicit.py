@@ -15,9 +15,10 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.plan import Patch, Plan
+from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.search import least_words, too_small
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiled import chosen, steps_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
-from tpusim.machines.tpu.lowering.plan import Patch
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
 from tpusim.machines.tpu.lowering.window import Unit, units
 from tpusim.machines.tpu.program.steps import Fill, Spill
