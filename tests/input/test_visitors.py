@@ -92,7 +92,7 @@ def test_what_is_to_be_written_instead_of_a_file_can_be_read(tmp_path, name, lay
         (load_workload, "ResNet-50", "did you mean resnet50"),
         (load_workload, "tpu_v2", "tpu_v2 is hardware: tpusim run WORKLOAD --hardware tpu_v2"),
         (load_workload, "array_size", "array_size is a sweep: tpusim sweep array_size"),
-        (load_hardware, "tpu", "did you mean tpu_v2 or tpu_v2_core or tpu_v3_core? shipped: tiny_4x4"),
+        (load_hardware, "tpu", "did you mean tpu_v2 or tpu_v2_banked or tpu_v2_core? shipped: tiny_4x4"),
         (load_hardware, "v100", "each has a TPU's matrix unit; change a field of one, such as --hardware tpu_v2 --set "
          "array.size=256, or write your own, beginning with a copy of"),
         (load_hardware, "resnet18", "resnet18 is a workload: tpusim run resnet18"),

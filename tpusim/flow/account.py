@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tpusim.flow.engines import Prepared
+from tpusim.machines.tpu.definition.frame import ports_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing
+from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
 from tpusim.network.ops import Op
@@ -58,12 +59,12 @@ def transformation_cycles(program: Program, timing: Timing) -> int:
 
 
 def _memory_use(program: Program, timing: Timing, hardware: Hardware) -> VectorMemoryUse:
-    ports = 1 if hardware.vector_memory.ports == "shared" else len(PORT_CLIENTS)
-    lane_cycles = hardware.lanes * timing.cycles * ports
+    lane_ports = len(ports_of(hardware)) - hardware.banked
+    ports = hardware.lanes * lane_ports + hardware.banks * (hardware.vector_memory.bank_ports + 1)
     return VectorMemoryUse(
         reads=timing.reads,
         writes=timing.writes,
-        port_idle_ratio=1 - (timing.reads + timing.writes) / lane_cycles,
+        port_idle_ratio=1 - (timing.reads + timing.writes) / (ports * timing.cycles),
         peak_bytes=program.lane_words() * hardware.word_bytes,
         ifmap_bytes=program.lane_words("ifmap") * hardware.word_bytes,
     )

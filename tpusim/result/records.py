@@ -16,7 +16,7 @@ from annotated_types import Interval
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall")
+STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict")
 """Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
 _ADDED = (

@@ -79,7 +79,7 @@ def test_tiny_4x4_is_fig_10_of_the_paper():
 
 
 def test_shipped_names():
-    assert [*shipped("configs")] == ["tiny_4x4", "tpu_v2", "tpu_v2_core", "tpu_v3_core"]
+    assert [*shipped("configs")] == ["tiny_4x4", "tpu_v2", "tpu_v2_banked", "tpu_v2_core", "tpu_v3_core"]
 
 
 @pytest.mark.parametrize("name", shipped("configs"))
@@ -151,6 +151,11 @@ def test_size_may_stand_beside_sides_that_agree():
         ("vector_memory.capacity=1 MiB", lambda h: h.vector_memory.capacity_bytes, 2**20),
         ("vector_memory.word_elements=16", lambda h: h.vector_memory.word_elements, 16),
         ("vector_memory.ports=separate", lambda h: h.vector_memory.ports, "separate"),
+        ("vector_memory.organization=banked", lambda h: h.banked, True),
+        ("vector_memory.banks=96", lambda h: h.vector_memory.banks, 96),
+        ("vector_memory.bank_ports=2", lambda h: h.vector_memory.bank_ports, 2),
+        ("vector_memory.bank_capacity=64 KiB", lambda h: h.vector_memory.bank_capacity_bytes, 65536),
+        ("vector_memory.bank_map=hwc", lambda h: h.vector_memory.bank_map, "hwc"),
         ("vector_memory.element_bytes=2", lambda h: h.vector_memory.element_bytes, 2),
         ("vector_unit.alus=512", lambda h: h.vector_unit.alus, 512),
         ("vector_unit.unpack_cycles=6", lambda h: h.vector_unit.unpack_cycles, 6),

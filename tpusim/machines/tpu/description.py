@@ -46,15 +46,23 @@ class Array(_Section):
 class VectorMemory(_Section):
     """One SRAM a lane: words of `word_elements` elements of `element_bytes` bytes each.
 
-    Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain.
+    Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain. Under `banked` the
+    ifmap has SRAMs of its own, `banks` of them, which array rows reach through a crossbar: each has `bank_ports` ports
+    to read and one to write. `bank_map` is how lowerings lay the ifmap out in them.
     """
 
     word_elements: Annotated[int, whole(4096), written(8)]
     element_bytes: Annotated[int, whole(64), written(4)]
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
     ports: Annotated[Literal["shared", "separate"], Choice()] = "shared"
+    organization: Annotated[Literal["lanes", "banked"], Choice()] = "lanes"
+    banks: Annotated[int | Literal["lanes"], Choice(_MOST_PES_A_SIDE)] = "lanes"
+    bank_ports: Annotated[int, whole(64)] = 1
+    # The default is the value of configs/tpu_v2_banked.yaml.
+    bank_capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("128 KiB", "bank_capacity")] = 131_072
+    bank_map: Annotated[Literal["window", "chw", "hwc"], Choice()] = "window"
 
-    @field_validator("capacity_bytes")
+    @field_validator("capacity_bytes", "bank_capacity_bytes")
     @classmethod
     def _holds_a_word(cls, capacity: int, info: ValidationInfo) -> int:
         # A word size that is itself wrong is missing from info.data, and reported on its own.
@@ -141,6 +149,16 @@ class Hardware(_Section):
     sequencer: Sequencer = Sequencer()
     mapping: MappingPolicy = MappingPolicy()
 
+    @field_validator("vector_memory")
+    @classmethod
+    def _feeds_the_array(cls, memory: VectorMemory, info: ValidationInfo) -> VectorMemory:
+        # An array that is itself wrong is missing from info.data, and reported on its own.
+        arrays = info.data["array"].count if "array" in info.data else 1
+        if memory.organization == "banked" and arrays > 1:
+            message = f"banks feed one array, and array.count is {arrays}; set array.count to 1, or write lanes"
+            raise InputError([Problem(message, "organization")])
+        return memory
+
     @property
     def pes(self) -> int:
         """Processing elements: rows x cols of every array."""
@@ -160,6 +178,28 @@ class Hardware(_Section):
     def capacity_words(self) -> int:
         """Whole words one lane's vector memory holds."""
         return self.vector_memory.capacity_bytes // self.word_bytes
+
+    @property
+    def banked(self) -> bool:
+        """Whether the ifmap lies in banks behind a crossbar."""
+        return self.vector_memory.organization == "banked"
+
+    @property
+    def banks(self) -> int:
+        """SRAMs for the ifmap alone: none where it lies in the lanes' vector memories."""
+        banks = self.vector_memory.banks if self.banked else 0
+        return banks if isinstance(banks, int) else self.lanes
+
+    @property
+    def bank_words(self) -> int:
+        """Whole words that all banks hold together."""
+        return self.banks * (self.vector_memory.bank_capacity_bytes // self.word_bytes)
+
+    @property
+    def sram_bytes(self) -> int:
+        """Bytes of all vector memories and banks."""
+        memory = self.vector_memory
+        return self.lanes * memory.capacity_bytes + self.banks * memory.bank_capacity_bytes
 
     @property
     def weight_word_cycles(self) -> int:

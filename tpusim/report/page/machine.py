@@ -11,7 +11,7 @@ from tpusim.report.text import percent, quantity
 from tpusim.result.records import Result
 from tpusim.result.vocabulary.fields import by_path, field_of
 from tpusim.result.vocabulary.figures import MEMORY
-from tpusim.result.vocabulary.states import CLIENTS, PARTS, STATES, parts_of
+from tpusim.result.vocabulary.states import CLIENTS, STATES, parts_in, parts_of
 
 Share = tuple[str, str, float]
 """A share of the cycles: its key, its name, how much."""
@@ -23,12 +23,11 @@ def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-    """The accounts of lane 0's port, or of its ports where each client has one, by their names on the page."""
-    if "port" in units:
-        return {"ports": units["port"]}
-    return {
+    """The accounts of lane 0's ports, shared and of one client each, by their names on the page."""
+    alone = {
         f"port of {client.label}": units[f"port_{key}"] for key, client in CLIENTS.items() if f"port_{key}" in units
     }
+    return {"ports": units["port"], **alone} if "port" in units else alone
 
 
 def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
@@ -36,10 +35,11 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
     array, memory, hbm = hardware.array, hardware.vector_memory, hardware.hbm
     lanes, word = hardware.lanes, f"{memory.word_elements} x {memory.element_bytes} B"
     units, cycles = result.total.units, result.total.cycles
-    total_memory = quantity(lanes * memory.capacity_bytes, MEMORY)
+    total_memory = quantity(hardware.sram_bytes, MEMORY)
+    banks = [f"{hardware.banks} banks x {SIZE.format(memory.bank_capacity_bytes)}"] if hardware.banks else []
     port_lines, port_parts = _ports(units, word, cycles)
     array_count = f"{array.count} x " if array.count > 1 else ""
-    states = zip(PARTS, parts_of(result.total).values(), strict=True)
+    parts = parts_of(result.total)
 
     def busy(unit: str) -> list[Share]:
         return [("busy", STATES["busy"].label, units[unit]["busy"] / cycles)]
@@ -48,14 +48,15 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
         "hbm": ("HBM", [BANDWIDTH.format(hbm.bandwidth_bytes_per_s), f"latency {TIME.format(hbm.latency_ps)}",
                         f"bursts of {SIZE.format(hbm.burst_bytes)}"], busy("hbm")),
         "dma": ("DMA", ["one queue, in order", f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"], []),
-        "memory": ("Vector memories", [f"{lanes} x {SIZE.format(memory.capacity_bytes)}", f"= {total_memory}",
+        "memory": ("Vector memories", [f"{lanes} x {SIZE.format(memory.capacity_bytes)}", *banks,
+                                       f"= {total_memory}",
                                        *port_lines], port_parts),
         "preload": ("Weight path", [f"{hardware.preload_cycles} cycles a preload",
                                     f"{array.weight_buffers} weights a PE"], busy("preload")),
         "serializer": ("Serializers", [f"{lanes} x one word", f"of {word}"], []),
         "array": ("Systolic array", [f"{array_count}{array.rows} x {array.cols} PEs",
                                      f"at {FREQUENCY.format(hardware.clock_hz)}"],
-                  [(state.key, state.label, part / cycles) for state, part in states]),
+                  [(state.key, state.label, parts[state.key] / cycles) for state in parts_in([result.total])]),
         "deserializer": ("De-serializers", [f"{lanes} x one word", f"of {word}"], []),
         "vector_unit": ("Vector unit", [f"{hardware.vector_unit.alus} ALUs", "adds partial sums"], busy("vector_unit")),
     }  # fmt: skip
@@ -71,6 +72,7 @@ def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tu
     """The one port, whose shares are drawn; of several, each with its own share, as they add up to nothing."""
     parts = [(key, client.label, _owned(units, key) / cycles) for key, client in CLIENTS.items()]
     if "port" in units:
-        return [f"one port, words of {word}"], parts
+        shared = [(key, label, units["port"].get(key, 0) / cycles) for key, label, _ in parts]
+        return [f"one port, words of {word}"], shared
     shares = [f"{label} {percent(share)} %" for key, label, share in parts if key != "idle"]
     return [f"a port a client, words of {word}", *shares], []

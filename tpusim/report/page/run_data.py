@@ -16,7 +16,7 @@ from tpusim.report.tables import run as tables
 from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import FIGURES, LAYER, LESS, PERCENT, Figure, value_of
 from tpusim.result.vocabulary.lowerings import LOWERING, worth_telling
-from tpusim.result.vocabulary.states import PARTS, UNITS, parts_of
+from tpusim.result.vocabulary.states import UNITS, State, parts_in, parts_of
 
 
 def run_data(result: Result) -> dict[str, Any]:
@@ -30,22 +30,23 @@ def run_data(result: Result) -> dict[str, Any]:
     for layer in result.layers:
         _check_units(layer, f"layer {layer.name}")
     _check_units(result.total, "total")
+    states = parts_in([result.total])
     return {
         "title": run_words.title(result),
         "subtitle": tables.heading(result),
         "verdict": run_words.verdict(result),
         "tiles": run_words.tiles(result, peaks),
         "sentences": run_words.sentences(result, peaks),
-        "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in PARTS],
+        "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in states],
         "hatches": hatches(),
         "total": {
             **{key: value_of(result.total, key) for key in ("cycles", "time_us", "pe_utilization")},
             "time": column(LAYER["time_us"], [result.total.time_us]),
-            "states": [*parts_of(result.total).values()],
+            "states": [parts_of(result.total)[state.key] for state in states],
         },
         "peaks": asdict(peaks),
         "columns": _columns(result),
-        "layers": [_layer(layer, result.total.cycles) for layer in result.layers],
+        "layers": [_layer(layer, result.total.cycles, states) for layer in result.layers],
         "diagram": machine.diagram(result, hardware),
         "machine": machine.fields(result.hardware),
         "inputs": run_words.inputs(result),
@@ -59,7 +60,7 @@ def _check_units(record: LayerResult | Total, name: str) -> None:
         raise InputError(f"{name}: units has no {', '.join(missing)}; write the result again with this version")
 
 
-def _layer(layer: LayerResult, run_cycles: int) -> dict[str, Any]:
+def _layer(layer: LayerResult, run_cycles: int, states: Sequence[State]) -> dict[str, Any]:
     """A row of the table, with what charts and details need besides."""
     parts = parts_of(layer)
     return {
@@ -67,9 +68,9 @@ def _layer(layer: LayerResult, run_cycles: int) -> dict[str, Any]:
         "op": layer.op,
         **{figure.key: value_of(layer, figure.key) for figure in FIGURES.values()},
         "multi_tile": layer.multi_tile,
-        **{key: cycles / layer.cycles for key, cycles in parts.items()},
+        **{state.key: parts[state.key] / layer.cycles for state in states},
         "share": layer.cycles / run_cycles,
-        "states": [*parts.values()],
+        "states": [parts[state.key] for state in states],
         "flop_per_byte": intensity(layer),
         "ifmap_bytes": layer.vector_memory.ifmap_bytes,
         "lowering": layer.lowering,
@@ -108,6 +109,7 @@ def _columns(result: Result) -> list[Column]:
         keys = alike or (figure.key,)
         return column(figure, (value_of(layer, key) for layer in result.layers for key in keys), bar)
 
+    states = parts_in([result.total])
     traffic, told = ("hbm_read_bytes", "hbm_write_bytes"), worth_telling(result.layers, result.lowering)
     return [
         text_column("name", "layer", "in network order, until sorted otherwise"),
@@ -118,7 +120,7 @@ def _columns(result: Result) -> list[Column]:
         column(LAYER["share"], bar="widest"),
         of(LAYER["pe_utilization"], "whole"),
         of(LAYER["mapping_efficiency"]),
-        *(column(Figure(state.key, state.short, float, LESS, PERCENT, meaning=state.meaning)) for state in PARTS[1:]),
+        *(column(Figure(state.key, state.short, float, LESS, PERCENT, meaning=state.meaning)) for state in states[1:]),
         *(of(LAYER[key]) for key in ("tflops", "macs", "passes", "multi_tile")),
         *(of(LAYER[key], alike=traffic) for key in traffic),
         *(of(LAYER[key]) for key in ("peak_bytes", "port_idle_ratio")),

@@ -77,6 +77,8 @@ def stack(draw: Callable[..., Any], at: Any, splits: Sequence[Mapping[str, int]]
     below = np.zeros(len(splits))
     for state in ARRAY:
         sizes = np.array([split.get(state.key, 0) for split in splits]) / units
+        if state.seldom and not sizes.any():
+            continue
         look = {"color": state.look.light, "hatch": HATCHES[state.look.hatch][0], "label": state.legend}
         draw(at, sizes, thick, below, edgecolor="black", linewidth=0.2, **look)
         below = below + sizes

@@ -37,7 +37,7 @@ def peaks_of(hardware: Hardware) -> Peaks:
     return Peaks(
         tflops=2 * hardware.pes * hardware.clock_hz / 1e12,
         hbm_bytes_per_s=hardware.hbm.bandwidth_bytes_per_s,
-        memory_bytes=hardware.lanes * hardware.vector_memory.capacity_bytes,
+        memory_bytes=hardware.sram_bytes,
         pes=hardware.pes,
     )
 

@@ -30,6 +30,8 @@ LIMITS = {
     "mapping": ("the mapping", "{mapped} % of the PEs are in use; a pass fills {filled}."),
     "ports": ("the ports of the vector memories", "words of {elements} come and go too often for one port a lane; "
               "the array loses {port_stall} % of its cycles to it."),
+    "banks": ("conflicts in the banks", "rows of the array ask one bank for several words at once; the array loses "
+              "{bank_conflict} % of its cycles to it."),
     "hbm": ("HBM bandwidth", "moving {moved} keeps the bus busy in {hbm} % of the cycles."),
     "latency": ("HBM latency", "data comes {latency} cycles after it is asked for, and too little is under way."),
     "weights": ("loading weights", "{loads}. Too little input shares them."),
@@ -82,6 +84,7 @@ def _facts(found: Bottleneck) -> dict[str, object]:
         "filled": f"{rows:.4g} of {hardware.array.rows} rows and {cols:.4g} of {hardware.array.cols} columns",
         "elements": "one element" if layer.blocking.word_fill == 1 else f"{layer.blocking.word_fill} elements",
         "port_stall": percent(units["systolic_array"]["port_stall"] / layer.cycles),
+        "bank_conflict": percent(units["systolic_array"]["bank_conflict"] / layer.cycles),
         "moved": quantity(layer.hbm_read_bytes + layer.hbm_write_bytes, BYTES),
         "hbm": percent(units["hbm"]["busy"] / layer.cycles),
         "latency": hardware.latency_cycles,

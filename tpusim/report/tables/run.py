@@ -17,7 +17,7 @@ from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, TIMES, Figure, value_of
 from tpusim.result.vocabulary.lowerings import LOWERING, worth_telling
 from tpusim.result.vocabulary.runs import with_extent
-from tpusim.result.vocabulary.states import PARTS, State, parts_of
+from tpusim.result.vocabulary.states import State, parts_in, parts_of
 
 _RANKS = {
     "passes": 5, "multi_tile": 6, "cycles": 0, "time_us": 3, "mapping_efficiency": 4, "tflops": 10, "pe_utilization": 0,
@@ -91,7 +91,7 @@ def layer_columns(
             legend=state.head_legend + more,
         )  # fmt: skip
 
-    *losses, idle = PARTS[1:]
+    *losses, idle = parts_in(layers)[1:]
     lowered = Column[LayerResult](LOWERING.head, lambda layer: layer.lowering, 0, "left", LOWERING.legend)
     return [
         Column("layer", lambda layer: shortened(layer.name, name_width), justify="left"),
@@ -129,7 +129,7 @@ def totals(total: Total, width: int | None = None) -> str:
     What the array does with its cycles adds up to all of them.
     """
     cycles, memory, parts = total.cycles, total.vector_memory, parts_of(total)
-    names = {state.key: state.label.removeprefix("busy, ") for state in PARTS[1:]}
+    names = {state.key: state.label.removeprefix("busy, ") for state in parts_in([total])[1:]}
     losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
     hbm = f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"
     lines = (

@@ -131,7 +131,7 @@ def column_of(key: str) -> Figure:
 def value_of(record: LayerResult | Total, key: str) -> float:
     """One of FIGURES of a record."""
     if (state := key.removesuffix("_cycles")) in STALL_CAUSES:
-        return record.stall_cycles[state]
+        return record.stall_cycles.get(state, 0)
     if state in ("busy", "idle"):
         return record.units["systolic_array"].get(state, 0)
     holder = record if hasattr(record, key) else record.vector_memory

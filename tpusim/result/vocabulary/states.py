@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tpusim.result.records import STALL_CAUSES, LayerResult, Total
@@ -22,7 +22,7 @@ class State:
     """One thing that a cycle goes to: `label` names it, `meaning` explains it.
 
     Of the array's: `short` and `head` are labels for narrow columns, `why` is the cause in brief, and `doing` completes
-    "the array is ..." and "the largest loss is ...".
+    "the array is ..." and "the largest loss is ...". What is `seldom` is left out where no cycle goes to it.
     """
 
     key: str
@@ -33,6 +33,7 @@ class State:
     head: str = ""
     why: str = ""
     doing: str = ""
+    seldom: bool = False
 
     @property
     def head_legend(self) -> str:
@@ -68,6 +69,9 @@ STATES: Mapping[str, State] = {state.key: state for state in (
     State("port_stall", "port stall", Look("#f0e442", "#b5aa25", "crossed"),
           "Waits for the vector memories, whose one port is taken.",
           "port", "port", "SRAM port full", "waiting for the port of the vector memories"),
+    State("bank_conflict", "bank conflict", Look("#8a63b0", "#a98bc9", "bars"),
+          "Waits for banks that several rows of the array ask for different words at once.",
+          "banks", "bank", "rows meet in one bank", "waiting for banks that rows share", seldom=True),
     State("idle", "idle", _NOTHING,
           "Nothing of the layer is left for it: results drain, the last spill travels to HBM, the last lane ends.",
           "idle", "idle", "after the last pass", "idling after the last pass"),
@@ -87,6 +91,12 @@ def parts_of(record: LayerResult | Total) -> dict[str, float]:
     useful = min(record.pe_utilization * record.cycles, busy)
     others = {state.key: float(split.get(state.key, 0)) for state in PARTS[2:]}
     return {"useful": useful, "unused": busy - useful, **others}
+
+
+def parts_in(records: Iterable[LayerResult | Total]) -> tuple[State, ...]:
+    """Those of PARTS that these records are split into."""
+    held = {key for record in records for key, cycles in parts_of(record).items() if cycles}
+    return tuple(state for state in PARTS if not state.seldom or state.key in held)
 
 
 PHASES: Mapping[str, str] = {

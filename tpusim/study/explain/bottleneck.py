@@ -34,6 +34,7 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
     "blocked": ("hbm", "latency", "memory", "vector_unit", "ports", "sequencer"),
     "waiting_weights": ("weights", "hbm", "latency", "ports", "mapping", "sequencer", "input"),
     "port_stall": ("ports",),
+    "bank_conflict": ("banks",),
     "idle": ("hbm", "latency", "vector_unit", "sequencer", "input"),
 }
 """What the main state of the array lets one suspect; weights may wait for HBM themselves."""

@@ -22,6 +22,7 @@ class Phases:
     blocked: int
     waiting_weights: int
     port_stall: int
+    bank_conflict: int
     drain: int
     spill: int
     skew: int

@@ -85,6 +85,10 @@ def _latency(setup: Setup) -> Relaxed | None:
     return _machine({"hbm.latency": "1 ps"})(setup) if setup.hardware.latency_cycles > 1 else None
 
 
+def _bank_ports(setup: Setup) -> Relaxed | None:
+    return _machine({"vector_memory.bank_ports": _twice})(setup) if setup.hardware.banked else None
+
+
 def _whole_rows(setup: Setup) -> Relaxed | None:
     """Where it stacks more taps than now."""
     relaxed = _machine({"mapping.multi_tile": "rows"})(setup)
@@ -112,6 +116,7 @@ _MACHINE = (
     Relaxation("twice the HBM bandwidth", "hbm", _machine({"hbm.bandwidth": _twice})),
     Relaxation("HBM latency of one cycle", "latency", _latency),
     Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"})),
+    Relaxation("twice the ports of a bank", "banks", _bank_ports),
     # Conversions take as long for an element as before.
     Relaxation(
         "words twice as long",

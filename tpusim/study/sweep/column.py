@@ -31,8 +31,8 @@ class Goal:
 
 def costs(hardware: Hardware) -> dict[str, int]:
     """Return COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM."""
-    sram = hardware.vector_memory.capacity_bytes * hardware.lanes
-    return dict(zip(COSTS, (hardware.pes, hardware.lanes, sram, hardware.hbm.bandwidth_bytes_per_s), strict=True))
+    sizes = hardware.pes, hardware.lanes, hardware.sram_bytes
+    return dict(zip(COSTS, (*sizes, hardware.hbm.bandwidth_bytes_per_s), strict=True))
 
 
 def goals_of(given: object, numeric_axes: Collection[str], least: int, most: int) -> tuple[Goal, ...]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill, Transfer
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.tensor import Along, Elements, Tensor
 
 Values = NDArray[Any]
 Reach = list[tuple[int, int]]
@@ -26,7 +26,7 @@ class HbmTensor:
     What is written into the margin is lost.
     """
 
-    def __init__(self, tensor: Tensor, content: ArrayLike, parts: Iterable[Part]) -> None:
+    def __init__(self, tensor: Tensor, content: ArrayLike, parts: Iterable[Elements]) -> None:
         """`content` is an array of as many elements, used itself where there is no margin, or the value of them all."""
         given, reach = np.asarray(content), _reach(tensor, parts)
         self._low, self._shape = [low for low, _ in reach], tensor.shape
@@ -43,7 +43,7 @@ class HbmTensor:
         inside = (slice(-low, size - low) for low, size in zip(self._low, self._shape, strict=True))
         return self._stored[tuple(inside)]
 
-    def read(self, part: Part) -> Values:
+    def read(self, part: Elements) -> Values:
         """The elements of a part, [lane, *items]."""
         if _even((*part.lane, *part.items)):
             return self._view(part)
@@ -52,7 +52,7 @@ class HbmTensor:
         views = [self._view(part._replace(lane=lane)) for lane in _stretches(part.lane)]
         return views[0] if len(views) == 1 else np.concatenate(views)
 
-    def write(self, part: Part, values: Values) -> None:
+    def write(self, part: Elements, values: Values) -> None:
         """Store `values` [lane, *items] where the part lies."""
         if _even((*part.lane, *part.items)):
             self._view(part)[...] = values
@@ -63,7 +63,7 @@ class HbmTensor:
             self._stored[(*before, slice(0, -low))] = 0
             self._stored[(*before, slice(size - low, None))] = 0
 
-    def _view(self, part: Part) -> Values:
+    def _view(self, part: Elements) -> Values:
         """Every counter becomes an axis of the view; those of the lanes, which move together, one."""
         start = [-low for low in self._low]
         for axis, coordinates in (*part.lane, *part.items):
@@ -77,7 +77,7 @@ class HbmTensor:
         counts = [part.lanes, *(len(each.coordinates) for each in part.items)]
         return as_strided(origin, counts, [sum(apart[:among]), *apart[among:]])
 
-    def _index(self, part: Part) -> tuple[NDArray[np.int64], ...]:
+    def _index(self, part: Elements) -> tuple[NDArray[np.int64], ...]:
         """The coordinates along each axis, broadcast over [lane, *items]."""
         index = [np.full(1, -low) for low in self._low]
         together = [part.lane, *((each,) for each in part.items)]
@@ -101,13 +101,13 @@ def hbm_tensors(program: Program, given: Mapping[str, Values], apart: Iterable[s
     return {name: HbmTensor(each, content(name), parts_of(program, name)) for name, each in names.items()}
 
 
-def parts_of(program: Program, name: str) -> list[Part]:
+def parts_of(program: Program, name: str) -> list[Elements]:
     """Every part of a tensor that a step moves."""
     moves = (step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == name)
     return [part for step in moves for part in step.parts]
 
 
-def _reach(tensor: Tensor, parts: Iterable[Part]) -> Reach:
+def _reach(tensor: Tensor, parts: Iterable[Elements]) -> Reach:
     reach = [(0, size) for size in tensor.shape]
     for part in parts:
         for axis, (low, high) in enumerate(_extremes(part, len(reach))):
@@ -115,7 +115,7 @@ def _reach(tensor: Tensor, parts: Iterable[Part]) -> Reach:
     return reach
 
 
-def _extremes(part: Part, axes: int) -> Iterator[tuple[int, int]]:
+def _extremes(part: Elements, axes: int) -> Iterator[tuple[int, int]]:
     """The lowest and highest coordinate along each axis."""
     low, high = [0] * axes, [0] * axes
     for axis, coordinates in (*part.lane, *part.items):

@@ -22,9 +22,10 @@ from tpusim.machines.tpu.datapath.hbm import hbm_tensors
 from tpusim.machines.tpu.datapath.reduction import Reduction
 from tpusim.machines.tpu.datapath.words import collected, gather, pack, span, unpacked
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import LaneGroup
+from tpusim.machines.tpu.program.addresses import Addresses, LaneGroup, walked
+from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream
+from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream
 from tpusim.machines.tpu.program.tensor import Part
 
 Values = NDArray[np.float32]
@@ -67,7 +68,8 @@ class _Run:
         self.elements = program.word_fill
         word = hardware.vector_memory.word_elements
         self.memory = np.zeros((hardware.lanes, program.words, word), dtype=np.float32)
-        read = {step.tensor.name for step in program.steps if isinstance(step, Fill)}
+        self.banks = np.zeros((program.bank_words, word), dtype=np.float32)
+        read = {step.tensor.name for step in program.steps if isinstance(step, Inbound)}
         self.hbm = hbm_tensors(program, operands, {*takers} - read)
         self.weights: dict[int, Values] = {}
         self.reduction = Reduction(self.elements)
@@ -82,6 +84,8 @@ class _Run:
                     self._preload(index, step)
                 case Fill():
                     self._fill(step)
+                case BankFill():
+                    self._fill_banks(step)
                 case Spill():
                     self._spill(step)
                 case _:
@@ -109,6 +113,21 @@ class _Run:
             for first in part.first_lanes:
                 pack(values, self._words(first, part.lanes, part.base, part.words), part)
 
+    def _fill_banks(self, step: BankFill) -> None:
+        """Every part into the words at its addresses."""
+        tensor = self.hbm[step.tensor.name]
+        for part in step.parts:
+            words = np.zeros((part.lanes * part.words, self.banks.shape[1]), np.float32)
+            words[:, : part.per_word] = tensor.read(part).reshape(len(words), part.per_word)
+            addresses = part.addresses.ravel()
+            self._in_banks(addresses)
+            self.banks[addresses] = words
+
+    def _in_banks(self, addresses: Addresses) -> None:
+        outside = addresses[(addresses < 0) | (addresses >= len(self.banks))]
+        if len(outside):
+            raise CheckFailed(f"word {outside[0]} is outside the banks' words 0..{len(self.banks) - 1}")
+
     def _spill(self, step: Spill) -> None:
         """Every part from its lanes; of copies, the first."""
         name = step.tensor.name
@@ -132,8 +151,9 @@ class _Run:
         self.weights[index] = words.reshape(step.cols, -1)[:, : step.rows].copy()
 
     def _stream(self, step: Stream) -> None:
-        """Copy the operands that lanes [0, rows) issue; a row that no lane group feeds gets zeros."""
-        sources = [self._read_by(group) for group in step.reads.groups]
+        """Copy the operands that array rows get; a row that no lane group feeds gets zeros."""
+        banked = isinstance(step.reads, BankFeed)
+        sources = [] if banked else [self._read_by(group) for group in step.reads.groups]
         if not self.reduction.continues(step):
             results = self._words(0, step.cols, step.result_base, step.words)
             self.reduction.multiply()
@@ -141,7 +161,9 @@ class _Run:
         operands = self.reduction.rows(step.rows)
         if not step.reads.fills(step.rows):
             operands[...] = 0
-        for group, words in zip(step.reads.groups, sources, strict=True):
+        if banked:
+            self._gather_from_banks(step, operands)
+        for group, words in zip(step.reads.groups, sources, strict=False):
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
             gather(words[..., : self.elements], group.pattern, operands[at])
         self.reduction.add(self.weights.pop(step.preload))
@@ -150,3 +172,12 @@ class _Run:
         """The words [lanes, words, W] among which a lane group reads, from the lowest address to the highest."""
         first, stop = span(group.pattern)
         return self._words(group.first_lane, group.lanes, first, stop - first)
+
+    def _gather_from_banks(self, step: Stream, operands: Values) -> None:
+        """Every row's words, all rows of a group the same."""
+        for group in step.reads.groups:
+            stored, addresses = walked(group.pattern)
+            self._in_banks(addresses[stored])
+            words = np.zeros((len(addresses), self.elements), np.float32)
+            words[stored] = self.banks[addresses[stored], : self.elements]
+            operands[group.first_lane : min(group.first_lane + group.lanes, step.rows)] = words.reshape(-1)

@@ -10,7 +10,15 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, LaneGroup, Table
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    Addresses,
+    AddressPattern,
+    Counters,
+    LaneGroup,
+    Table,
+    walked,
+)
 from tpusim.machines.tpu.program.tensor import Part
 
 Values = NDArray[np.float32]
@@ -63,10 +71,19 @@ def span(pattern: AddressPattern) -> tuple[int, int]:
     if isinstance(pattern, Table):
         read = [address for address in pattern.addresses if address != PADDING]
         return (min(read), max(read) + 1) if read else (0, 0)
+    if _jumps(pattern):
+        stored, addresses = walked(pattern)
+        read = addresses[stored].tolist()
+        return (min(read), max(read) + 1) if read else (0, 0)
     if pattern.window is None:
         return _walked(pattern)[:2]
     ends = [(first, stop) for first, stop, _ in map(_walked, pattern.pieces) if first < stop]
     return (min(first for first, _ in ends), max(stop for _, stop in ends)) if ends else (0, 0)
+
+
+def _jumps(pattern: Counters) -> bool:
+    """Whether its addresses are not evenly spaced."""
+    return any(each.jump for each in pattern.counters)
 
 
 @lru_cache(maxsize=4096)
@@ -86,8 +103,8 @@ def gather(words: Values, pattern: AddressPattern, operands: Values) -> None:
     """What address generators fetch: `words` [lanes, words, E], which begin at the span, into `operands` [lanes,
     elements]; padding is zero.
     """
-    if isinstance(pattern, Table):
-        _by_table(words[: len(operands)], np.array(pattern.addresses), span(pattern)[0], operands)
+    if isinstance(pattern, Table) or _jumps(pattern):
+        _by_table(words[: len(operands)], *walked(pattern), span(pattern)[0], operands)
         return
     first, at, elements = span(pattern)[0], 0, words.shape[2]
     for piece in pattern.pieces:
@@ -96,10 +113,9 @@ def gather(words: Values, pattern: AddressPattern, operands: Values) -> None:
         at = end
 
 
-def _by_table(source: Values, addresses: NDArray[np.int64], first: int, operands: Values) -> None:
+def _by_table(source: Values, stored: NDArray[np.bool_], addresses: Addresses, first: int, operands: Values) -> None:
     operands[...] = 0
     place = operands.reshape(len(operands), len(addresses), -1)
-    stored = addresses != PADDING
     place[:, stored] = source[:, addresses[stored] - first]
 
 

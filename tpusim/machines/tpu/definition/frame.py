@@ -25,6 +25,9 @@ PORTS: dict[str, Ports] = {
 }
 """The ports of a lane's vector memory, each with the clients that share it; of the last two the first goes first."""
 
+BANKED: dict[str, Ports] = {**PORTS, "shared": ((IFMAP,), (PSUM, RESULT, WEIGHT, DMA))}
+"""The same where the ifmap lies in banks, whose ports nobody else uses."""
+
 NEVER = 1 << 62
 
 
@@ -118,8 +121,13 @@ def frame_of(hardware: Hardware, elements: int, clients: Clients) -> Frame:
 
 
 def ports_of(hardware: Hardware) -> Ports:
-    """The ports of a lane, each with the clients that share it."""
-    return PORTS[hardware.vector_memory.ports]
+    """The ports of a lane, each with the clients that share it; those of the banks are one to the ifmap."""
+    return (BANKED if hardware.banked else PORTS)[hardware.vector_memory.ports]
+
+
+def port_name(clients: Clients) -> str:
+    """What the account of a port is called."""
+    return "port" if len(clients) > 1 else f"port_{CLIENTS[clients[0]]}"
 
 
 def _result_slot(first: int, psum: int | None, adds: int, period: int, arrays: int) -> int:

@@ -35,6 +35,7 @@ def _array_use(log: Log, program: Program) -> Counter[str]:
         use["starved"] += times * (each.filled - each.ended)
         use["waiting_weights"] += times * (each.loaded - each.filled)
         use["blocked"] += times * (each.cleared - each.loaded)
+        use["bank_conflict"] += times * each.lost * log.frame.period
         use[each.cause] += times * (each.start - 1 - each.cleared)
     use["busy"] += frames * log.frame.elements
     use["port_stall"] += frames * log.frame.port_stall

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, FREE, IFMAP, NEVER
+from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, FREE, IFMAP, NEVER, Clients, port_name
 
 Cycles = NDArray[np.int64]
 Owners = NDArray[np.uint8]
@@ -32,6 +32,13 @@ class Calendar:
         """Own every `period`-th cycle from `start` on, `words` times."""
         self._paint(client, range(start, start + words * period, period))
         self.changed_from = min(self.changed_from, start)
+
+    def reserve_at(self, client: int, cycles: Cycles) -> None:
+        """Own these cycles, which ascend."""
+        self.owned[CLIENTS[client]] += len(cycles)
+        self._reach(int(cycles[-1]) + 1)
+        np.frombuffer(self._cells, np.uint8)[cycles - self.settled] = client
+        self.changed_from = min(self.changed_from, int(cycles[0]))
 
     def claim(self, client: int, start: int, words: int, spacing: int) -> int:
         """Own the first free cycle from `start` on, `words` times at least `spacing` apart; return the last."""
@@ -139,9 +146,9 @@ class KeptCalendar(Calendar):
 class Ports:
     """The ports of lane 0, each with the clients that share it, as `PORTS` tells."""
 
-    def __init__(self, shared: Sequence[Sequence[int]], calendars: Iterable[Calendar]) -> None:
+    def __init__(self, shared: Sequence[Clients], calendars: Iterable[Calendar]) -> None:
         self.calendars = [*calendars]
-        self._names = ["port"] if len(shared) == 1 else [f"port_{CLIENTS[client]}" for (client,) in shared]
+        self._names = [port_name(clients) for clients in shared]
         pairs = zip(shared, self.calendars, strict=True)
         self._of = {client: calendar for clients, calendar in pairs for client in clients}
 

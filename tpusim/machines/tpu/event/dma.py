@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import numpy as np
 import simpy
 
 from tpusim.machines.tpu.definition.frame import DMA
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
-from tpusim.machines.tpu.event.calendar import Ports
+from tpusim.machines.tpu.event.calendar import Cycles, Ports
 from tpusim.machines.tpu.event.log import Move
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill, Transfer
+from tpusim.machines.tpu.program.steps import BankFill, Spill, Transfer
 from tpusim.memory.pipe import Pipe
 
 
@@ -48,6 +49,8 @@ class Dma:
         """Take a slot for every word; predictions hold unless somebody reserves before they come true."""
         times = self._hbm.demands if isinstance(step, Spill) else self._hbm.arrivals
         wanted, env = times(start, busy, step.words), self._board.env
+        if isinstance(step, BankFill):
+            return _unhindered(wanted, earliest)
         while True:
             slots = self._port[DMA].slots_for(wanted, earliest)
             final = int(slots[-1])
@@ -70,3 +73,11 @@ class Dma:
         self._board.end = max(self._board.end, ended + self._hbm.latency)
         self._stored[index] = ended + self._hbm.latency + self._hardware.lanes - 1
         return ended
+
+
+def _unhindered(wanted: Cycles, earliest: int) -> int:
+    """The last cycle of words through a port of their own, each when it is wanted or in the cycle after the one before,
+    none before `earliest`.
+    """
+    order = np.arange(len(wanted))
+    return int((np.maximum(wanted, earliest) - order).max()) + len(wanted) - 1

@@ -10,6 +10,7 @@ from tpusim.machines.tpu.definition.latencies import last_weight, preload_words,
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Ports
+from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
 from tpusim.machines.tpu.event.log import Loads, Passes
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
@@ -37,6 +38,7 @@ class IssueUnit:
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = preload_words(hardware), hardware.array.weight_buffers
         self.frame = frame_of(hardware, program.word_fill, program.clients)
+        self._conflicts = ConflictCounter(hardware, self.frame.period)
         latency = word_latency(program.word_fill, hardware)
         self._psum_delay = self.frame.psum_delay(latency)
         self._result_delay = self.frame.result_delay(latency)
@@ -80,18 +82,23 @@ class IssueUnit:
 
     def _stream(self, index: int, step: Stream) -> None:
         """One pass: its first ifmap read on the frame grid, and all it owns of the port from there on."""
-        start = self._issue(index, step)
-        frames = self.frame.frames(step.words)
-        self._reserve(step, start)
+        conflicts = self._conflicts.of(step)
+        start = self._issue(index, step, conflicts)
+        frames, first = self.frame.frames(step.words), start
+        if conflicts:
+            self._reserve_at(step, start, conflicts)
+            frames, first = frames + conflicts.frames, start + int(conflicts.delivered[0])
+        else:
+            self._reserve(step, start)
         last_array = (step.words - 1) % self.frame.arrays
         done = start + self._result_delay + (frames - 1) * self.frame.period + last_array + 1
         self._board.finish(index, done)
         self._issued = start - 1
         self._ended = self._issued + frames * self.frame.period
-        self._written = start + self._result_delay
+        self._written = first + self._result_delay
 
-    def _issue(self, index: int, step: Stream) -> int:
-        """The cycle of the first ifmap read; the wait for it is booked to its causes in turn."""
+    def _issue(self, index: int, step: Stream, conflicts: Conflicts | None) -> int:
+        """The cycle of the first ifmap slot; the wait for it is booked to its causes in turn."""
         fills, spilled = self._board.known(step.after)
         summed = self._written - self._psum_delay if step.accumulate else 0
         filled = max(self._ended, fills, self._filled.get(step.preload, 0))
@@ -103,7 +110,7 @@ class IssueUnit:
             if until > since:
                 self._cause = name
         start = -(-(cleared + 1) // self.frame.period) * self.frame.period
-        self.passes.append(Passes((index,), 0, self._ended, filled, loaded, cleared, start, self._cause))
+        self.passes.append(Passes((index,), 0, self._ended, filled, loaded, cleared, start, self._cause, conflicts))
         return start
 
     def _reserve(self, step: Stream, start: int) -> None:
@@ -115,6 +122,14 @@ class IssueUnit:
             if step.accumulate:
                 self._port[PSUM].reserve(PSUM, first + self._psum_delay, words, frame.period)
             self._port[RESULT].reserve(RESULT, first + self._result_delay, words, frame.period)
+
+    def _reserve_at(self, step: Stream, start: int, conflicts: Conflicts) -> None:
+        """The banks while they are read; partial sums and results a fixed delay after the words are delivered."""
+        delivered = start + conflicts.delivered
+        self._port[IFMAP].reserve_at(IFMAP, start + conflicts.reads)
+        if step.accumulate:
+            self._port[PSUM].reserve_at(PSUM, delivered + self._psum_delay)
+        self._port[RESULT].reserve_at(RESULT, delivered + self._result_delay)
 
     # ---- passes that only repeat those before
 
@@ -147,6 +162,7 @@ class IssueUnit:
             and stream.preload == index
             and stream.words == step.words
             and stream.accumulate == step.accumulate
+            and self._conflicts.of(stream) is self._conflicts.of(step)
             and self._board.all_done_by(preload.after, issued)
             and self._board.all_done_by(stream.after, issued)
         )

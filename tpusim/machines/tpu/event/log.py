@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpusim.machines.tpu.definition.frame import Frame
+from tpusim.machines.tpu.event.conflicts import Conflicts
 
 
 class Loads(NamedTuple):
@@ -35,7 +36,7 @@ class Loads(NamedTuple):
 class Passes(NamedTuple):
     """Streams `every` cycles apart. The array, with nothing to do since it `ended` the one before, is starved until
     `filled`, waits for weights until `loaded`, is blocked until `cleared`, and for the last of these causes, `cause`,
-    until the cycle before `start`, that of the first ifmap read.
+    until the cycle before `start`, that of the first ifmap slot. From there on `conflicts` of banks cost frames.
     """
 
     steps: Sequence[int]
@@ -46,11 +47,17 @@ class Passes(NamedTuple):
     cleared: int
     start: int
     cause: str
+    conflicts: Conflicts | None = None
+
+    @property
+    def lost(self) -> int:
+        """Frames that each of them loses to conflicts."""
+        return self.conflicts.frames if self.conflicts else 0
 
     def again(self, steps: Sequence[int], every: int) -> Passes:
         """The streams that follow one, each `every` cycles after the one before."""
         ended, filled, loaded, cleared, start = (cycle + every for cycle in self[2:7])
-        return Passes(steps, every, ended, filled, loaded, cleared, start, self.cause)
+        return Passes(steps, every, ended, filled, loaded, cleared, start, self.cause, self.conflicts)
 
 
 class Move(NamedTuple):

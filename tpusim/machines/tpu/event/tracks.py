@@ -13,6 +13,7 @@ from tpusim.machines.tpu.definition.frame import FREE, WEIGHT, Frame
 from tpusim.machines.tpu.definition.latencies import preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Owners
+from tpusim.machines.tpu.event.conflicts import Conflicts
 from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
@@ -111,21 +112,25 @@ class _Streams(NamedTuple):
     last: Cycles
     accumulate: NDArray[np.bool_]
     cause: NDArray[np.str_]
+    conflicts: Sequence[Conflicts | None]
 
     @classmethod
     def of(cls, passes: Sequence[Passes], program: Program, frame: Frame) -> _Streams:
         step, ended, filled, loaded, cleared, start = _unrolled([(p.steps, p.every, p[2:7]) for p in passes]).T
         causes = {step: each.cause for each in passes for step in each.steps}
+        conflicts = {step: each.conflicts for each in passes for step in each.steps}
         words = np.array([stream.words for stream in program.streams])
         frames = -(-words // frame.arrays)
         last = (frames - 1) * frame.period + (words - 1) % frame.arrays + 1
         accumulate = np.array([stream.accumulate for stream in program.streams])
         cause = np.array([causes[number] for number in step.tolist()])
-        return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, cause)
+        lost = [conflicts[number] for number in step.tolist()]
+        return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, cause, lost)
 
     def words(self, name: str, delay: int) -> Iterator[Pieces]:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
-        yield Pieces(name, self.start + delay, self.last, self.step)
+        first, last = np.array([(each.lost[[0, -1]] * each.period if each else (0, 0)) for each in self.conflicts]).T
+        yield Pieces(name, self.start + first + delay, self.last + last - first, self.step)
 
     def array(self, frame: Frame, span: range) -> Iterator[Pieces]:
         """Waits, then a frame for every word (of each array)."""
@@ -135,23 +140,35 @@ class _Streams(NamedTuple):
         for name in np.unique(self.cause).tolist():
             waits = np.where(self.cause == name, self.start - 1 - self.cleared, 0)
             yield Pieces(name, self.cleared, waits, self.step)
-        begins, steps = self._frames(frame, -1, self.frames, span)
+        begins, steps, lost = self._frames(frame, -1, self.frames, span)
+        yield Pieces("bank_conflict", begins - lost * frame.period, lost * frame.period, steps)
         yield Pieces("busy", begins, frame.elements, steps)
         yield Pieces("port_stall", begins + frame.elements, frame.port_stall, steps)
         yield Pieces("blocked", begins + frame.elements + frame.port_stall, frame.blocked, steps)
 
     def adds(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
         """The adds of each frame, from its partial-sum read on, `delay` cycles after its ifmap read."""
-        begins, steps = self._frames(frame, delay, np.where(self.accumulate, self.frames, 0), span)
+        begins, steps, _ = self._frames(frame, delay, np.where(self.accumulate, self.frames, 0), span)
         yield Pieces("busy", begins, frame.add_cycles, steps)
 
-    def _frames(self, frame: Frame, delay: int, counts: Cycles, span: range) -> tuple[Cycles, Cycles]:
-        """(cycle, step) of each of the `counts` first frames of every pass in `span`, `delay` after its ifmap read."""
+    def _frames(self, frame: Frame, delay: int, counts: Cycles, span: range) -> tuple[Cycles, Cycles, Cycles]:
+        """(cycle, step, frames lost before it) of each of the `counts` first frames of every pass in `span`, `delay`
+        after its ifmap slot.
+        """
         begins = self.start + delay
-        seen = (begins < span.stop) & (begins + counts * frame.period > span.start)
-        counts = np.where(seen, counts, 0)
+        ends = begins + (counts + np.array([each.frames if each else 0 for each in self.conflicts])) * frame.period
+        counts = np.where((begins < span.stop) & (ends > span.start), counts, 0)
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(begins, counts) + number * frame.period, np.repeat(self.step, counts)
+        late = self._late(counts)
+        lost = np.where(number > 0, np.diff(late, prepend=0), late)
+        return np.repeat(begins, counts) + (number + late) * frame.period, np.repeat(self.step, counts), lost
+
+    def _late(self, counts: Cycles) -> Cycles:
+        """Frames that each pass has lost until each of its `counts` frames, pass after pass."""
+        none = np.zeros(counts.max(initial=0), np.int64)
+        each_pass = zip(self.conflicts, counts.tolist(), strict=True)
+        late: Cycles = np.concatenate([(each.lost if each else none)[:count] for each, count in each_pass])
+        return late
 
 
 def _unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.estimate import Estimate
@@ -79,6 +80,10 @@ class Candidates:
             yield self._chunks(order, self.taps, halves(self.folds)[1:])
         for taps in halves(self.taps)[1:]:
             yield self._chunks(order, taps, [1])
+
+    def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
+        """Which of them find room."""
+        return np.asarray(tilings.words <= self.hardware.capacity_words)
 
     def _orders(self) -> tuple[str, ...]:
         wanted = self.hardware.mapping.loop_order
@@ -171,9 +176,13 @@ class Candidates:
 
     def _held(self, chunk: Chunk, rows: Counts, cols: Counts, groups: Counts) -> Counts:
         """Words of the places of a chunk, for the largest patch of each block."""
-        points = _own_points if chunk.by_tap else _points
-        row, col = points(self.shape.row, rows, chunk.tap_rows), points(self.shape.col, cols, chunk.tap_cols)
+        row, col = self._patches(chunk, rows, cols)
         return len(chunk.places) * row * col * groups
+
+    def _patches(self, chunk: Chunk, rows: Counts, cols: Counts) -> tuple[Counts, Counts]:
+        """Most grid points, by rows and by columns, that the taps of a chunk touch of each block."""
+        points = _own_points if chunk.by_tap else _points
+        return points(self.shape.row, rows, chunk.tap_rows), points(self.shape.col, cols, chunk.tap_cols)
 
 
 def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling[Counts]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 from tpusim.machines.tpu.lowering.reduction import Cut
@@ -155,7 +156,8 @@ class Estimate:
     def _frame(self) -> tuple[int, int]:
         """The cycles of a frame, and the slots of the busiest port that are taken in it."""
         hardware, arrays = self.hardware, self.hardware.array.count
-        slots = (1 if hardware.vector_memory.ports != "shared" else 3 if self.passes > 1 else 2) * arrays
+        of_stream = (IFMAP, PSUM, RESULT) if self.passes > 1 else (IFMAP, RESULT)
+        slots = max(len({*port} & {*of_stream}) for port in ports_of(hardware)) * arrays
         adds = -(-self.word_fill * arrays * hardware.lanes // hardware.vector_unit.alus) if self.passes > 1 else 0
         return max(self.word_fill, slots, adds), slots
 

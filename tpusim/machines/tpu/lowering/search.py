@@ -26,7 +26,7 @@ def choose(shape: ConvShape, hardware: Hardware, cut: Cut) -> Tiling[int]:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
     candidates = Candidates(shape, hardware, cut, None)
-    tiling = _same_block(candidates) or _best(candidates)
+    tiling = _same_block(candidates) or best(candidates)
     if tiling is None:
         raise too_small(least_words(shape, hardware, cut), hardware)
     return tiling
@@ -44,7 +44,7 @@ class _Choice(NamedTuple):
         return self.tilings.at(self.at)
 
 
-def _best(candidates: Candidates) -> Tiling[int] | None:
+def best(candidates: Candidates) -> Tiling[int] | None:
     """The cheapest; but deeper buffers, and the reduction in chunks, only where they beat what is simpler."""
     best = _better(
         candidates, _first_close(candidates, candidates.whole()), _first_close(candidates, candidates.deep())
@@ -74,7 +74,7 @@ def _first_close(candidates: Candidates, ways: Iterable[Tiling[Counts]]) -> _Cho
 
 def _cheapest(candidates: Candidates, tilings: Tiling[Counts]) -> _Choice | None:
     """The cheapest that fits; of those close to it, the one with the largest block."""
-    fits = tilings.words <= candidates.hardware.capacity_words
+    fits = candidates.fits(tilings)
     if not fits.any():
         return None
     cost = np.where(fits, candidates.estimate.cycles(tilings), np.inf)
@@ -91,8 +91,8 @@ def _same_block(candidates: Candidates) -> Tiling[int] | None:
     shape, hardware, cut = candidates.shape, candidates.hardware, candidates.cut
     if cut.ruled is None:
         return None
-    ruled = _best(Candidates(shape, hardware, cut.ruled, None))
-    return ruled and _best(Candidates(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)))
+    ruled = best(Candidates(shape, hardware, cut.ruled, None))
+    return ruled and best(Candidates(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)))
 
 
 def least_words(shape: ConvShape, hardware: Hardware, cut: Cut) -> int:

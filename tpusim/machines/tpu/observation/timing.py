@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpusim.machines.tpu.definition.frame import CLIENTS
+from tpusim.machines.tpu.definition.frame import CLIENTS, port_name, ports_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.result.records import STALL_CAUSES
 
@@ -25,10 +25,12 @@ def split(use: Mapping[str, int], cycles: int, names: tuple[str, ...] = CAUSES) 
 
 
 def port_accounts(owned: Mapping[str, int], cycles: int, hardware: Hardware) -> dict[str, dict[str, int]]:
-    """Lane 0's port by its owners; or, where each client has a port of its own, an account a client."""
-    if hardware.vector_memory.ports == "shared":
-        return {"port": split(owned, cycles, PORT_CLIENTS)}
-    return {f"port_{client}": split({client: owned.get(client, 0)}, cycles, (client,)) for client in PORT_CLIENTS}
+    """Lane 0's ports by their owners: an account of the one that clients share, and of each that one has to itself."""
+    accounts = {}
+    for clients in ports_of(hardware):
+        names = tuple(CLIENTS[client] for client in clients)
+        accounts[port_name(clients)] = split({name: owned.get(name, 0) for name in names}, cycles, names)
+    return accounts
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,28 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+Addresses: TypeAlias = NDArray[np.int64]
+
 PADDING = -1
 """The address of an element that is zero and needs no access."""
 
 
 class Counter(NamedTuple):
-    """`length` positions, `step` apart from `start` on, of `stride` words each; one outside [0, extent) is padding."""
+    """`length` positions, `step` apart from `start` on, of `stride` words each; one outside [0, extent) is padding.
+
+    After every `wrap` positions from 0 on come `jump` words more.
+    """
 
     length: int
     start: int
     step: int
     extent: int
     stride: int
+    wrap: int = 1
+    jump: int = 0
 
     @property
     def inside(self) -> range:
@@ -33,7 +43,11 @@ class Counter(NamedTuple):
 
     def offset(self, count: int) -> int:
         """The words from position 0 to that of `count`."""
-        return (self.start + count * self.step) * self.stride
+        return self.at(self.start + count * self.step)
+
+    def at(self, position: int) -> int:
+        """The words from position 0 to another."""
+        return position * self.stride + position // self.wrap * self.jump
 
 
 class Counters(NamedTuple):
@@ -114,6 +128,27 @@ class Table(NamedTuple):
 
 
 AddressPattern: TypeAlias = Counters | Table
+
+
+def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
+    """Of every word of a pass, whether it is stored, and its address if it is."""
+    if isinstance(pattern, Table):
+        table = np.array(pattern.addresses, np.int64)
+        return table != PADDING, table
+    inside, offsets = _offsets(pattern.counters)
+    window = slice(None) if pattern.window is None else slice(pattern.window.start, pattern.window.stop)
+    return inside[window], offsets[window] + pattern.base
+
+
+@lru_cache(maxsize=256)
+def _offsets(counters: tuple[Counter, ...]) -> tuple[NDArray[np.bool_], Addresses]:
+    """Of every word, whether it is stored, and how far from the base; rows of many channels walk alike."""
+    inside, offsets = np.ones(1, np.bool_), np.zeros(1, np.int64)
+    for length, start, step, extent, stride, wrap, jump in counters:
+        position = start + np.arange(length) * step
+        stored, words = (position >= 0) & (position < extent), position * stride + position // wrap * jump
+        inside, offsets = np.logical_and.outer(inside, stored).ravel(), np.add.outer(offsets, words).ravel()
+    return inside, offsets
 
 
 class LaneGroup(NamedTuple):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed
+from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Transfer
+from tpusim.machines.tpu.program.steps import BankFill, Fill, LaneTransfer, Preload, Spill, Step, Stream, Transfer
 from tpusim.machines.tpu.program.tensor import Part
 
 
@@ -20,6 +22,8 @@ def check_program(program: Program, hardware: Hardware) -> None:
     """
     if program.words > hardware.capacity_words:
         raise CheckFailed(f"the Program takes {program.words} words a lane; the machine has {hardware.capacity_words}")
+    if program.bank_words > hardware.bank_words:
+        raise CheckFailed(f"the Program takes {program.bank_words} words of banks; there are {hardware.bank_words}")
     limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
     for index, step in enumerate(program.steps):
         for what, first, stop in _named(step):
@@ -27,7 +31,9 @@ def check_program(program: Program, hardware: Hardware) -> None:
                 raise CheckFailed(
                     f"step {index} ({step.label}) names {what}s [{first}, {stop}); the machine has {limits[what]}"
                 )
-        for wrong in _contradictions(step, program, hardware.vector_memory.word_elements):
+        for wrong in (
+            *_contradictions(step, program, hardware.vector_memory.word_elements), *_elsewhere(step, hardware.banks)
+        ):  # fmt: skip
             raise CheckFailed(f"step {index} ({step.label}) {wrong}")
 
 
@@ -41,7 +47,7 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
         case Preload():
             yield "column", 0, step.cols
             yield "row", 0, step.rows
-        case Transfer():
+        case LaneTransfer():
             for part in step.parts:
                 for first in part.first_lanes:
                     yield "lane", first, first + part.lanes
@@ -78,6 +84,23 @@ def _misfed(step: Transfer, part: Part) -> Iterator[str]:
     if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
         yield f"has addresses for other lanes than the {part.lanes} that it spills"
     yield from _misfits(part.feed, part.words)
+
+
+def _elsewhere(step: Step, banks: int) -> Iterator[str]:
+    """An ifmap looked for in the lanes of a machine with banks, or the other way round."""
+    match step:
+        case Stream() if isinstance(step.reads, BankFeed) != (banks > 0):
+            yield "reads from the lanes, and the ifmap is in banks" if banks else "reads from banks, and there are none"
+        case BankFill() if step.banks != banks:
+            yield f"fills {step.banks} banks, and there are {banks}"
+        case BankFill():
+            for part in step.parts:
+                held = prod(len(each.coordinates) for each in part.items[len(part.offsets) - 1 :])
+                counts = (part.lane[0], *part.items)
+                if held != part.per_word or any(
+                    len(each) != len(count.coordinates) for each, count in zip(part.offsets, counts, strict=False)
+                ):
+                    yield "has offsets for other words than it fills"
 
 
 def _misfits(reads: Feed, words: int) -> Iterator[str]:

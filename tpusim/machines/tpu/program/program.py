@@ -32,6 +32,7 @@ class Program:
         tensors: those in HBM, by what steps call them. Operands are there before the first step; the others are
             written by spills.
         buffers: the vector memory in use.
+        banked: the words of all banks in use, each area as if it lay in one lane.
         steps: in an order that is valid when they are executed one at a time.
         word_fill: elements of a word that a pass streams, and that its results fill.
     """
@@ -40,11 +41,17 @@ class Program:
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
     word_fill: int
+    banked: tuple[Buffer, ...] = ()
 
     @cached_property
     def words(self) -> int:
         """Words of vector memory that a lane needs."""
         return max(buffer.base + buffer.words for buffer in self.buffers)
+
+    @cached_property
+    def bank_words(self) -> int:
+        """Addresses that it needs of the banks."""
+        return max((buffer.base + buffer.words for buffer in self.banked), default=0)
 
     @cached_property
     def streams(self) -> tuple[Stream, ...]:
@@ -89,8 +96,9 @@ class Program:
         return next(each for each in self.tensors if each.name == name)
 
     def lane_words(self, tensor: str = "") -> int:
-        """Words of all lanes set aside, for one tensor or for all."""
-        return sum(each.words * each.lanes for each in self.buffers if tensor in ("", each.tensor))
+        """Words of all lanes and banks set aside, for one tensor or for all."""
+        buffers = (*self.buffers, *self.banked)
+        return sum(each.words * each.lanes for each in buffers if tensor in ("", each.tensor))
 
     @cached_property
     def use(self) -> Use:

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from tpusim.machines.tpu.description import VectorUnit
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.tensor import Part, Tensor
+from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 
 
 class Use(NamedTuple):
@@ -57,28 +59,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Transfer(Step):
-    """Parts of a tensor on their way between HBM and the lanes, one after another; `hbm_bytes` cross the bus."""
+    """Parts of a tensor on their way between HBM and the chip, one after another; `hbm_bytes` cross the bus."""
 
     tensor: Tensor
-    parts: tuple[Part, ...]
+    parts: tuple[Elements, ...]
     hbm_bytes: int
     words: int = field(init=False)
-    """Words that lane 0, or any other that takes part throughout, moves."""
+    """Words that the memory with the most of them moves: one a cycle."""
     lane_words: int = field(init=False)
-    """Words that all lanes move together."""
+    """Words that all memories move together."""
 
-    def __post_init__(self) -> None:
-        words = lane_words = 0
-        for part in self.parts:
-            words += part.words
-            lane_words += part.accesses
+    def _moves(self, words: int, lane_words: int) -> None:
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "lane_words", lane_words)
-
-    @property
-    def lanes(self) -> int:
-        """From lane 0 on, as many as may take part."""
-        return max(max(part.first_lanes) + part.lanes for part in self.parts)
 
     @property
     def facts(self) -> Mapping[str, int | str]:
@@ -90,8 +83,27 @@ class Transfer(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Fill(Transfer):
-    """HBM -> lanes."""
+class LaneTransfer(Transfer):
+    """Between HBM and the lanes: lane 0, or any other that takes part throughout, moves the most words."""
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        words = lane_words = 0
+        for part in self.parts:
+            words += part.words
+            lane_words += part.accesses
+        self._moves(words, lane_words)
+
+    @property
+    def lanes(self) -> int:
+        """From lane 0 on, as many as may take part."""
+        return max(max(part.first_lanes) + part.lanes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound(Transfer):
+    """HBM -> chip."""
 
     cause = "starved"
 
@@ -108,7 +120,26 @@ class Fill(Transfer):
 
 
 @dataclass(frozen=True, slots=True)
-class Spill(Transfer):
+class Fill(LaneTransfer, Inbound):
+    """HBM -> lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BankFill(Inbound):
+    """HBM -> so many `banks`, through a write port each."""
+
+    parts: tuple[BankPart, ...]
+    banks: int
+
+    def __post_init__(self) -> None:
+        filled = np.zeros(self.banks, np.int64)
+        for part in self.parts:
+            filled += np.bincount(part.addresses.ravel() % self.banks, minlength=self.banks)
+        self._moves(int(filled.max()), int(filled.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Spill(LaneTransfer):
     """Lanes -> HBM."""
 
     cause = "blocked"

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tpusim.machines.tpu.program.addresses import Feed
 
 Coordinates: TypeAlias = range | tuple[int, ...]
@@ -81,3 +84,41 @@ class Part(NamedTuple):
     def accesses(self) -> int:
         """Words that all lanes move through their ports."""
         return self.words * self.lanes * len(self.first_lanes) if self.feed is None else self.feed.accesses
+
+
+class BankPart(NamedTuple):
+    """Elements of a tensor, and where they stand in banks; elements count as those of a Part do.
+
+    Attributes:
+        base: an address, to which each counter of words adds one of its `offsets`: first `lane`, then the first of
+            `items`. The counters that are left make up a word.
+        per_word: elements of a word in use.
+    """
+
+    base: int
+    offsets: tuple[Coordinates, ...]
+    lane: tuple[Along, ...]
+    items: tuple[Along, ...]
+    per_word: int
+
+    @property
+    def words(self) -> int:
+        """Words of each count of `lane`."""
+        return prod(map(len, self.offsets[1:]))
+
+    @property
+    def lanes(self) -> int:
+        """Counts of `lane`."""
+        return len(self.lane[0].coordinates)
+
+    @property
+    def addresses(self) -> NDArray[np.int64]:
+        """Where each word stands, [count of lane, word]."""
+        addresses = np.full(1, self.base)
+        for each in self.offsets:
+            addresses = np.add.outer(addresses, np.array(each, np.int64)).ravel()
+        return addresses.reshape(len(self.offsets[0]), self.words)
+
+
+Elements: TypeAlias = Part | BankPart
+"""What says which elements of a tensor are moved, by `lane` and `items`."""

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Transfer
-from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.steps import BankFill, LaneTransfer, Transfer
+from tpusim.machines.tpu.program.tensor import Elements, Part
 from tpusim.machines.tpu.register.order import NOWHERE
 
 Values = NDArray[np.float32]
@@ -23,7 +23,7 @@ NOTHING = -1
 
 @dataclass(frozen=True)
 class HbmWords:
-    """The tensors in HBM, and the words that transfers move, each only for the lanes that may take part.
+    """The tensors in HBM, and the words that lanes' transfers move, each only for the lanes that may take part.
 
     Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`, NOWHERE where each has its own;
     lane `i` finds it at place `first[step] + i * step.words + k` of `values` [place, W], for `i` below `step.lanes`,
@@ -42,7 +42,7 @@ class HbmWords:
     @classmethod
     def of(cls, program: Program, operands: Mapping[str, Values], word_elements: int) -> HbmWords:
         """HBM before the first cycle: operands as given, NaN in every other tensor."""
-        transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, Transfer)}
+        transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
         sizes = [step.lanes * step.words for step in transfers.values()]
         first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
         addresses = {index: _addresses(step) for index, step in transfers.items()}
@@ -61,11 +61,23 @@ class HbmWords:
         """Bring the words of a fill that begins: its elements as they are in HBM now, those of all spills up to step
         `until` in every lane.
         """
-        step = self._transfer(index)
+        step, place = self._transfer(index), self._words(index)
         self._settle(until)
-        stored, place = np.append(self.tensor(step.tensor.name), np.float32(0)), self._words(index)
         for part, at in _places(step):
-            place[at[0], at[1], : part.per_word] = stored[_elements(part, step.tensor.shape)]
+            place[at[0], at[1], : part.per_word] = self._brought(step, part)
+
+    def fetch_for_banks(self, step: BankFill) -> tuple[Indices, Values]:
+        """(address, word [W]) of every word of a fill that begins, as it is in HBM now."""
+        words = np.zeros((step.lane_words, self.values.shape[1]), np.float32)
+        ends = [*accumulate((part.words * part.lanes for part in step.parts), initial=0)]
+        for part, first, stop in zip(step.parts, ends, ends[1:], strict=False):
+            words[first:stop, : part.per_word] = self._brought(step, part).reshape(stop - first, -1)
+        return np.concatenate([part.addresses.ravel() for part in step.parts]), words
+
+    def _brought(self, step: Transfer, part: Elements) -> Values:
+        """The elements [lane, word, element of the word] of a part; zero where the tensor has none."""
+        brought: Values = np.append(self.tensor(step.tensor.name), np.float32(0))[_elements(part, step.tensor.shape)]
+        return brought
 
     def tensor(self, name: str) -> Values:
         """A tensor as it lies in HBM now."""
@@ -88,9 +100,9 @@ class HbmWords:
             inside = elements != NOTHING
             stored[elements[inside]] = place[at[0], at[1], : part.per_word][inside]
 
-    def _transfer(self, index: int) -> Transfer:
+    def _transfer(self, index: int) -> LaneTransfer:
         step = self.program.steps[index]
-        assert isinstance(step, Transfer)
+        assert isinstance(step, LaneTransfer)
         return step
 
     def _words(self, index: int) -> Values:
@@ -103,7 +115,7 @@ class HbmWords:
         return self.used[first : first + step.lanes * step.words].reshape(step.lanes, step.words)
 
 
-def _places(step: Transfer) -> list[tuple[Part, tuple[slice, slice]]]:
+def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
     """Every part in each of its copies, with the lanes and the words of the transfer that it takes."""
     words = accumulate((part.words for part in step.parts), initial=0)
     return [
@@ -113,7 +125,7 @@ def _places(step: Transfer) -> list[tuple[Part, tuple[slice, slice]]]:
     ]
 
 
-def _addresses(step: Transfer) -> Indices:
+def _addresses(step: LaneTransfer) -> Indices:
     return np.concatenate(
         [
             np.arange(part.base, part.base + part.words) if part.feed is None else np.full(part.words, NOWHERE)
@@ -122,7 +134,7 @@ def _addresses(step: Transfer) -> Indices:
     )
 
 
-def _elements(part: Part, shape: tuple[int, ...]) -> Indices:
+def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:
     """[lane, word, element of the word]: where each element lies in its tensor, or NOTHING outside it."""
     at = [np.zeros((1, 1), np.int64) for _ in shape]
     for axis, lanes in part.lane:

@@ -71,6 +71,7 @@ class Control:
         self.stream.clock(now)
         self.preload.clock(now, self.stream.issued, self.stream.running(now))
         orders = [port.grant(now) for port in self.ports]
+        self.dma.store(now)
         self.preload.book()
         self._book(orders, now)
         return orders

@@ -10,7 +10,8 @@ from math import ceil
 from tpusim.machines.tpu.definition.frame import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Spill, Transfer
+from tpusim.machines.tpu.program.steps import BankFill, Fill, LaneTransfer, Spill, Transfer
+from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.order import Order
@@ -40,9 +41,16 @@ class DmaUnit:
     """One queue for fills and spills."""
 
     def __init__(
-        self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, hardware: Hardware, settings: Settings
+        self,
+        program: Program,
+        scoreboard: Scoreboard,
+        hbm: HbmWords,
+        banks: Banks | None,
+        hardware: Hardware,
+        settings: Settings,
     ) -> None:
-        self.scoreboard, self.hbm, self.hardware, self.settings = scoreboard, hbm, hardware, settings
+        self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
+        self.hardware, self.settings = hardware, settings
         self.latency = hardware.latency_cycles
         transfers = ((index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer))
         self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
@@ -51,7 +59,7 @@ class DmaUnit:
         self.bus: _Moving | None = None
         self.use: Counter[str] = Counter()
         self.held: Counter[str] = Counter()
-        self.end = 0
+        self.end, self.moved = 0, -1
 
     def clock(self, now: int) -> None:
         """Free the bus, give it to the next transfer, and account for the cycle."""
@@ -66,16 +74,30 @@ class DmaUnit:
 
     def move(self, now: int) -> Order | None:
         """The next word of the oldest transfer, if it has one for the port; after its last the transfer is done."""
-        if not self.moving or not self._ready(now):
+        if not self.moving or not isinstance(step := (head := self.moving[0]).step, LaneTransfer):
             return None
-        head = self.moving[0]
-        word, step = head.words, head.step
-        head.words += 1
-        if head.words == step.words:
-            self._finish(now)
+        if not self._ready(now):
+            return None
+        word = self._next(head, now)
         address, place = int(self.hbm.addresses[head.index][word]), self.hbm.first[head.index] + word
         spill, (setting, nth) = isinstance(step, Spill), head.fed[word] if head.fed else (0, 0)
         return Order(DMA, head.index, step.lanes, address, setting, nth, number=place, stride=step.words, spill=spill)
+
+    def store(self, now: int) -> None:
+        """The next words of the oldest transfer, if banks take them: one of each, through ports of their own."""
+        if not self.moving or not isinstance((head := self.moving[0]).step, BankFill) or not self._ready(now):
+            return
+        assert self.banks
+        self.banks.store(head.index, self._next(head, now))
+
+    def _next(self, head: _Moving, now: int) -> int:
+        """The number of the word that a transfer moves in this cycle."""
+        word = head.words
+        head.words += 1
+        self.moved = now
+        if head.words == head.step.words:
+            self._finish(now)
+        return word
 
     def _begin(self, now: int) -> None:
         index, step, sources = self.todo[0]
@@ -87,6 +109,8 @@ class DmaUnit:
             self.todo.popleft()
             if isinstance(step, Fill):
                 self.hbm.fetch(index, max(sources, default=-1))
+            elif isinstance(step, BankFill) and self.banks:
+                self.banks.fetch(index, step)
             self.bus = _Moving(index, step, now, self._bus_cycles(step), self._fed(step))
             if not isinstance(step, Spill):
                 self.bus.free_at = now + self.bus.bus_cycles
@@ -110,7 +134,9 @@ class DmaUnit:
         return max(1, moving, step.conversion_cycles(self.hardware.vector_unit))
 
     def _ready(self, now: int) -> bool:
-        """Whether the bus has brought the next word, or, of a spill, can take it."""
+        """Whether the bus has brought the next word, or, of a spill, can take it; only one word moves in a cycle."""
+        if self.moved == now:
+            return False
         head = self.moving[0]
         elapsed, total, words = now - head.started, head.bus_cycles, head.step.words
         if isinstance(head.step, Spill):

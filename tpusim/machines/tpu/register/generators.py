@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import AddressPattern, Counters, Feed
+from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
+from tpusim.machines.tpu.register.kernel import kernel
+from tpusim.machines.tpu.register.order import NOWHERE
 
 Ints = NDArray[np.int64]
 
 UNFED = -1
 """The pattern of a lane that has no part."""
 
-_STILL = (1, 0, 0, 1, 0)
+_STILL = (1, 0, 0, 1, 0, 1, 0)
 """A counter that has one position, the first."""
 
 
@@ -29,7 +31,8 @@ class Settings:
         patterns: [setting, lane] -> pattern, or UNFED.
         bases: [pattern, 2]: the base of nested counters, or where the pattern's table begins in `tables`; and the
             position of the counters at which the pattern begins.
-        counters: [pattern, counter, (length, start, step, extent, stride)], the fastest first; length 0 for a table.
+        counters: [pattern, counter, (length, start, step, extent, stride, wrap, jump)], the fastest first; length 0
+            for a table.
         tables: the addresses of all tables, one after another.
         number: the setting that each kind of read uses.
     """
@@ -74,3 +77,26 @@ def _registers(patterns: list[AddressPattern]) -> tuple[Ints, Ints, Ints]:
             bases[at] = len(tables), 0
             tables += each.addresses
     return bases, counters, np.array(tables, np.int64)
+
+
+@kernel
+def address_of(pattern: int, bases: Ints, counters: Ints, tables: Ints, word: int) -> int:
+    """The address at which nested counters, or a table, stand for word number `word` of a pass; NOWHERE: padding."""
+    address, slowest = bases[pattern, 0], counters.shape[1] - 1
+    word += bases[pattern, 1]
+    if counters[pattern, 0, 0] == 0:
+        address = tables[address + word]
+        return NOWHERE if address == PADDING else int(address)
+    for each in range(slowest + 1):
+        # A division takes as long as all the rest: only where more than one count is left to tell apart.
+        count, length = word, counters[pattern, each, 0]
+        if each < slowest:
+            word = word // length if length > 1 else word
+            count = count - word * length if length > 1 else 0
+        position = counters[pattern, each, 1] + count * counters[pattern, each, 2]
+        if position < 0 or position >= counters[pattern, each, 3]:
+            return NOWHERE
+        address += position * counters[pattern, each, 4]
+        if counters[pattern, each, 6]:
+            address += position // counters[pattern, each, 5] * counters[pattern, each, 6]
+    return int(address)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
 from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
-from tpusim.machines.tpu.program.addresses import PADDING
+from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
-from tpusim.machines.tpu.register.generators import Settings
+from tpusim.machines.tpu.register.generators import UNFED, Settings, address_of
 from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.order import IDLE, NOTHING, NOWHERE, ORDER, Order
 from tpusim.machines.tpu.register.window import Window
@@ -43,11 +43,21 @@ class Lanes:
     """A port obeys one order a cycle, which the lane before obeyed in the cycle before; registers are [port, lane]."""
 
     def __init__(
-        self, wires: Wires, settings: Settings, hbm: HbmWords, ports: int, lanes: int, depth: int, word_elements: int
+        self,
+        wires: Wires,
+        settings: Settings,
+        hbm: HbmWords,
+        banks: Banks | None,
+        ports: int,
+        lanes: int,
+        depth: int,
+        word_elements: int,
     ) -> None:
         arrays, rows = wires.activation.shape
         _, cols, _, elements = wires.results.shape
-        self.wires, self.settings, self.hbm = wires, settings, hbm
+        self.wires, self.settings, self.hbm, self.banks = wires, settings, hbm, banks
+        # What lanes find of the ifmap in their own memories: nothing where it lies in banks.
+        self.patterns = np.full_like(settings.patterns, UNFED) if banks else settings.patterns
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
         # Ports in this cycle: the address touched, or NOWHERE, and the word.
         self.addresses = np.zeros((ports, lanes), np.int64)
@@ -65,6 +75,8 @@ class Lanes:
         for port, order in enumerate(orders):
             self.orders.cells[port, self.orders.head - 1] = NOTHING if order is IDLE else order
         self.orders.shift()
+        if self.banks:
+            self.banks.shift()
 
     def sample(self) -> None:
         """Every lane makes its accesses.
@@ -74,12 +86,14 @@ class Lanes:
             PortConflict: when a result is written that is not there yet, or no longer.
         """
         failed = _access(
-            self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.settings.patterns,
+            self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.patterns,
             self.settings.bases, self.settings.counters, self.settings.tables, self.memory, self.wires.results,
             self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
         )  # fmt: skip
         if failed >= 0:
             self._refuse(*divmod(failed, len(self.registers)))
+        if self.banks:
+            self.banks.take(self.orders.registers, self.words)
 
     def commit(self) -> None:
         """Serializers move on, and what was read or is to be written goes where it belongs.
@@ -91,6 +105,8 @@ class Lanes:
             self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.memory, self.serial,
             self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values,
         )  # fmt: skip
+        if self.banks:
+            self.banks.commit()
         if failed >= 0:
             raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
         _issue(
@@ -125,7 +141,7 @@ def _access(
                 if address == NOWHERE and client in (IFMAP, DMA):
                     pattern = patterns[order["generator"], number]
                     if pattern >= 0:
-                        address = _generate(pattern, bases, counters, tables, order["word"])
+                        address = address_of(pattern, bases, counters, tables, order["word"])
                 elif client == DMA and not hbm_used[_place(order, number)]:
                     address = NOWHERE
             touched[number] = address
@@ -154,27 +170,6 @@ def _access(
 def _place(order: Any, number: int) -> int:
     """Where lane `number` finds its word of a transfer in HBM."""
     return int(order["number"] + number * order["stride"])
-
-
-@kernel
-def _generate(pattern: int, bases: Counts, counters: Counts, tables: Counts, word: int) -> int:
-    """The address at which nested counters, or a table, stand for word number `word` of a pass; NOWHERE: padding."""
-    address, slowest = bases[pattern, 0], counters.shape[1] - 1
-    word += bases[pattern, 1]
-    if counters[pattern, 0, 0] == 0:
-        address = tables[address + word]
-        return NOWHERE if address == PADDING else int(address)
-    for each in range(slowest + 1):
-        # A division takes as long as all the rest: only where more than one count is left to tell apart.
-        count, length = word, counters[pattern, each, 0]
-        if each < slowest:
-            word = word // length if length > 1 else word
-            count = count - word * length if length > 1 else 0
-        position = counters[pattern, each, 1] + count * counters[pattern, each, 2]
-        if position < 0 or position >= counters[pattern, each, 3]:
-            return NOWHERE
-        address += position * counters[pattern, each, 4]
-    return int(address)
 
 
 @kernel

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import frame_of, ports_of
+from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP, frame_of, ports_of
 from tpusim.machines.tpu.definition.latencies import word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.array import PeArray
+from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.control import Control
 from tpusim.machines.tpu.register.deserializers import Deserializers
@@ -32,7 +33,7 @@ from tpusim.machines.tpu.register.order import IDLE, Order
 from tpusim.machines.tpu.register.preload_unit import PreloadUnit
 from tpusim.machines.tpu.register.result_queue import Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
-from tpusim.machines.tpu.register.stream_unit import Pass, StreamUnit
+from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit
 from tpusim.machines.tpu.register.weights import Weights
 from tpusim.machines.tpu.register.wires import Wires
 
@@ -64,9 +65,10 @@ class Machine:
         settings = Settings.of(program, hardware.lanes)
         wires = Wires(hardware, program.word_fill)
         self.array, self.weights, deserializers = PeArray(wires), Weights(wires), Deserializers(wires)
-        self.control = _control(program, hardware, settings, self.hbm, deserializers)
+        self.banks = _banks(program, hardware, settings, self.hbm) if hardware.banked else None
+        self.control = _control(program, hardware, settings, self.hbm, self.banks, deserializers)
         ports = len(self.control.ports)
-        self.lanes = Lanes(wires, settings, self.hbm, ports, hardware.lanes, program.words, word)
+        self.lanes = Lanes(wires, settings, self.hbm, self.banks, ports, hardware.lanes, program.words, word)
         self.units: Sequence[Clocked] = (self.lanes, self.array, self.weights, deserializers)
         self.now = 0
 
@@ -112,17 +114,31 @@ class Machine:
             "hbm": control.dma.use,
         }
         accounts = {name: split(use, cycles) for name, use in units.items()}
-        accounts |= port_accounts(control.granted, cycles, self.hardware)
-        accesses = self.lanes.registers
-        reads, writes = int(accesses["read"].sum()), int(accesses["written"].sum())
-        return Timing(cycles, accounts, dict(control.dma.held), reads, writes)
+        owned, registers = control.granted, self.lanes.registers
+        read, written = int(registers["read"].sum()), int(registers["written"].sum())
+        if self.banks:
+            owned, read, written = self._with_banks(self.banks, read, written)
+        accounts |= port_accounts(owned, cycles, self.hardware)
+        return Timing(cycles, accounts, dict(control.dma.held), read, written)
+
+    def _with_banks(self, banks: Banks, read: int, written: int) -> tuple[Counter[str], int, int]:
+        """Cycles owned and accesses, those of the banks among them."""
+        owned = Counter({**self.control.granted, CLIENTS[IFMAP]: banks.cycles})
+        return owned, read + banks.read, written + banks.written
 
     def _orders(self) -> list[Order]:
         """Lane 0's orders; none while the other lanes catch up."""
         return [IDLE] * len(self.control.ports) if self.control.finished else self.control.cycle(self.now)
 
 
-def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, sums: Sums) -> Control:
+def _banks(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords) -> Banks:
+    memory = hardware.vector_memory
+    return Banks(program, settings, hbm, hardware.array.rows, hardware.banks, memory.bank_ports, memory.word_elements)
+
+
+def _control(
+    program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, banks: Banks | None, sums: Sums
+) -> Control:
     """The control unit. The frame and the distance of its slots are the machine's definition, docs/timing.md."""
     array, lanes = hardware.array, hardware.lanes
     frame, latency = (
@@ -130,13 +146,14 @@ def _control(program: Program, hardware: Hardware, settings: Settings, hbm: HbmW
         word_latency(program.word_fill, hardware),
     )
     scoreboard = Scoreboard(len(program.steps))
+    sum_delay = frame.result_delay(latency) - frame.psum_delay(latency)
     passes = Pass.all_of(program, settings, array.weight_buffers)
     return Control(
         program,
         scoreboard,
-        StreamUnit(passes, scoreboard, frame, frame.result_delay(latency) - frame.psum_delay(latency), lanes, sums),
+        StreamUnit(passes, scoreboard, frame, sum_delay, lanes, sums, banks or AtHand()),
         PreloadUnit(program, scoreboard, hardware),
-        DmaUnit(program, scoreboard, hbm, hardware, settings),
+        DmaUnit(program, scoreboard, hbm, banks, hardware, settings),
         ports_of(hardware),
         patience=1000 + hardware.latency_cycles + hardware.sequencer.launch_cycles + 4 * (frame.period + lanes),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
+from typing import Protocol
 
 from tpusim.machines.tpu.definition.frame import IFMAP, Frame
 from tpusim.machines.tpu.observation.timing import STARVED
@@ -41,18 +42,47 @@ class Pass:
         return passes
 
 
+class Source(Protocol):
+    """Where ifmap words come from."""
+
+    def ready(self, setting: int, word: int) -> bool:
+        """Whether the word of a pass can be read in this cycle; asked every cycle until it is."""
+
+    def hand_on(self) -> None:
+        """It is read."""
+
+
+class AtHand:
+    """Every lane reads a word in its own memory, in the cycle in which it is told to."""
+
+    def ready(self, setting: int, word: int) -> bool:
+        """Always."""
+        return True
+
+    def hand_on(self) -> None:
+        """Nothing is kept of it."""
+
+
 class StreamUnit:
-    """One pass at a time, on the frame grid."""
+    """One pass at a time, on the frame grid; a frame at whose slot the word is not ready is lost."""
 
     def __init__(
-        self, passes: list[Pass], scoreboard: Scoreboard, frame: Frame, sum_delay: int, lanes: int, sums: Sums
+        self,
+        passes: list[Pass],
+        scoreboard: Scoreboard,
+        frame: Frame,
+        sum_delay: int,
+        lanes: int,
+        sums: Sums,
+        source: Source,
     ) -> None:
+        self.source = source
         self.scoreboard, self.frame, self.sum_delay, self.lanes = scoreboard, frame, sum_delay, lanes
         self.sums = sums
         self.todo = deque(passes)
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
-        self.word = self.adding = 0
+        self.word = self.adding = self.lost = self.booked = 0
         self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
         self.reading: Order | None = None
         self.cause = "starved"
@@ -73,7 +103,7 @@ class StreamUnit:
                 return
             self._issue(now)
         if now < self.over_at:
-            self._book(now)
+            self._book()
 
     def ifmap(self, now: int) -> Order | None:
         """The ifmap word that is due in this cycle."""
@@ -81,12 +111,19 @@ class StreamUnit:
 
     def _read(self, now: int) -> Order | None:
         """The next ifmap word, when one is due in this cycle; the generators move on."""
-        array = now % self.frame.period - Frame.IFMAP_SLOT
-        if not self.issued_at < now <= self.over_at or array >= self.frame.arrays:
+        if not self.issued_at < now <= self.over_at or self.word == self.current.step.words:
             return None
-        at = self.current
-        if self.word == at.step.words:
+        at, array = self.current, now % self.frame.period - Frame.IFMAP_SLOT
+        ready = self.source.ready(at.generator, self.word)
+        if array >= self.frame.arrays:
             return None
+        if not ready:
+            self.over_at += self.frame.period
+            self.lost += self.frame.period
+            return None
+        self.source.hand_on()
+        if self.word == 0:
+            self.sums_ready = now + self.sum_delay
         order = Order(IFMAP, at.index, self.lanes, NOWHERE, at.generator, self.word, array=array, buffer=at.buffer)
         self.queues[array].read(at, self.word)
         self.word += 1
@@ -133,12 +170,16 @@ class StreamUnit:
         self.current = self.todo.popleft()
         self.issued += 1
         self.issued_at, self.over_at = now, now + self.frame.frames(self.current.step.words) * self.frame.period
-        self.sums_ready = now + 1 + self.sum_delay
-        self.word = 0
+        self.word = self.booked = 0
 
-    def _book(self, now: int) -> None:
-        """Account for a cycle in which a stream runs."""
-        offset = (now - self.issued_at) % self.frame.period
+    def _book(self) -> None:
+        """Account for a cycle in which a stream runs: lost, or one of the frames of its words."""
+        if self.lost:
+            self.lost -= 1
+            self.use["bank_conflict"] += 1
+            return
+        offset = self.booked % self.frame.period
+        self.booked += 1
         if offset < self.frame.elements:
             self.use["busy"] += 1
         elif offset < self.frame.elements + self.frame.port_stall:

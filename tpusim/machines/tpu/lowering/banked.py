@@ -1,0 +1,67 @@
+"""Channel-last im2col from banks: lowered, counted and told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from tpusim.base.collector import at_rest
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.units import SIZE
+from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, Windows
+from tpusim.machines.tpu.lowering.banked_search import choose_banked
+from tpusim.machines.tpu.lowering.geometry import shape_of
+from tpusim.machines.tpu.lowering.tiled import steps_of
+from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.network.ops import Op
+
+
+def lowered_from_banks(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+    """Lower one layer for a machine with banks.
+
+    Raises:
+        CapacityError: when no tiling fits the memories.
+        InputError: when each tap is to be fetched by itself.
+    """
+    with at_rest():
+        plan = _plan(layer, batch, hardware)
+        return BankedEmitter(plan).program(), _explained(plan, layer)
+
+
+def planned_from_banks(layer: Op, batch: int, hardware: Hardware) -> Planned:
+    """How many steps `lowered_from_banks` would write down. Raises as it does."""
+    return steps_of(_plan(layer, batch, hardware))
+
+
+def _plan(layer: Op, batch: int, hardware: Hardware) -> BankedPlan:
+    if hardware.mapping.fetch == "per_tap":
+        raise InputError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
+    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    cut = Windows(shape, hardware, "channel_last")
+    return BankedPlan(shape, hardware, chosen(cut), cut)
+
+
+chosen = lru_cache(maxsize=1 << 12)(choose_banked)
+"""A layer is asked how many steps it takes before it is lowered."""
+
+
+def _explained(plan: BankedPlan, layer: Op) -> Explanation:
+    """What any plan tells of its lanes, which have no ifmap here, and of the banks."""
+    told = explanation_of(replace(plan, tiling=replace(plan.tiling, ifmap_words=0)), layer)
+    row, col = plan.shape.row.kernel, plan.shape.col.kernel
+    taps = f"{row} x {col} = {row * col} of a channel in neighbouring array rows, channel after channel"
+    aspects = {**told.aspects, **({"taps": taps} if layer.spatial else {}), "banks": _banks(plan)}
+    return replace(told, aspects=aspects, choices=dict(vars(plan.tiling)))
+
+
+def _banks(plan: BankedPlan) -> str:
+    tiling, hardware = plan.tiling, plan.hardware
+    memory, words = hardware.vector_memory, -(-tiling.ifmap_words // hardware.banks)
+    held = f"; {tiling.ifmap_buffers} x {SIZE.format(words * hardware.word_bytes)} of ifmap in each" if words else ""
+    return (
+        f"{counted(hardware.banks, 'bank')} of {SIZE.format(memory.bank_capacity_bytes)}, "
+        f"{counted(memory.bank_ports, 'port')} each to read, map {memory.bank_map}{held}"
+    )

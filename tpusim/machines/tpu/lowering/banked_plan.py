@@ -1,0 +1,169 @@
+"""The plan and the steps of channel-last im2col from banks.
+
+K is in the order channel, tap row, tap column: row r of pass p holds k = p * block_k + r. A block's part of the ifmap
+stands in the banks once, as their map lays it out, and every row walks to its own words. Blocks, weights and partial
+sums are those of any other plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, Wanted
+from tpusim.machines.tpu.lowering.dense import Dense
+from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.plan import CHANNEL, Block, Patch, Plan
+from tpusim.machines.tpu.lowering.reduction import Chunk, Place, ReductionPass, Run, Tap, numbered
+from tpusim.machines.tpu.lowering.schedule import Load
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.steps import BankFill
+from tpusim.machines.tpu.program.tensor import Along, BankPart
+from tpusim.memory.layout import Box
+
+
+@dataclass(frozen=True)
+class Windows(Dense):
+    """The dense cut for rows that find any word where it stands: no copies, and a place for what a pass needs first."""
+
+    @cached_property
+    def block_k(self) -> int:
+        """Rows a pass: those wanted, or all of the array."""
+        wanted, rows = self.hardware.mapping.block_k, self.hardware.array.rows
+        return min(wanted if isinstance(wanted, int) else rows, rows, self.shape.taps * self.shape.channels)
+
+    @property
+    def together(self) -> int:
+        """All passes: of a block nothing is filled twice."""
+        return self.groups
+
+    @property
+    def per_fold(self) -> float:
+        """Channels that HBM hands out."""
+        return self.shape.channels
+
+    @cached_property
+    def at_once(self) -> int:
+        """Most channels that a pass reads."""
+        return max(len({c for _, c in rows}) for rows in self._rows)
+
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """One, of all passes."""
+        return self._whole
+
+    @cached_property
+    def _whole(self) -> tuple[Chunk, ...]:
+        place_of: dict[int, int] = {}
+        passes: list[ReductionPass] = []
+        places: list[Place] = []
+        for rows in self._rows:
+            new = sorted({channel for _, channel in rows} - {*place_of})
+            place_of.update(dict.fromkeys(new, len(places)))
+            places += [Place((0,), range(new[0], new[-1] + 1))] if new else []
+            runs = [Run(at, tap, range(c, c + 1), place_of[c]) for at, (tap, c) in enumerate(rows)]
+            passes.append(ReductionPass.of(runs))
+        return numbered([(passes, places)])
+
+
+@lru_cache(maxsize=1 << 14)
+def bank_map(cut: Windows, rows: int, cols: int, groups: int) -> BankMap:
+    """How a patch of so many grid points and word groups lies in the banks."""
+    shape, hardware = cut.shape, cut.hardware
+    wanted = Wanted(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
+    return MAPS[hardware.vector_memory.bank_map](wanted, hardware.banks)
+
+
+@dataclass(frozen=True)
+class BankedPlan(Plan):
+    """As any plan, but for the ifmap: its buffers are addresses of the banks, and the lanes have none of it."""
+
+    cut: Windows
+
+    def filter_base(self, buffer: int) -> int:
+        """First word of a filter buffer: the lanes have no ifmap before it."""
+        return buffer * self.tiling.section_words
+
+    def map_of(self, patch: Patch) -> BankMap:
+        """How a patch lies in the banks."""
+        return bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
+
+    def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
+        """What the rows of each pass read of the patch at address `base`."""
+        patch = self.patch(block, chunk)
+        laid = self.map_of(patch)
+        walks = {tap: _spaced(self.walk(tap, block, patch, by_tap=False), laid) for tap in sorted(chunk.taps)}
+        key = base, laid.channel, *walks.values()
+        if key not in self._known:
+            starts = [base + offset for offset in laid.channel.offsets(range(self.shape.channels))]
+            self._known[key] = [_feed(each, starts, walks) for each in chunk.passes]
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[object, ...], list[Feed]]:
+        """What blocks have in common: all but those at the edges read alike."""
+        return {}
+
+
+def _spaced(walk: Counters, laid: BankMap) -> Counters:
+    """The same walk over words that lie as the map says: rows, columns, word groups."""
+    spacings = laid.row, laid.col, laid.group
+    pairs = zip(walk.counters, spacings, strict=True)
+    return walk._replace(counters=tuple(Counter(*counter[:4], *spacing) for counter, spacing in pairs))
+
+
+def _feed(each: ReductionPass, channels: Sequence[int], walks: Mapping[Tap, Counters]) -> Feed:
+    """What the rows of a pass read, each from where its channel begins."""
+    rows = ((run.first_lane, walks[run.tap], channels[run.channels.start]) for run in each.runs)
+    return BankFeed(tuple(LaneGroup(row, 1, walk._replace(base=base)) for row, walk, base in rows))
+
+
+class BankedEmitter(Emitter):
+    """Emits as any emitter does, but fills the ifmap into the banks."""
+
+    plan: BankedPlan
+
+    def program(self) -> Program:
+        """The whole layer."""
+        tiling = self.plan.tiling
+        banked = Buffer("ifmap", 0, tiling.ifmap_buffers * tiling.ifmap_words, 1)
+        return replace(super().program(), banked=(banked,))
+
+    def _buffers(self) -> tuple[Buffer, ...]:
+        """Filter buffers, then partial sums."""
+        return super()._buffers()[1:]
+
+    def _ifmap_fill(
+        self, index: int, load: Load[tuple[int, int, int]], patch: Patch, places: range, filled: Patch
+    ) -> Callable[[], None]:
+        plan, shape = self.plan, self.plan.shape
+        group, _, chunk = load.key
+        first, last = (plan.chunks[chunk].places[at].channels for at in (places.start, places.stop - 1))
+        held = range(first[0], last[-1] + 1)
+        channels = range(group * shape.channels + held.start, group * shape.channels + held.stop)
+        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
+        apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
+        moved = self._bytes(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
+        items, offsets = plan.map_items(rows, cols, filled.groups, apart), self._offsets(patch, filled, held)
+        part = BankPart(plan.ifmap_base(load.buffer), offsets, (Along(CHANNEL, channels),), items, plan.word_fill)
+
+        def emit() -> None:
+            if part.words:
+                freed = self._freed(load, self.last_stream)
+                step = self._add(BankFill(freed, plan.ifmap, (part,), moved, plan.hardware.banks))
+                self.place_ready.update({(index, place): step for place in places})
+
+        return emit
+
+    def _offsets(self, patch: Patch, filled: Patch, channels: range) -> tuple[tuple[int, ...], ...]:
+        """Where channels, rows, columns and word groups of a part of the patch stand."""
+        laid = self.plan.map_of(patch)
+        places = (
+            range(part.start - whole.start, part.stop - whole.start)
+            for whole, part in ((patch.rows, filled.rows), (patch.cols, filled.cols), (patch.groups, filled.groups))
+        )
+        spacings = laid.row, laid.col, laid.group
+        map_offsets = (spacing.offsets(place) for spacing, place in zip(spacings, places, strict=True))
+        return (laid.channel.offsets(channels), *map_offsets)

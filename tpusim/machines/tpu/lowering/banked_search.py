@@ -1,0 +1,90 @@
+"""The tilings that channel-last im2col from banks may choose from, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.lowering.banked_plan import Windows, bank_map
+from tpusim.machines.tpu.lowering.candidates import Candidates
+from tpusim.machines.tpu.lowering.estimate import Estimate
+from tpusim.machines.tpu.lowering.reduction import Chunk
+from tpusim.machines.tpu.lowering.search import best
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
+
+
+def choose_banked(cut: Windows) -> Tiling[int]:
+    """The tiling with the lowest estimated cycles, conflicts left out.
+
+    Raises:
+        CapacityError: when not even a block of one output word fits; says how much memory would do.
+    """
+    candidates = BankedCandidates(cut.shape, cut.hardware, cut, None)
+    tiling = best(candidates)
+    if tiling is None:
+        raise _too_small(candidates)
+    return tiling
+
+
+class BankedEstimate(Estimate):
+    """As any estimate, but a block's ifmap is one load of all channels into all banks."""
+
+    def _load_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        moved = tilings.ifmap_words * self.word_fill * self._element_cycles * self._waste(tilings, "in")
+        a_bank = -(-tilings.ifmap_words // self.hardware.banks)
+        return np.asarray(np.maximum(moved, a_bank * max(1, self.hardware.vector_unit.unpack_cycles)))
+
+
+class BankedCandidates(Candidates):
+    """Blocks whose ifmap, of all channels, fits the banks."""
+
+    cut: Windows
+
+    def chunked(self) -> Iterator[Tiling[Counts]]:
+        """None: the reduction of a block is not cut."""
+        return iter(())
+
+    def lane_words(self, tilings: Tiling[Counts]) -> Counts:
+        """Words that a lane needs."""
+        return tilings.words - self.bank_words(tilings)
+
+    def bank_words(self, tilings: Tiling[Counts]) -> Counts:
+        """Addresses that the banks need."""
+        return tilings.ifmap_buffers * tilings.ifmap_words
+
+    def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
+        """Which of them find room in the lanes and in the banks."""
+        lanes = self.lane_words(tilings) <= self.hardware.capacity_words
+        return np.asarray(lanes & (self.bank_words(tilings) <= self.hardware.bank_words))
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """What each tiling would cost."""
+        return BankedEstimate(
+            self.shape, self.hardware, self.cut, len(self.passes), self.col_folds, self.groups, self.word_fill
+        )
+
+    def _held(self, chunk: Chunk, rows: Counts, cols: Counts, groups: Counts) -> Counts:
+        """Addresses of the largest patch of each block."""
+        extents = zip(*(each.tolist() for each in (*self._patches(chunk, rows, cols), groups)), strict=True)
+        return np.array([bank_map(self.cut, *each).words for each in extents], np.int64)
+
+
+def _too_small(candidates: BankedCandidates) -> CapacityError:
+    """What is short, of the tilings that need the least of it."""
+    hardware, tilings = candidates.hardware, [*candidates.whole()]
+    word, memory = hardware.word_bytes, hardware.vector_memory
+    lane = min(int(candidates.lane_words(each).min()) for each in tilings)
+    if lane > hardware.capacity_words:
+        where, has, words, of = "capacity", memory.capacity_bytes, lane, "a lane"
+    else:
+        banks = min(int(candidates.bank_words(each).min()) for each in tilings)
+        where, has, words, of = "bank_capacity", memory.bank_capacity_bytes, -(-banks // hardware.banks), "a bank"
+    return CapacityError(
+        f"the smallest tiling needs {words} words of {word} B {of}; set vector_memory.{where} to at least "
+        f"{words * word} B (it is {has} B), or choose smaller words or a larger array"
+    )
