@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tpusim.base.collector import at_rest
-from tpusim.base.errors import InputError, Problem
+from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
@@ -23,8 +23,7 @@ def lowered_from_banks(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for a machine with banks.
 
     Raises:
-        CapacityError: when no tiling fits the memories.
-        InputError: when each tap is to be fetched by itself.
+        CapacityError: when no tiling fits the memories, or each tap is to be fetched by itself.
     """
     with at_rest():
         plan = _plan(layer, batch, hardware)
@@ -38,7 +37,7 @@ def planned_from_banks(layer: Op, batch: int, hardware: Hardware) -> Planned:
 
 def _plan(layer: Op, batch: int, hardware: Hardware) -> BankedPlan:
     if hardware.mapping.fetch == "per_tap":
-        raise InputError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
+        raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
     cut = Windows(shape, hardware, "channel_last")
     return BankedPlan(shape, hardware, chosen(cut), cut)

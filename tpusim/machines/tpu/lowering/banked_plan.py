@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, Wanted
+from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.emitter import Emitter
-from tpusim.machines.tpu.lowering.plan import CHANNEL, Block, Patch, Plan
+from tpusim.machines.tpu.lowering.plan import CHANNEL, Plan
 from tpusim.machines.tpu.lowering.reduction import Chunk, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.lowering.schedule import Load
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
@@ -28,6 +29,8 @@ from tpusim.memory.layout import Box
 @dataclass(frozen=True)
 class Windows(Dense):
     """The dense cut for rows that find any word where it stands: no copies, and a place for what a pass needs first."""
+
+    copies = False
 
     @cached_property
     def block_k(self) -> int:
@@ -145,14 +148,14 @@ class BankedEmitter(Emitter):
         channels = range(group * shape.channels + held.start, group * shape.channels + held.stop)
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
-        moved = self._bytes(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
+        moved = self.bytes_of(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
         items, offsets = plan.map_items(rows, cols, filled.groups, apart), self._offsets(patch, filled, held)
         part = BankPart(plan.ifmap_base(load.buffer), offsets, (Along(CHANNEL, channels),), items, plan.word_fill)
 
         def emit() -> None:
             if part.words:
                 freed = self._freed(load, self.last_stream)
-                step = self._add(BankFill(freed, plan.ifmap, (part,), moved, plan.hardware.banks))
+                step = self.add(BankFill(freed, plan.ifmap, (part,), moved, plan.hardware.banks))
                 self.place_ready.update({(index, place): step for place in places})
 
         return emit

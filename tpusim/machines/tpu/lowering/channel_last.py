@@ -26,8 +26,8 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
-        CapacityError: when no tiling fits the memories.
-        InputError: when the machine has banks, and each tap is to be fetched by itself.
+        CapacityError: when no tiling fits the memories; or the machine has banks, and each tap is to be fetched by
+            itself.
     """
     return (lowered_from_banks if hardware.banked else partial(lowered_by, _cut))(layer, batch, hardware)
 

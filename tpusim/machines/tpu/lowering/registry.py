@@ -56,7 +56,7 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered
     """Lower one layer by the lowering of that name, which there is.
 
     Raises:
-        CapacityError: when nothing fits the vector memories, or the ifmap lies where this lowering does not look for it;
+        CapacityError: when nothing fits the vector memories, or the ifmap lies where this lowering does not look;
             names the layer.
     """
     with _named(layer):

@@ -74,7 +74,7 @@ def _contradictions(step: Step, program: Program, word_elements: int) -> Iterato
             if isinstance(step, Fill) and step.tensor.name in program.intermediates and not program.sources(step):
                 yield f"reads a {step.tensor.name} that it does not wait for"
             for part in step.parts:
-                yield from _misfed(step, part)
+                yield from _misfed(step, part) if isinstance(part, Part) else ()
 
 
 def _misfed(step: Transfer, part: Part) -> Iterator[str]:

@@ -124,7 +124,7 @@ class DmaUnit:
     def _fed(self, step: Transfer) -> list[tuple[int, int]]:
         """For each word; nothing where all lanes share their addresses."""
         number = self.settings.number
-        if all(part.feed is None for part in step.parts):
+        if not isinstance(step, LaneTransfer) or all(part.feed is None for part in step.parts):
             return []
         return [(number[part.feed] if part.feed else 0, word) for part in step.parts for word in range(part.words)]
 
