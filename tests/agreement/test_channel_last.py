@@ -255,7 +255,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 def verdict_of(program: Program, engine: str) -> Verdict:
     explanation = lowered(LAYER, BATCH, MACHINE, "channel_last")[1]
-    task = Task(LAYER, BATCH, Prepared(program, explanation, MACHINE), check=True, seed=0, watch=unwatched)
+    task = Task(LAYER, BATCH, Prepared(program, explanation, MACHINE, "channel_last"), True, 0, unwatched)
     return ENGINES[engine](task)[1]()
 
 

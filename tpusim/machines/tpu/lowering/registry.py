@@ -83,5 +83,5 @@ def _named(layer: Op) -> Iterator[None]:
     try:
         yield
     except CapacityError as error:
-        problems = (Problem(each.message, f"layer {layer.name}") for each in error.problems)
+        problems = (Problem(str(each), f"layer {layer.name}") for each in error.problems)
         raise CapacityError(problems) from None
