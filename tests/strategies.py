@@ -122,6 +122,32 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
 
 
 @st.composite
+def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] | None = None) -> Hardware:
+    """Those, with every choice that a lowering may be given; now and then the ifmap has banks."""
+    hardware = draw(machines(largest, words))
+    sizes = st.one_of(st.just("auto"), st.just("auto"), st.integers(1, 40))
+    choices = {
+        "fetch": draw(st.sampled_from(["resident", "resident", "per_tap"])),
+        "k_order": draw(st.sampled_from(["channel_first", "channel_last"])),
+        "transformation": draw(st.sampled_from(["overlapped", "before"])),
+        **{f"block_{axis}": draw(sizes) for axis in "mkn"},
+    }
+    if draw(st.integers(0, 5)) == 0:
+        banks = {
+            "organization": "banked",
+            "banks": draw(st.sampled_from(["lanes", 1, 2, 3, 8, 13])),
+            "bank_ports": draw(st.integers(1, 3)),
+            "bank_map": draw(st.sampled_from(["window", "chw", "hwc"])),
+            "bank_capacity_bytes": 2**22,
+        }
+        array = hardware.array.model_copy(update={"count": 1})
+        memory = hardware.vector_memory.model_copy(update=banks)
+        hardware = hardware.model_copy(update={"array": array, "vector_memory": memory})
+        choices["fetch"] = "resident"
+    return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update=choices)})
+
+
+@st.composite
 def gemms(draw: st.DrawFn, largest: int = 40) -> Gemm:
     """Matrix products below and above the array."""
     m, n, k = (draw(st.integers(1, largest)) for _ in range(3))

@@ -10,15 +10,27 @@ import pytest
 from hypothesis import HealthCheck, assume, currently_in_test_context, example, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import conv, convs, fills, gemms, layers, machine, machines, small_layers, spills
+from tests.strategies import (
+    conv,
+    convs,
+    fills,
+    gemms,
+    layers,
+    machine,
+    machines,
+    machines_of_all_kinds,
+    small_layers,
+    spills,
+)
 from tpusim import reference
 from tpusim.base.errors import CapacityError
+from tpusim.flow.verify import check_layer, operands_of, verdict_of
 from tpusim.flow.verify import expected as expected_of
-from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition.frame import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.registry import FROM_BANKS, LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Conv2d, Gemm
@@ -53,13 +65,16 @@ def lowered(layer: Layer, batch: int, hardware: Hardware, most_work: int = MOST_
         raise
 
 
-def fitted(layer: Layer, batch: int, hardware: Hardware) -> tuple[Program, Hardware]:
+def fitted(layer: Layer, batch: int, hardware: Hardware, name: str) -> tuple[Program, Hardware]:
     """The Program and its machine, which has the least memory that does if the one given has too little."""
     try:
-        return lower(layer, batch, hardware)[0], hardware
+        return LOWERINGS[name](layer, batch, hardware)[0], hardware
     except CapacityError as error:
-        enough = with_capacity(hardware, asked_for(error))
-        return lower(layer, batch, enough)[0], enough
+        need = asked_for(error)
+        with pytest.raises(CapacityError):
+            LOWERINGS[name](layer, batch, with_capacity(hardware, need - 1))
+        enough = with_capacity(hardware, need)
+        return LOWERINGS[name](layer, batch, enough)[0], enough
 
 
 def assert_enough_is_enough(layer: Layer, batch: int, hardware: Hardware, error: CapacityError) -> None:
@@ -233,21 +248,30 @@ class TestEnginesAgree:
     @given(
         layer=small_layers(),
         batch=st.integers(1, 9),
-        hardware=machines(16, st.sampled_from([1, 2, 3, 4, 8, 16])),
+        hardware=machines_of_all_kinds(16, st.sampled_from([1, 2, 3, 4, 8, 16])),
+        data=st.data(),
     )
-    @example(layer=Gemm(name="g", m=9, n=2, k=1), batch=1, hardware=machine(1, 1, word_elements=1, ports="separate"))
-    def test_to_the_cycle(self, part: int, layer: Layer, batch: int, hardware: Hardware) -> None:
+    def test_to_the_cycle(self, part: int, layer: Layer, batch: int, hardware: Hardware, data: st.DataObject) -> None:
+        """By every lowering that there is for the machine."""
+        name = data.draw(st.sampled_from(sorted(FROM_BANKS if hardware.banked else LOWERINGS)))
         suppose(layer.macs(batch) / hardware.pes < 800)
-        program, hardware = fitted(layer, batch, hardware)
+        program, hardware = fitted(layer, batch, hardware, name)
         suppose(event.run(program, hardware).cycles < MOST_CYCLES)
         self.agree(layer, batch, program, hardware)
+
+    def test_a_word_of_one_element_on_separate_ports(self) -> None:
+        layer, hardware = Gemm(name="g", m=9, n=2, k=1), machine(1, 1, word_elements=1, ports="separate")
+        self.agree(layer, 1, lower(layer, 1, hardware)[0], hardware)
 
     def agree(self, layer: Layer, batch: int, program: Program, hardware: Hardware) -> None:
         operands = operands_of(layer, batch, seed=2)
         timing, written = register.run(program, hardware, operands)
         assert timing == event.run(program, hardware)
         assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
+        assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
         np.testing.assert_array_equal(written["ofmap"], expected_of(layer, operands))
+        for verdict in (verdict_of(layer, operands, written), check_layer(layer, batch, program, hardware, seed=2)):
+            assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
 
     @pytest.mark.parametrize(
         ("layer", "hardware", "choices"),
