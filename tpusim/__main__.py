@@ -3,6 +3,8 @@
 import os
 import signal
 
+from tpusim.base.interruption import interrupted
+
 _INTERRUPTED = 130
 
 
@@ -12,7 +14,9 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from tpusim.cli import app as cli
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not interrupted(error):
+            raise
         os.write(2, b"Interrupted; no file was written.\n")
         os._exit(_INTERRUPTED)
     cli.main()

@@ -180,7 +180,8 @@ def test_a_sweep_over_lowerings_is_a_group_of_bars_a_network(monkeypatch: pytest
     # What failed on a network is not what others are measured by.
     assert "time relative to channel_first" in found
     assert {"0.78", "1.00", "1.81"} <= {*found}
-    assert {"failed: see points.csv", *(state.legend for state in ARRAY)} <= {*found}
+    told = {state.legend for state in ARRAY if state.key != "bank_conflict"}
+    assert {"failed: see points.csv", *told} <= {*found}
     assert [found.count(name) for name in ("mine", "channel_first", "auto")] == [2, 2, 2]
     assert {"net", "$a$/_b&lt;i&gt;"} <= {*found}
     rows_, _, legend = compared(made, None)

@@ -143,7 +143,7 @@ MISTAKES = [
     ("tiny_4x4", "tiny_5x5", "did you mean tiny_4x4"),
     ("batch: 2", "batch: 0", "out of range"),
     ("batch: 2", "lowering: chanel_first", "did you mean channel_first"),
-    ("batch: 2", "lowering: [1]", "unknown lowering [1]; there is channel_first, auto"),
+    ("batch: 2", "lowering: [1]", "unknown lowering [1]; there is "),
     ("batch: 2", "combine: gird", "write grid or zip"),
     ("batch: 2", "combine: zip\nwhere: array.row == 1", "did you mean array.rows"),
     ("[2, 4, 8]", "[2, 4]\n  batch: {range: [1, 100000]}", "600,000 points; a sweep has at most 100,000"),

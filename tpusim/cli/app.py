@@ -10,6 +10,7 @@ import traceback
 from contextlib import suppress
 
 from tpusim.base.errors import InputError
+from tpusim.base.interruption import interrupted
 from tpusim.cli.commands import app
 from tpusim.cli.terminal import INTERRUPTED, leave_now, prepare_streams, say
 
@@ -39,8 +40,8 @@ def _exit_code() -> int:
         return _refused(f"standard output: cannot be written ({error.strerror})")
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except Exception:
-        return _broken()
+    except Exception as error:
+        return INTERRUPTED if interrupted(error) else _broken()
     return 0
 
 
