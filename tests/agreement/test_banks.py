@@ -250,7 +250,7 @@ def by_hand(rows: Any = ASKED, part: BankPart | None = None) -> tuple[Program, H
 
 def test_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 4."""
-    log = event.logged(*by_hand(), event.ports_of(by_hand()[1]))
+    log = event.logged(*by_hand(), event.ports_of(*by_hand()))
     (stream,), fill = log.passes, log.moves[1]
     assert (fill.start, fill.done) == (1, 12), "four words a bank, in 8 to 11, after those of the filter"
     assert stream.start == 14

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tpusim.flow.engines import Prepared
-from tpusim.machines.tpu.definition.frame import ports_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
@@ -59,7 +58,7 @@ def transformation_cycles(program: Program, timing: Timing) -> int:
 
 
 def _memory_use(program: Program, timing: Timing, hardware: Hardware) -> VectorMemoryUse:
-    lane_ports = len(ports_of(hardware)) - hardware.banked
+    lane_ports = len(program.ports(hardware)) - hardware.banked
     ports = hardware.lanes * lane_ports + hardware.banks * (hardware.vector_memory.bank_ports + 1)
     return VectorMemoryUse(
         reads=timing.reads,

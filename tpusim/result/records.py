@@ -226,9 +226,19 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
             peak_bytes=max(memory.peak_bytes for memory in memories),
             ifmap_bytes=max(memory.ifmap_bytes for memory in memories),
         ),
-        units={unit: _sum_maps(layer.units[unit] for layer in layers) for unit in layers[0].units},
+        units={unit: _sum_maps(_account(layer, unit) for layer in layers) for unit in _units(layers)},
         wall_seconds=wall_seconds,
     )
+
+
+def _units(layers: tuple[LayerResult, ...]) -> list[str]:
+    """Every unit that some layer uses."""
+    return [*dict.fromkeys(unit for layer in layers for unit in layer.units)]
+
+
+def _account(layer: LayerResult, unit: str) -> Mapping[str, int]:
+    """What a unit does in a layer; one that it has no use for has nothing to do."""
+    return layer.units.get(unit, {"idle": layer.cycles})
 
 
 def _mean(weighted: Iterable[tuple[float, int]]) -> float:

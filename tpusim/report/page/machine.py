@@ -70,7 +70,8 @@ def _owned(units: Mapping[str, Mapping[str, int]], client: str) -> int:
 
 def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tuple[list[str], list[Share]]:
     """The one port, whose shares are drawn; of several, each with its own share, as they add up to nothing."""
-    parts = [(key, client.label, _owned(units, key) / cycles) for key, client in CLIENTS.items()]
+    owners = {key for split in ports_of(units).values() for key in split}
+    parts = [(key, each.label, _owned(units, key) / cycles) for key, each in CLIENTS.items() if key in owners]
     if "port" in units:
         shared = [(key, label, units["port"].get(key, 0) / cycles) for key, label, _ in parts]
         return [f"one port, words of {word}"], shared

@@ -110,6 +110,7 @@ PHASES: Mapping[str, str] = {
 
 CLIENTS: Mapping[str, State] = {client.key: client for client in (
     State("ifmap", "ifmap reads", Look("#0b3c5d", "#6db5ea")),
+    State("pointer", "pointer reads", Look("#7a4ea3", "#b39ad6", "crossed")),
     State("psum", "partial-sum reads", Look("#d55e00", "#f08a35", "rising")),
     State("result", "result writes", Look("#4f6d8f", "#7f95b0", "bars")),
     State("weight", "weight reads", Look("#8fb8d9", "#3f83ad", "falling")),

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.datapath.hbm import hbm_tensors
 from tpusim.machines.tpu.datapath.reduction import Reduction
-from tpusim.machines.tpu.datapath.words import collected, gather, pack, span, unpacked
+from tpusim.machines.tpu.datapath.words import Read, Walk, collected, followed, gather, pack, span, unpacked, walk_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Addresses, LaneGroup, walked
+from tpusim.machines.tpu.program.addresses import Addresses, AddressPattern, LaneGroup, walked
 from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream
 from tpusim.machines.tpu.program.tensor import Part
@@ -64,13 +65,13 @@ class _Run:
         operands: Mapping[str, NDArray[Any]],
         takers: Mapping[str, Taker],
     ) -> None:
-        self.program, self.operands, self.takers = program, operands, takers
-        self.elements = program.word_fill
-        word = hardware.vector_memory.word_elements
-        self.memory = np.zeros((hardware.lanes, program.words, word), dtype=np.float32)
-        self.banks = np.zeros((program.bank_words, word), dtype=np.float32)
+        self.program, self.operands, self.takers = program, program.given(operands), takers
+        self.elements, self.word = program.word_fill, hardware.vector_memory.word_elements
+        width = program.widest_word(self.word)
+        self.memory = np.zeros((hardware.lanes, program.words, width), dtype=np.float32)
+        self.banks = np.zeros((program.bank_words, width), dtype=np.float32)
         read = {step.tensor.name for step in program.steps if isinstance(step, Inbound)}
-        self.hbm = hbm_tensors(program, operands, {*takers} - read)
+        self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Values] = {}
         self.reduction = Reduction(self.elements)
 
@@ -141,19 +142,19 @@ class _Run:
         """The values of a part, [lane, *items]."""
         if part.feed is None:
             return unpacked(self._words(part.first_lanes[0], part.lanes, part.base, part.words), part)
-        return collected({group: self._read_by(group) for group in part.feed.groups}, part)
+        return collected(map(self._read_by, part.feed.groups), part)
 
     # ---- the array
 
     def _preload(self, index: int, step: Preload) -> None:
         """Weights [cols, rows], as they stand in the memories now."""
         words = self._words(0, step.cols, step.base, step.words)
-        self.weights[index] = words.reshape(step.cols, -1)[:, : step.rows].copy()
+        self.weights[index] = words[..., : self.word].reshape(step.cols, -1)[:, : step.rows].copy()
 
     def _stream(self, step: Stream) -> None:
         """Copy the operands that array rows get; a row that no lane group feeds gets zeros."""
         banked = isinstance(step.reads, BankFeed)
-        sources = [] if banked else [self._read_by(group) for group in step.reads.groups]
+        reads = [] if banked else [self._read_by(group) for group in step.reads.groups]
         if not self.reduction.continues(step):
             results = self._words(0, step.cols, step.result_base, step.words)
             self.reduction.multiply()
@@ -163,15 +164,22 @@ class _Run:
             operands[...] = 0
         if banked:
             self._gather_from_banks(step, operands)
-        for group, words in zip(step.reads.groups, sources, strict=False):
+        for group, walk, words in reads:
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
-            gather(words[..., : self.elements], group.pattern, operands[at])
+            gather(words[..., : self.elements], walk, operands[at])
         self.reduction.add(self.weights.pop(step.preload))
 
-    def _read_by(self, group: LaneGroup) -> Values:
-        """The words [lanes, words, W] among which a lane group reads, from the lowest address to the highest."""
-        first, stop = span(group.pattern)
-        return self._words(group.first_lane, group.lanes, first, stop - first)
+    def _read_by(self, group: LaneGroup) -> Read:
+        """The words among which a lane group reads, from the lowest address to the highest."""
+        walk = self._walk(group.pattern)
+        first, stop = span(walk)
+        return Read(group, walk, self._words(group.first_lane, group.lanes, first, stop - first))
+
+    def _walk(self, pattern: AddressPattern) -> Walk:
+        """How a lane group goes; pointers lead where they say as they stand in lane 0 now."""
+        if isinstance(pattern, Pointers):
+            return followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
+        return walk_of(pattern)
 
     def _gather_from_banks(self, step: Stream, operands: Values) -> None:
         """Every row's words, all rows of a group the same."""

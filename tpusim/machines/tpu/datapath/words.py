@@ -1,10 +1,11 @@
-"""Elements in the words of the vector memories: packed by transfers, gathered by address patterns."""
+"""Elements in the words of the vector memories: packed by transfers, gathered from the addresses of passes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -13,15 +14,25 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
     Addresses,
-    AddressPattern,
     Counters,
     LaneGroup,
     Table,
     walked,
 )
+from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.tensor import Part
 
 Values = NDArray[np.float32]
+Walk: TypeAlias = Counters | Addresses
+"""How a lane group goes: by counters whose words are evenly spaced, or to every address of its own, or PADDING."""
+
+
+class Read(NamedTuple):
+    """A lane group, how it goes, and the words [lanes, words, W] among which it reads, which begin at the span."""
+
+    group: LaneGroup
+    walk: Walk
+    words: Values
 
 
 def pack(values: Values, words: Values, part: Part) -> None:
@@ -48,13 +59,13 @@ def unpacked(words: Values, part: Part) -> Values:
     return flat[:, : prod(counts)].reshape(len(words), *counts)
 
 
-def collected(words: Mapping[LaneGroup, Values], part: Part) -> Values:
-    """What a part with addresses of its own takes, [lane, *items], of the `words` of each group, as for `gather`."""
+def collected(reads: Iterable[Read], part: Part) -> Values:
+    """What a part with addresses of its own takes, [lane, *items]."""
     counts = [len(each.coordinates) for each in part.items]
     flat = np.zeros((part.lanes, part.words * part.per_word), np.float32)
-    for group, source in words.items():
+    for group, walk, words in reads:
         at = slice(group.first_lane, group.first_lane + group.lanes)
-        gather(source[..., : part.per_word], group.pattern, flat[at])
+        gather(words[..., : part.per_word], walk, flat[at])
     return flat[:, : prod(counts)].reshape(part.lanes, *counts)
 
 
@@ -66,24 +77,32 @@ def _by_item(words: Values, part: Part) -> Values | None:
     return words[..., : part.per_word].reshape(len(words), *counts, copy=False)
 
 
-def span(pattern: AddressPattern) -> tuple[int, int]:
+def walk_of(pattern: Counters | Table) -> Walk:
+    """Counters as they are, unless they jump."""
+    if isinstance(pattern, Counters) and not any(each.jump for each in pattern.counters):
+        return pattern
+    stored, addresses = walked(pattern)
+    return np.where(stored, addresses, PADDING)
+
+
+def followed(words: Values, pattern: Pointers) -> Addresses:
+    """The addresses to which pointers lead that stand in `words` [words, numbers]."""
+    table = pattern.table
+    numbers = words[:, : table.per_word].reshape(-1)[: table.pointers].astype(np.int64)
+    offsets, padding = np.divmod(numbers[pattern.which :: table.together], 2)
+    each = np.add.outer(pattern.base + offsets, np.arange(table.repeat))
+    return np.where(padding[:, None], PADDING, each).reshape(-1)
+
+
+def span(walk: Walk) -> tuple[int, int]:
     """The lowest address that is read, and the one after the highest; both 0 when none is."""
-    if isinstance(pattern, Table):
-        read = [address for address in pattern.addresses if address != PADDING]
-        return (min(read), max(read) + 1) if read else (0, 0)
-    if _jumps(pattern):
-        stored, addresses = walked(pattern)
-        read = addresses[stored].tolist()
-        return (min(read), max(read) + 1) if read else (0, 0)
-    if pattern.window is None:
-        return _walked(pattern)[:2]
-    ends = [(first, stop) for first, stop, _ in map(_walked, pattern.pieces) if first < stop]
+    if not isinstance(walk, Counters):
+        read = walk[walk != PADDING]
+        return (int(read.min()), int(read.max()) + 1) if read.size else (0, 0)
+    if walk.window is None:
+        return _walked(walk)[:2]
+    ends = [(first, stop) for first, stop, _ in map(_walked, walk.pieces) if first < stop]
     return (min(first for first, _ in ends), max(stop for _, stop in ends)) if ends else (0, 0)
-
-
-def _jumps(pattern: Counters) -> bool:
-    """Whether its addresses are not evenly spaced."""
-    return any(each.jump for each in pattern.counters)
 
 
 @lru_cache(maxsize=4096)
@@ -99,23 +118,24 @@ def _walked(pattern: Counters) -> tuple[int, int, tuple[range, ...]]:
     return first, stop + 1, insides
 
 
-def gather(words: Values, pattern: AddressPattern, operands: Values) -> None:
+def gather(words: Values, walk: Walk, operands: Values) -> None:
     """What address generators fetch: `words` [lanes, words, E], which begin at the span, into `operands` [lanes,
     elements]; padding is zero.
     """
-    if isinstance(pattern, Table) or _jumps(pattern):
-        _by_table(words[: len(operands)], *walked(pattern), span(pattern)[0], operands)
+    first, at, elements = span(walk)[0], 0, words.shape[2]
+    if not isinstance(walk, Counters):
+        _by_address(words[: len(operands)], walk, first, operands)
         return
-    first, at, elements = span(pattern)[0], 0, words.shape[2]
-    for piece in pattern.pieces:
+    for piece in walk.pieces:
         end = at + piece.words * elements
         _by_counters(words[: len(operands)], piece, first, operands[:, at:end])
         at = end
 
 
-def _by_table(source: Values, stored: NDArray[np.bool_], addresses: Addresses, first: int, operands: Values) -> None:
+def _by_address(source: Values, addresses: Addresses, first: int, operands: Values) -> None:
     operands[...] = 0
     place = operands.reshape(len(operands), len(addresses), -1)
+    stored = addresses != PADDING
     place[:, stored] = source[:, addresses[stored] - first]
 
 

@@ -11,17 +11,17 @@ from typing import TypeAlias
 from tpusim.machines.tpu.definition.latencies import add_cycles
 from tpusim.machines.tpu.description import Hardware
 
-FREE, IFMAP, PSUM, RESULT, WEIGHT, DMA = range(6)
+FREE, IFMAP, POINTER, PSUM, RESULT, WEIGHT, DMA = range(7)
 """Who owns a cycle of the port."""
 
-CLIENTS = ("idle", "ifmap", "psum", "result", "weight", "dma")
+CLIENTS = ("idle", "ifmap", "pointer", "psum", "result", "weight", "dma")
 
 Clients: TypeAlias = tuple[int, ...]
 Ports: TypeAlias = tuple[Clients, ...]
 
 PORTS: dict[str, Ports] = {
-    "shared": ((IFMAP, PSUM, RESULT, WEIGHT, DMA),),
-    "separate": ((IFMAP,), (PSUM,), (RESULT,), (WEIGHT,), (DMA,)),
+    "shared": ((IFMAP, POINTER, PSUM, RESULT, WEIGHT, DMA),),
+    "separate": ((IFMAP,), (POINTER,), (PSUM,), (RESULT,), (WEIGHT,), (DMA,)),
 }
 """The ports of a lane's vector memory, each with the clients that share it; of the last two the first goes first."""
 
@@ -44,6 +44,8 @@ class Frame:
         slots: that the stream's clients own on the busiest port.
         psum_slot, result_slot: None where the client has the port to itself, and uses it as soon as it can.
         accumulates: whether partial sums are read and added.
+        pointer_slots: those in which pointer words are read, for the ifmap words of the next frame.
+        shared: whether others may want the cycles of `pointer_slots`.
     """
 
     period: int
@@ -54,26 +56,39 @@ class Frame:
     psum_slot: int | None
     result_slot: int | None
     accumulates: bool
+    pointer_slots: range = range(0)
+    shared: bool = True
 
     IFMAP_SLOT = 0
 
     @classmethod
     def of(
-        cls, elements: int, add_cycles: int, clients: Clients, ports: Ports = PORTS["shared"], arrays: int = 1
+        cls,
+        elements: int,
+        add_cycles: int,
+        clients: Clients,
+        ports: Ports = PORTS["shared"],
+        arrays: int = 1,
+        pointer_words: int = 1,
     ) -> Frame:
-        """The shortest frame for words of `elements` elements; each of the stream's `clients` owns a slot an array.
+        """The shortest frame for words of `elements` elements; each of the stream's `clients` owns a slot an array,
+        pointers as many as there are `pointer_words` in a frame at most.
 
         `add_cycles` are those for the words of all arrays.
         """
         owners = [[each for each in port if each in clients] for port in ports]
-        slots, accumulates = max(map(len, owners)) * arrays, PSUM in clients
+        wanted = {each: pointer_words if each == POINTER else arrays for each in clients}
+        slots, accumulates = max(sum(wanted[each] for each in port) for port in owners), PSUM in clients
         adds = add_cycles if accumulates else 0
         period = max(elements, slots, adds)
-        first = {each: at * arrays for port in owners for at, each in enumerate(port)}
+        first = {each: sum(wanted[one] for one in port[:at]) for port in owners for at, each in enumerate(port)}
+        pointer = first.get(POINTER, 0)
+        pointers = range(pointer, pointer + wanted.get(POINTER, 0))
         alone = {client for port in ports for client in port if len(port) == 1}
         psum = None if PSUM in alone else first.get(PSUM)
         result = None if RESULT in alone else _result_slot(first[RESULT], psum, adds, period, arrays)
-        return cls(period, elements, adds, arrays, slots, psum, result, accumulates)
+        shared = POINTER not in alone
+        return cls(period, elements, adds, arrays, slots, psum, result, accumulates, pointers, shared)
 
     def psums_at(self, now: int) -> range:
         """The arrays whose partial sums may be read in cycle `now`."""
@@ -89,6 +104,11 @@ class Frame:
             return range(self.arrays)
         array = now % self.period - slot
         return range(array, array + 1) if 0 <= array < self.arrays else range(0)
+
+    def left_to_pointers(self, now: int) -> int:
+        """The cycles from `now` on that a preload leaves to pointer words, whether one is read in them or not."""
+        at = now % self.period
+        return self.pointer_slots.stop - at if self.shared and at in self.pointer_slots else 0
 
     def frames(self, words: int) -> int:
         """Frames that a stream of `words` takes."""
@@ -114,10 +134,12 @@ class Frame:
         return _next_slot(done, self.result_slot, self.period)
 
 
-def frame_of(hardware: Hardware, elements: int, clients: Clients) -> Frame:
-    """The frame of a layer whose words have `elements` elements in use, and whose streams are these `clients`."""
+def frame_of(hardware: Hardware, elements: int, clients: Clients, pointer_words: int = 1) -> Frame:
+    """The frame of a layer whose words have `elements` elements in use, and whose streams are these `clients`; of
+    pointers, they read `pointer_words` words a frame at most.
+    """
     adds = add_cycles(elements, hardware)
-    return Frame.of(elements, adds, clients, ports_of(hardware), hardware.array.count)
+    return Frame.of(elements, adds, clients, ports_of(hardware), hardware.array.count, pointer_words)
 
 
 def ports_of(hardware: Hardware) -> Ports:

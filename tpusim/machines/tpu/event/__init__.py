@@ -15,7 +15,6 @@ from __future__ import annotations
 import simpy
 
 from tpusim.base.collector import at_rest
-from tpusim.machines.tpu.definition.frame import ports_of as shared_ports
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import timing_of
 from tpusim.machines.tpu.event.board import Board
@@ -34,20 +33,20 @@ def run(program: Program, hardware: Hardware) -> Timing:
     Raises:
         DeadlockError: when steps wait for one another for ever; names who waits for whom.
     """
-    port = ports_of(hardware)
+    port = ports_of(program, hardware)
     with at_rest():
         return timing_of(logged(program, hardware, port), port, program, hardware)
 
 
-def ports_of(hardware: Hardware, calendar: type[Calendar] | None = None) -> Ports:
+def ports_of(program: Program, hardware: Hardware, calendar: type[Calendar] | None = None) -> Ports:
     """The calendar of a lane's ports, all free."""
-    shared = shared_ports(hardware)
+    shared = program.ports(hardware)
     return Ports(shared, [(calendar or Calendar)() for _ in shared])
 
 
 def record(program: Program, hardware: Hardware) -> Recording:
     """The same run, with all that tells what every unit does when. Raises DeadlockError."""
-    ports = ports_of(hardware, KeptCalendar)
+    ports = ports_of(program, hardware, KeptCalendar)
     log = logged(program, hardware, ports)
     return Recording(log, ports.owners(), program, hardware)
 

@@ -22,7 +22,7 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
         "hbm": _hbm_use(log.moves),
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
-    accounts |= port_accounts(port.owned, log.cycles, hardware)
+    accounts |= port_accounts(port.owned, log.cycles, program.ports(hardware))
     return Timing(log.cycles, accounts, _bus(log.moves, program), program.use.port_reads, program.use.port_writes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, FREE, IFMAP, NEVE
 Cycles = NDArray[np.int64]
 Owners = NDArray[np.uint8]
 """Who owns each cycle of a port; after the last that is owned there may be none."""
+Left = Callable[[int], int]
 
 
 class Calendar:
@@ -40,18 +41,26 @@ class Calendar:
         np.frombuffer(self._cells, np.uint8)[cycles - self.settled] = client
         self.changed_from = min(self.changed_from, int(cycles[0]))
 
-    def claim(self, client: int, start: int, words: int, spacing: int) -> int:
-        """Own the first free cycle from `start` on, `words` times at least `spacing` apart; return the last."""
+    def claim(self, client: int, start: int, words: int, spacing: int, left: Left | None = None) -> int:
+        """Own the first free cycle from `start` on, `words` times at least `spacing` apart; return the last.
+
+        `left` says of a cycle how many from there on are to be left to others.
+        """
         cells, found = self._cells, start - self.settled - spacing
         for _ in range(words):
-            at = found + spacing
-            if (found := cells.find(FREE, at)) < 0:
-                found = max(at, len(cells))
-                self._reach(self.settled + found + 1)
+            found = self._free(found + spacing)
+            while left and (more := left(self.settled + found)):
+                found = self._free(found + more)
+            self._reach(self.settled + found + 1)
             cells[found] = client
         self.owned[CLIENTS[client]] += words
         self.changed_from = min(self.changed_from, start)
         return self.settled + found
+
+    def _free(self, at: int) -> int:
+        """The first free cell from `at` on; there may be none yet."""
+        found = self._cells.find(FREE, at)
+        return found if found >= 0 else max(at, len(self._cells))
 
     def slots_for(self, wanted: Cycles, start: int) -> Cycles:
         """The free cycles that words wanted at the non-decreasing cycles `wanted` would get, in order.

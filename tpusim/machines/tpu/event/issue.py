@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.frame import DMA, IFMAP, PSUM, RESULT, WEIGHT, frame_of
+import numpy as np
+
+from tpusim.machines.tpu.definition.frame import DMA, IFMAP, POINTER, PSUM, RESULT, WEIGHT
 from tpusim.machines.tpu.definition.latencies import last_weight, preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
 from tpusim.machines.tpu.event.log import Loads, Passes
+from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 
@@ -37,7 +40,8 @@ class IssueUnit:
         self.passes: list[Passes] = []
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = preload_words(hardware), hardware.array.weight_buffers
-        self.frame = frame_of(hardware, program.word_fill, program.clients)
+        self.frame = program.frame(hardware)
+        self._left = self.frame.left_to_pointers if self.frame.pointer_slots else None
         self._conflicts = ConflictCounter(hardware, self.frame.period)
         latency = word_latency(program.word_fill, hardware)
         self._psum_delay = self.frame.psum_delay(latency)
@@ -47,6 +51,7 @@ class IssueUnit:
         self._filled: dict[int, int] = {}
         self._issued = self._ended = self._free = 0
         self._written = -1
+        self._told = 0
         self._cause = "starved"
         self._states: deque[tuple[int, _State]] = deque(maxlen=_LONGEST)
 
@@ -74,7 +79,7 @@ class IssueUnit:
         filled, drained = self._board.known(step.after)
         self._filled[index] = filled
         start = max(ready, filled, drained)
-        last_read = self._port[WEIGHT].claim(WEIGHT, start, words, self._hardware.weight_word_cycles)
+        last_read = self._port[WEIGHT].claim(WEIGHT, start, words, self._hardware.weight_word_cycles, self._left)
         last = last_weight(last_read, self._hardware)
         self.loads.append(Loads((index,), 0, self._free, ready, filled, start, last))
         self._board.finish(index, last)
@@ -104,18 +109,35 @@ class IssueUnit:
         filled = max(self._ended, fills, self._filled.get(step.preload, 0))
         loaded = max(filled, self._board.time(step.preload))
         cleared = max(loaded, spilled, summed)
+        pointed = self._pointed(step, max(fills, self._filled.get(step.preload, 0), spilled))
         for name, since, until in (
             ("starved", self._ended, filled), ("waiting_weights", filled, loaded), ("blocked", loaded, cleared),
+            ("port_stall", cleared, pointed),
         ):  # fmt: skip
             if until > since:
                 self._cause = name
-        start = -(-(cleared + 1) // self.frame.period) * self.frame.period
+        start = self._next_frame(max(cleared, pointed) + 1)
         self.passes.append(Passes((index,), 0, self._ended, filled, loaded, cleared, start, self._cause, conflicts))
         return start
 
+    def _pointed(self, step: Stream, there: int) -> int:
+        """When the stream may be issued as far as its pointers go: `there` is all else that it waits for in memory."""
+        if not step.reads.table:
+            return 0
+        self._told = self._next_frame(max(there, self._ended + 1 - self.frame.period))
+        return self._told + self.frame.period - 1
+
+    def _next_frame(self, cycle: int) -> int:
+        """The first frame that begins in `cycle` or later."""
+        return -(-cycle // self.frame.period) * self.frame.period
+
     def _reserve(self, step: Stream, start: int) -> None:
-        """Ifmap reads, then, a fixed delay later, partial sums and results."""
+        """Ifmap reads, a fixed delay later partial sums and results; pointers a frame before, the first once told."""
         frame = self.frame
+        if table := step.reads.table:
+            frames, places = table.reads(frame.arrays)
+            before = np.where(frames == 0, self._told, start + (frames - 1) * frame.period)
+            self._port[POINTER].reserve_at(POINTER, before + frame.pointer_slots.start + places)
         for array in range(min(frame.arrays, step.words)):
             first, words = start + array, frame.frames(step.words - array)
             self._port[IFMAP].reserve(IFMAP, first, words, frame.period)
@@ -163,6 +185,7 @@ class IssueUnit:
             and stream.words == step.words
             and stream.accumulate == step.accumulate
             and self._conflicts.of(stream) is self._conflicts.of(step)
+            and _pace(stream) == _pace(step)
             and self._board.all_done_by(preload.after, issued)
             and self._board.all_done_by(stream.after, issued)
         )
@@ -205,3 +228,9 @@ class IssueUnit:
         self._issued, self._ended, self._free, self._written = (
             cycle + cycles for cycle in (self._issued, self._ended, self._free, self._written)
         )
+
+
+def _pace(step: Stream) -> PointerTable | None:
+    """When a stream reads pointers; where they stand does not matter."""
+    table = step.reads.table
+    return table and table._replace(base=0)

@@ -23,6 +23,7 @@ UNUSED = "-"
 ACCESSES = {
     ".": Access("free", "", "#ffffff"),
     "R": Access("ifmap", "reads ifmap", CLIENTS["ifmap"].look.light),
+    "p": Access("pointer", "reads pointers", CLIENTS["pointer"].look.light),
     "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
     "W": Access("result", "writes a result", CLIENTS["result"].look.light),
     "k": Access("weight", "reads weights", CLIENTS["weight"].look.light),

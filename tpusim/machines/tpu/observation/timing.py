@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpusim.machines.tpu.definition.frame import CLIENTS, port_name, ports_of
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.definition.frame import CLIENTS, Ports, port_name
 from tpusim.result.records import STALL_CAUSES
 
 STARVED = STALL_CAUSES[0]
@@ -24,10 +23,10 @@ def split(use: Mapping[str, int], cycles: int, names: tuple[str, ...] = CAUSES) 
     return {**{name: use.get(name, 0) for name in names}, "idle": cycles - sum(use.values())}
 
 
-def port_accounts(owned: Mapping[str, int], cycles: int, hardware: Hardware) -> dict[str, dict[str, int]]:
-    """Lane 0's ports by their owners: an account of the one that clients share, and of each that one has to itself."""
+def port_accounts(owned: Mapping[str, int], cycles: int, ports: Ports) -> dict[str, dict[str, int]]:
+    """Lane 0's `ports` by their owners: an account of the one that is shared, and of each that a client has alone."""
     accounts = {}
-    for clients in ports_of(hardware):
+    for clients in ports:
         names = tuple(CLIENTS[client] for client in clients)
         accounts[port_name(clients)] = split({name: owned.get(name, 0) for name in names}, cycles, names)
     return accounts

@@ -1,4 +1,4 @@
-"""Where the lanes read in a pass: nested counters with bounds, or a table of addresses."""
+"""Where the lanes read in a pass: nested counters with bounds, a table of addresses, or pointers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tpusim.machines.tpu.program.pointers import Pointers, PointerTable
 
 Addresses: TypeAlias = NDArray[np.int64]
 
@@ -127,11 +129,15 @@ class Table(NamedTuple):
         return len(self.addresses) - self.addresses.count(PADDING)
 
 
-AddressPattern: TypeAlias = Counters | Table
+AddressPattern: TypeAlias = Counters | Table | Pointers
 
 
 def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
-    """Of every word of a pass, whether it is stored, and its address if it is."""
+    """Of every word of a pass, whether it is stored, and its address if it is; not of pointers, which only the vector
+    memory knows.
+    """
+    if isinstance(pattern, Pointers):
+        raise TypeError("where pointers lead stands in the vector memory")
     if isinstance(pattern, Table):
         table = np.array(pattern.addresses, np.int64)
         return table != PADDING, table
@@ -169,6 +175,11 @@ class Feed:
     def accesses(self) -> int:
         """The words read over all lanes."""
         return sum(group.lanes * group.pattern.accesses for group in self.groups)
+
+    @cached_property
+    def table(self) -> PointerTable | None:
+        """The pointers that the groups read through: one table, as there is one reader."""
+        return next((group.pattern.table for group in self.groups if isinstance(group.pattern, Pointers)), None)
 
     def fills(self, rows: int) -> bool:
         """Whether the groups, in order, feed each of the first `rows` rows once."""

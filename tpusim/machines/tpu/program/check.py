@@ -9,6 +9,7 @@ from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, LaneTransfer, Preload, Spill, Step, Stream, Transfer
 from tpusim.machines.tpu.program.tensor import Part
@@ -24,6 +25,12 @@ def check_program(program: Program, hardware: Hardware) -> None:
         raise CheckFailed(f"the Program takes {program.words} words a lane; the machine has {hardware.capacity_words}")
     if program.bank_words > hardware.bank_words:
         raise CheckFailed(f"the Program takes {program.bank_words} words of banks; there are {hardware.bank_words}")
+    widest = program.widest_word(hardware.vector_memory.word_elements)
+    for table in program.tables:
+        if table.per_word > widest:
+            raise CheckFailed(
+                f"a pass reads {table.per_word} pointers a word; no word holds more than {widest} numbers"
+            )
     limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
     for index, step in enumerate(program.steps):
         for what, first, stop in _named(step):
@@ -31,9 +38,7 @@ def check_program(program: Program, hardware: Hardware) -> None:
                 raise CheckFailed(
                     f"step {index} ({step.label}) names {what}s [{first}, {stop}); the machine has {limits[what]}"
                 )
-        for wrong in (
-            *_contradictions(step, program, hardware.vector_memory.word_elements), *_elsewhere(step, hardware.banks)
-        ):  # fmt: skip
+        for wrong in (*_contradictions(step, program, hardware), *_elsewhere(step, hardware.banks)):
             raise CheckFailed(f"step {index} ({step.label}) {wrong}")
 
 
@@ -53,8 +58,9 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
                     yield "lane", first, first + part.lanes
 
 
-def _contradictions(step: Step, program: Program, word_elements: int) -> Iterator[str]:
+def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterator[str]:
     """What cannot be meant."""
+    word_elements, element = hardware.vector_memory.word_elements, hardware.vector_memory.element_bytes
     match step:
         case Stream():
             preload = program.steps[step.preload]
@@ -69,8 +75,9 @@ def _contradictions(step: Step, program: Program, word_elements: int) -> Iterato
                 yield "takes one element from several lanes"
             if any(len({len(each.coordinates) for each in part.lane}) != 1 for part in step.parts):
                 yield "counts its lanes in two ways"
-            if any(not 0 < part.per_word <= word_elements for part in step.parts):
-                yield f"puts more elements into a word than its {word_elements}"
+            most = hardware.word_bytes // (step.tensor.number_bytes or element)
+            if any(not 0 < part.per_word <= most for part in step.parts):
+                yield f"puts more elements into a word than its {most}"
             if isinstance(step, Fill) and step.tensor.name in program.intermediates and not program.sources(step):
                 yield f"reads a {step.tensor.name} that it does not wait for"
             for part in step.parts:
@@ -83,6 +90,8 @@ def _misfed(step: Transfer, part: Part) -> Iterator[str]:
         return
     if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
         yield f"has addresses for other lanes than the {part.lanes} that it spills"
+    if part.feed.table:
+        yield "spills through pointers; only passes read them"
     yield from _misfits(part.feed, part.words)
 
 
@@ -91,6 +100,8 @@ def _elsewhere(step: Step, banks: int) -> Iterator[str]:
     match step:
         case Stream() if isinstance(step.reads, BankFeed) != (banks > 0):
             yield "reads from the lanes, and the ifmap is in banks" if banks else "reads from banks, and there are none"
+        case Stream() if banks and step.reads.table:
+            yield "reads banks through pointers, which lead to words of lanes"
         case BankFill() if step.banks != banks:
             yield f"fills {step.banks} banks, and there are {banks}"
         case BankFill():
@@ -108,10 +119,20 @@ def _misfits(reads: Feed, words: int) -> Iterator[str]:
     for group in reads.groups:
         if group.pattern.words != words:
             yield f"moves {words} words, and lane {group.first_lane} reads {group.pattern.words}"
-        if not isinstance(group.pattern, Counters):
-            continue
-        base, counters, window = group.pattern
-        if any(each.step < 1 for each in counters):
-            yield "has a counter that does not move forward"
-        if window is not None and not 0 <= window.start < window.stop <= Counters(base, counters).words:
-            yield "walks positions that its counters do not have"
+        match group.pattern:
+            case Counters():
+                yield from _astray(group.pattern)
+            case Pointers(table, which):
+                if table != reads.table:
+                    yield "reads through several tables of pointers; there is one reader"
+                if not 0 <= which < table.together:
+                    yield f"reads through pointer {which} of {table.together}"
+
+
+def _astray(pattern: Counters) -> Iterator[str]:
+    """Counters that stand still, or a window on what they do not have."""
+    base, counters, window = pattern
+    if any(each.step < 1 for each in counters):
+        yield "has a counter that does not move forward"
+    if window is not None and not 0 <= window.start < window.stop <= Counters(base, counters).words:
+        yield "walks positions that its counters do not have"

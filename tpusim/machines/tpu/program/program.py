@@ -6,10 +6,17 @@ to the engines.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Clients
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.definition.frame import IFMAP, POINTER, PSUM, RESULT, Clients, Frame, Ports, frame_of, ports_of
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Stream, Transfer, Use
 from tpusim.machines.tpu.program.tensor import Tensor
 
@@ -24,6 +31,19 @@ class Buffer:
     lanes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The whole numbers of a tensor that the lowering itself has worked out, as 32 bits each."""
+
+    tensor: str
+    numbers: bytes
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """In the order of the tensor's elements, as the memories hold them."""
+        return np.frombuffer(self.numbers, np.int32).astype(np.float32)
+
+
 @dataclass(frozen=True)
 class Program:
     """One layer, lowered for one machine.
@@ -35,6 +55,7 @@ class Program:
         banked: the words of all banks in use, each area as if it lay in one lane.
         steps: in an order that is valid when they are executed one at a time.
         word_fill: elements of a word that a pass streams, and that its results fill.
+        constants: operands that come with the Program.
     """
 
     tensors: tuple[Tensor, ...]
@@ -42,6 +63,7 @@ class Program:
     steps: tuple[Step, ...]
     word_fill: int
     banked: tuple[Buffer, ...] = ()
+    constants: tuple[Constant, ...] = ()
 
     @cached_property
     def words(self) -> int:
@@ -64,9 +86,35 @@ class Program:
         return any(step.accumulate for step in self.streams)
 
     @cached_property
+    def tables(self) -> frozenset[PointerTable]:
+        """The tables of pointers that passes read through."""
+        return frozenset(step.reads.table for step in self.streams if step.reads.table)
+
+    @cached_property
     def clients(self) -> Clients:
         """Those of the ports that own slots while a pass streams."""
-        return (IFMAP, PSUM, RESULT) if self.accumulates else (IFMAP, RESULT)
+        own = {POINTER: bool(self.tables), PSUM: self.accumulates}
+        return tuple(each for each in (IFMAP, POINTER, PSUM, RESULT) if own.get(each, True))
+
+    def ports(self, hardware: Hardware) -> Ports:
+        """The ports of a lane, each with the clients that share it; pointers are one where some are read."""
+        ports = (tuple(each for each in port if each != POINTER or self.tables) for port in ports_of(hardware))
+        return tuple(clients for clients in ports if clients)
+
+    def frame(self, hardware: Hardware) -> Frame:
+        """The port's period while the layer runs."""
+        arrays = hardware.array.count
+        pointer_words = max((table.a_frame(arrays) for table in self.tables), default=0)
+        return frame_of(hardware, self.word_fill, self.clients, pointer_words)
+
+    def given(self, operands: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The tensors that are there before the first step: the layer's operands, and the Program's own."""
+        return {**operands, **{each.tensor: each.values for each in self.constants}}
+
+    def widest_word(self, elements: int) -> int:
+        """Numbers that a word holds at most: `elements`, or more that are smaller."""
+        own = (step for step in self.steps if isinstance(step, Transfer) and step.tensor.number_bytes)
+        return max([elements, *(part.per_word for step in own for part in step.parts)])
 
     @cached_property
     def passes(self) -> dict[int, int]:

@@ -204,5 +204,6 @@ class Stream(Step):
 
     @property
     def use(self) -> Use:
-        results = self.words * self.cols
-        return Use(0, 0, self.reads.accesses + results * self.accumulate, results, self.words, self.rows * results)
+        results, pointers = self.words * self.cols, self.reads.table.words if self.reads.table else 0
+        reads = self.reads.accesses + pointers + results * self.accumulate
+        return Use(0, 0, reads, results, self.words, self.rows * results)

@@ -23,11 +23,13 @@ class Tensor:
         shape: elements along each axis; the ifmap and ofmap are [channel, row, col, image], the filter is
             [out_channel, k] with k = (tap_row * kernel width + tap_col) * channels of a group + channel.
         converted: whether its numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
+        number_bytes: of one of its numbers in a word; None for those of the machine's elements.
     """
 
     name: str
     shape: tuple[int, ...]
     converted: bool = False
+    number_bytes: int | None = None
 
     @property
     def size(self) -> int:

@@ -34,5 +34,6 @@ def run(
         machine.clock()
         if machine.now % LOOK_EVERY == 0:
             watch(machine.now)
-    written = [each.name for each in program.tensors if each.name not in operands]
+    given = program.given(operands)
+    written = [each.name for each in program.tensors if each.name not in given]
     return machine.timing(), {name: machine.tensor(name) for name in written}

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tpusim.base.errors import DeadlockError
-from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, NEVER, PSUM, RESULT, WEIGHT
+from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, WEIGHT
 from tpusim.machines.tpu.observation.deadlock import who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
@@ -35,7 +35,9 @@ class Control:
     ) -> None:
         self.program = program
         self.scoreboard, self.stream, self.preload, self.dma = scoreboard, stream, preload, dma
-        owners: dict[int, Client] = {IFMAP: stream.ifmap, PSUM: stream.psum, RESULT: stream.result}
+        owners: dict[int, Client] = {
+            IFMAP: stream.ifmap, POINTER: stream.pointers.read, PSUM: stream.psum, RESULT: stream.result,
+        }  # fmt: skip
         others: dict[int, Client] = {WEIGHT: preload.read, DMA: dma.move}
         self.ports = [
             Port(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, Feed
+from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
 from tpusim.machines.tpu.register.kernel import kernel
@@ -18,6 +19,9 @@ Ints = NDArray[np.int64]
 
 UNFED = -1
 """The pattern of a lane that has no part."""
+
+TABLE, POINTED = 0, -1
+"""Lengths of a first counter that is none: a table is walked, or pointers are."""
 
 _STILL = (1, 0, 0, 1, 0, 1, 0)
 """A counter that has one position, the first."""
@@ -29,10 +33,10 @@ class Settings:
 
     Attributes:
         patterns: [setting, lane] -> pattern, or UNFED.
-        bases: [pattern, 2]: the base of nested counters, or where the pattern's table begins in `tables`; and the
-            position of the counters at which the pattern begins.
-        counters: [pattern, counter, (length, start, step, extent, stride, wrap, jump)], the fastest first; length 0
-            for a table.
+        bases: [pattern, 2]: the base of nested counters and pointers, or where the pattern's table begins in `tables`;
+            and the position of the counters at which the pattern begins.
+        counters: [pattern, counter, (length, start, step, extent, stride, wrap, jump)], the fastest first. Instead of
+            the first, (TABLE, ...), or (POINTED, which of the pointers, words that share it, ...).
         tables: the addresses of all tables, one after another.
         number: the setting that each kind of read uses.
     """
@@ -73,6 +77,9 @@ def _registers(patterns: list[AddressPattern]) -> tuple[Ints, Ints, Ints]:
         if isinstance(each, Counters):
             bases[at] = each.base, each.window.start if each.window else 0
             counters[at] = [*reversed(each.counters), *[_STILL] * (most - len(each.counters))]
+        elif isinstance(each, Pointers):
+            bases[at] = each.base
+            counters[at, 0, :3] = POINTED, each.which, each.table.repeat
         else:
             bases[at] = len(tables), 0
             tables += each.addresses

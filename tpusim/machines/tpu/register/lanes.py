@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, PSUM, RESULT, WEIGHT
+from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, WEIGHT
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
-from tpusim.machines.tpu.register.generators import UNFED, Settings, address_of
+from tpusim.machines.tpu.register.generators import POINTED, UNFED, Settings, address_of
 from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.order import IDLE, NOTHING, NOWHERE, ORDER, Order
 from tpusim.machines.tpu.register.window import Window
@@ -43,22 +43,19 @@ class Lanes:
     """A port obeys one order a cycle, which the lane before obeyed in the cycle before; registers are [port, lane]."""
 
     def __init__(
-        self,
-        wires: Wires,
-        settings: Settings,
-        hbm: HbmWords,
-        banks: Banks | None,
-        ports: int,
-        lanes: int,
-        depth: int,
-        word_elements: int,
-    ) -> None:
+        self, wires: Wires, settings: Settings, hbm: HbmWords, banks: Banks | None, reader: tuple[int, int, int],
+        ports: int, lanes: int, depth: int, word_elements: int, weights: int,
+    ) -> None:  # fmt: skip
+        """`reader`: the pointer reader's word registers, numbers of a word, and pointers that an order carries."""
         arrays, rows = wires.activation.shape
         _, cols, _, elements = wires.results.shape
         self.wires, self.settings, self.hbm, self.banks = wires, settings, hbm, banks
         # What lanes find of the ifmap in their own memories: nothing where it lies in banks.
         self.patterns = np.full_like(settings.patterns, UNFED) if banks else settings.patterns
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
+        # The pointers that go with the order: [lane, pointer]; and the pointer reader's registers, in lane 0.
+        self.pointers = Window(np.zeros((lanes, reader[2]), np.int64), axis=0)
+        self.reader = np.zeros(reader[:2], np.float32)
         # Ports in this cycle: the address touched, or NOWHERE, and the word.
         self.addresses = np.zeros((ports, lanes), np.int64)
         self.words = np.zeros((ports, lanes, word_elements), np.float32)
@@ -67,16 +64,25 @@ class Lanes:
         # Ifmap serializers: the word, elements left to issue, and the weight buffer they are meant for.
         self.serial = np.zeros((arrays, rows, elements), np.float32)
         self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
-        self.weight_serial = np.zeros((cols, word_elements), np.float32)
+        self.weight_serial = np.zeros((cols, weights), np.float32)
         self.psums = np.zeros_like(wires.results)
 
     def order(self, orders: Sequence[Order]) -> None:
         """Lane 0 gets `orders`, one a port; every other lane its neighbour's."""
         for port, order in enumerate(orders):
             self.orders.cells[port, self.orders.head - 1] = NOTHING if order is IDLE else order
+            if order.together:
+                self._point(order)
         self.orders.shift()
+        self.pointers.shift()
         if self.banks:
             self.banks.shift()
+
+    def _point(self, order: Order) -> None:
+        """The pointers of an ifmap word, from the reader's registers, go down the lanes with its order."""
+        read = self.reader.reshape(-1)
+        at = np.arange(order.pointer, order.pointer + order.together) % len(read)
+        self.pointers.cells[self.pointers.head - 1, : order.together] = read[at]
 
     def sample(self) -> None:
         """Every lane makes its accesses.
@@ -86,9 +92,9 @@ class Lanes:
             PortConflict: when a result is written that is not there yet, or no longer.
         """
         failed = _access(
-            self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.patterns,
-            self.settings.bases, self.settings.counters, self.settings.tables, self.memory, self.wires.results,
-            self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
+            self.orders.cells, self.orders.head, self.pointers.cells, self.pointers.head, self.addresses, self.words,
+            self.registers, self.patterns, self.settings.bases, self.settings.counters, self.settings.tables,
+            self.memory, self.wires.results, self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
         )  # fmt: skip
         if failed >= 0:
             self._refuse(*divmod(failed, len(self.registers)))
@@ -103,7 +109,7 @@ class Lanes:
         """
         failed = _commit(
             self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.memory, self.serial,
-            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values,
+            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values, self.reader,
         )  # fmt: skip
         if self.banks:
             self.banks.commit()
@@ -125,9 +131,9 @@ class Lanes:
 
 @kernel
 def _access(
-    orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, patterns: Counts, bases: Counts,
-    counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats, complete: Counts, hbm: Floats,
-    hbm_used: Flags,
+    orders: Records, head: int, pointers: Counts, first: int, addresses: Counts, words: Floats, lanes: Records,
+    patterns: Counts, bases: Counts, counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats,
+    complete: Counts, hbm: Floats, hbm_used: Flags,
 ) -> int:  # fmt: skip
     """Fill the port registers; the number of one (counted port by port) that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
@@ -140,7 +146,10 @@ def _access(
                 address = order["address"]
                 if address == NOWHERE and client in (IFMAP, DMA):
                     pattern = patterns[order["generator"], number]
-                    if pattern >= 0:
+                    if pattern >= 0 and counters[pattern, 0, 0] == POINTED:
+                        setting = counters[pattern, 0]
+                        address = _follow(bases[pattern, 0], setting, pointers[first + number], order["word"])
+                    elif pattern >= 0:
                         address = address_of(pattern, bases, counters, tables, order["word"])
                 elif client == DMA and not hbm_used[_place(order, number)]:
                     address = NOWHERE
@@ -173,16 +182,23 @@ def _place(order: Any, number: int) -> int:
 
 
 @kernel
+def _follow(base: int, setting: Counts, pointers: Counts, word: int) -> int:
+    """The address that a pointer names for word number `word` of a pass; NOWHERE: padding, by the last bit."""
+    pointer = pointers[setting[1]]
+    return NOWHERE if pointer & 1 else int(base + (pointer >> 1) + word % setting[2])
+
+
+@kernel
 def _commit(
     orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, memory: Floats, serial: Floats,
-    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats,
+    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, reader: Floats,
 ) -> int:  # fmt: skip
     """Every word goes from its port to its place: a serializer, the vector unit, the memory or HBM.
 
     The number of a lane whose serializer is not empty, or -1.
     """
     _, rows, elements = serial.shape
-    cols, word_elements = weight_serial.shape
+    (cols, word_elements), (registers, numbers) = weight_serial.shape, reader.shape
     for port in range(len(orders)):
         told, touched, word = orders[port], addresses[port], words[port]
         for number in range(len(lanes)):
@@ -196,9 +212,12 @@ def _commit(
             elif client == WEIGHT and number < cols:
                 if lane["weights_left"]:
                     return number
-                weight_serial[number] = word[number]
+                weight_serial[number] = word[number, :word_elements]
                 lane["weights_left"] = min(word_elements, rows - order["first"])
                 lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
+            elif client == POINTER:
+                if address >= 0:
+                    reader[order["number"] % registers] = word[number, :numbers]
             elif client == PSUM and number < cols:
                 psums[array, number, order["number"] % psums.shape[2]] = word[number, :elements]
             elif address >= 0 and client == RESULT:

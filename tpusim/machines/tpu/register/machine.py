@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP, frame_of, ports_of
+from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP
 from tpusim.machines.tpu.definition.latencies import word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
@@ -30,6 +30,7 @@ from tpusim.machines.tpu.register.dma_unit import DmaUnit
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.lanes import Lanes
 from tpusim.machines.tpu.register.order import IDLE, Order
+from tpusim.machines.tpu.register.pointer_reader import registers
 from tpusim.machines.tpu.register.preload_unit import PreloadUnit
 from tpusim.machines.tpu.register.result_queue import Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
@@ -60,15 +61,18 @@ class Machine:
     def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> None:
         check_program(program, hardware)
         self.program, self.hardware = program, hardware
-        word = hardware.vector_memory.word_elements
-        self.hbm = HbmWords.of(program, operands, word)
+        word = program.widest_word(hardware.vector_memory.word_elements)
+        self.hbm = HbmWords.of(program, program.given(operands), word)
         settings = Settings.of(program, hardware.lanes)
         wires = Wires(hardware, program.word_fill)
         self.array, self.weights, deserializers = PeArray(wires), Weights(wires), Deserializers(wires)
-        self.banks = _banks(program, hardware, settings, self.hbm) if hardware.banked else None
+        self.banks = _banks(program, hardware, settings, self.hbm, word) if hardware.banked else None
         self.control = _control(program, hardware, settings, self.hbm, self.banks, deserializers)
         ports = len(self.control.ports)
-        self.lanes = Lanes(wires, settings, self.hbm, self.banks, ports, hardware.lanes, program.words, word)
+        reader, weights = _reader(program, hardware), hardware.vector_memory.word_elements
+        self.lanes = Lanes(
+            wires, settings, self.hbm, self.banks, reader, ports, hardware.lanes, program.words, word, weights
+        )
         self.units: Sequence[Clocked] = (self.lanes, self.array, self.weights, deserializers)
         self.now = 0
 
@@ -118,7 +122,7 @@ class Machine:
         read, written = int(registers["read"].sum()), int(registers["written"].sum())
         if self.banks:
             owned, read, written = self._with_banks(self.banks, read, written)
-        accounts |= port_accounts(owned, cycles, self.hardware)
+        accounts |= port_accounts(owned, cycles, self.program.ports(self.hardware))
         return Timing(cycles, accounts, dict(control.dma.held), read, written)
 
     def _with_banks(self, banks: Banks, read: int, written: int) -> tuple[Counter[str], int, int]:
@@ -131,9 +135,17 @@ class Machine:
         return [IDLE] * len(self.control.ports) if self.control.finished else self.control.cycle(self.now)
 
 
-def _banks(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords) -> Banks:
-    memory = hardware.vector_memory
-    return Banks(program, settings, hbm, hardware.array.rows, hardware.banks, memory.bank_ports, memory.word_elements)
+def _banks(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, word: int) -> Banks:
+    ports = hardware.vector_memory.bank_ports
+    return Banks(program, settings, hbm, hardware.array.rows, hardware.banks, ports, word)
+
+
+def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
+    """Word registers of the pointer reader, numbers of a word, and pointers that go with an ifmap order."""
+    words = len(program.frame(hardware).pointer_slots)
+    per_word = max((table.per_word for table in program.tables), default=1)
+    together = max((table.together for table in program.tables), default=1)
+    return registers(words), per_word, together
 
 
 def _control(
@@ -141,10 +153,7 @@ def _control(
 ) -> Control:
     """The control unit. The frame and the distance of its slots are the machine's definition, docs/timing.md."""
     array, lanes = hardware.array, hardware.lanes
-    frame, latency = (
-        frame_of(hardware, program.word_fill, program.clients),
-        word_latency(program.word_fill, hardware),
-    )
+    frame, latency = program.frame(hardware), word_latency(program.word_fill, hardware)
     scoreboard = Scoreboard(len(program.steps))
     sum_delay = frame.result_delay(latency) - frame.psum_delay(latency)
     passes = Pass.all_of(program, settings, array.weight_buffers)
@@ -152,8 +161,8 @@ def _control(
         program,
         scoreboard,
         StreamUnit(passes, scoreboard, frame, sum_delay, lanes, sums, banks or AtHand()),
-        PreloadUnit(program, scoreboard, hardware),
+        PreloadUnit(program, scoreboard, hardware, frame),
         DmaUnit(program, scoreboard, hbm, banks, hardware, settings),
-        ports_of(hardware),
+        program.ports(hardware),
         patience=1000 + hardware.latency_cycles + hardware.sequencer.launch_cycles + 4 * (frame.period + lanes),
     )

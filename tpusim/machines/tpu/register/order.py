@@ -15,7 +15,7 @@ NOWHERE = -(2**62)
 class Order(NamedTuple):
     """Who uses the port, and for what; fields that a client does not need stay as they are.
 
-    client: FREE, IFMAP, PSUM, RESULT, WEIGHT or DMA
+    client: FREE, IFMAP, POINTER, PSUM, RESULT, WEIGHT or DMA
     step: of the Program, for those who watch
     lanes: take part, from lane 0 on
     address: of the word, or NOWHERE; then every lane finds its own (IFMAP, DMA)
@@ -23,7 +23,9 @@ class Order(NamedTuple):
     array: which array's serializers or results (IFMAP, PSUM, RESULT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight (WEIGHT)
-    number: of the array's result word since the layer began (PSUM, RESULT), of lane 0's word in HBM (DMA)
+    pointer, together: which of all numbers read is its first pointer, and how many there are; 0: none (IFMAP)
+    number: of the array's result word or the pointer word since the layer began (PSUM, RESULT, POINTER), of lane 0's
+        word in HBM (DMA)
     stride: words in HBM from one lane's to the next lane's (DMA)
     accumulate: whether a partial sum is added to the result (RESULT)
     spill: whether the word goes to HBM (DMA)
@@ -38,6 +40,8 @@ class Order(NamedTuple):
     array: int = 0
     buffer: int = 0
     first: int = 0
+    pointer: int = 0
+    together: int = 0
     number: int = 0
     stride: int = 0
     accumulate: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from math import ceil
 
-from tpusim.machines.tpu.definition.frame import WEIGHT
+from tpusim.machines.tpu.definition.frame import WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.program import Program
@@ -17,8 +17,9 @@ from tpusim.machines.tpu.register.scoreboard import Scoreboard
 class PreloadUnit:
     """One preload at a time; all R rows are shifted in."""
 
-    def __init__(self, program: Program, scoreboard: Scoreboard, hardware: Hardware) -> None:
+    def __init__(self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame) -> None:
         self.scoreboard, self.word_elements = scoreboard, hardware.vector_memory.word_elements
+        self.frame = frame
         array = hardware.array
         self.rows, self.buffers, self.rate = array.rows, array.weight_buffers, array.weights_per_cycle
         self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Preload))
@@ -60,7 +61,7 @@ class PreloadUnit:
 
     def read(self, now: int) -> Order | None:
         """The next weight word, when the word register can take it at the end of this cycle."""
-        if self.row >= self.rows or self.injecting:
+        if self.row >= self.rows or self.injecting or self.frame.left_to_pointers(now):
             return None
         first, step = self.row, self.step
         address = step.base + first // self.word_elements if first < step.rows else NOWHERE

@@ -12,6 +12,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.order import NOWHERE, Order
+from tpusim.machines.tpu.register.pointer_reader import PointerReader, TableRead
 from tpusim.machines.tpu.register.result_queue import ResultQueue, Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
@@ -26,6 +27,11 @@ class Pass:
     others: tuple[int, ...]
     generator: int
     buffer: int
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """What it waits for, but for its preload."""
+        return (*self.data, *self.others)
 
     @classmethod
     def all_of(cls, program: Program, settings: Settings, buffers: int) -> list[Pass]:
@@ -84,6 +90,8 @@ class StreamUnit:
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.adding = self.lost = self.booked = 0
         self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
+        self.pointers = PointerReader(frame)
+        self.pointed: TableRead | None = None
         self.reading: Order | None = None
         self.cause = "starved"
         self.use: Counter[str] = Counter()
@@ -96,6 +104,8 @@ class StreamUnit:
         """Read a word of the stream that is on, issue the next if it can be, and account for the cycle."""
         # In a frame of one cycle the last word is read in the very cycle in which the next stream is issued.
         self.reading = self._read(now)
+        if self.frame.pointer_slots:
+            self._tell(now)
         if now >= self.over_at and self.todo:
             cause = self._waits_for(now)
             if cause is not None:
@@ -108,6 +118,14 @@ class StreamUnit:
     def ifmap(self, now: int) -> Order | None:
         """The ifmap word that is due in this cycle."""
         return self.reading
+
+    def _tell(self, now: int) -> None:
+        """A pass is told of when the one ahead is in its last frame or over, and all is in memory that it waits for."""
+        if now % self.frame.period or now <= self.over_at - self.frame.period or not self.todo:
+            return
+        at = self.todo[0]
+        if at.step.reads.table and self.pointers.at is not at and not self.scoreboard.waiting(at.all, now):
+            self.pointers.tell(at, now)
 
     def _read(self, now: int) -> Order | None:
         """The next ifmap word, when one is due in this cycle; the generators move on."""
@@ -125,6 +143,8 @@ class StreamUnit:
         if self.word == 0:
             self.sums_ready = now + self.sum_delay
         order = Order(IFMAP, at.index, self.lanes, NOWHERE, at.generator, self.word, array=array, buffer=at.buffer)
+        if self.pointed:
+            order = order._replace(pointer=self.pointed.place(self.word), together=self.pointed.table.together)
         self.queues[array].read(at, self.word)
         self.word += 1
         return order
@@ -161,6 +181,8 @@ class StreamUnit:
             self.cause = "waiting_weights"
         elif waiting(at.others, now) or (at.step.accumulate and now < self.sums_ready):
             self.cause = "blocked"
+        elif self.pointers.waited_for(at, now):
+            self.cause = "port_stall"
         elif (now + 1) % self.frame.period == 0:
             return None
         return self.cause
@@ -168,6 +190,7 @@ class StreamUnit:
     def _issue(self, now: int) -> None:
         """The next stream reads its first word in the cycle after this one."""
         self.current = self.todo.popleft()
+        self.pointed = self.pointers.issue(self.current, now)
         self.issued += 1
         self.issued_at, self.over_at = now, now + self.frame.frames(self.current.step.words) * self.frame.period
         self.word = self.booked = 0
