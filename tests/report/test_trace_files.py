@@ -264,13 +264,15 @@ def test_of_part_of_the_array_part_is_occupied() -> None:
         assert mean / 100 * timeline.cycles == pytest.approx(busy * share, rel=1e-5)
 
 
-def test_each_of_separate_ports_has_a_track() -> None:
-    """And their occupancy is the mean of theirs."""
-    separate = ("tiny", *TINY, "--layers", "two_passes", "--set", "vector_memory.ports=separate")
+@pytest.mark.parametrize(("lowering", "count"), [("channel_first", 5), ("indirect", 6)])
+def test_each_of_separate_ports_has_a_track(lowering: str, count: int) -> None:
+    """And their occupancy is the mean of theirs; of pointers only where there are any."""
+    separate = ("tiny", *TINY, "--layers", "fig11", "--set", "vector_memory.ports=separate", "--lowering", lowering)
     assert tpusim("trace", *separate, "-o", "run.pftrace").exit_code == 0
     assert tpusim("run", *separate, "--no-check", "--json", "run.json").exit_code == 0
     found, result = read("run.pftrace"), json.loads(Path("run.json").read_text())["layers"][0]
     ports = [unit for unit in result["units"] if unit.startswith("port_")]
+    assert len(ports) == count
     assert [name for name in found.order if name.startswith("port_")] == ports
     owned = 0
     for port in ports:

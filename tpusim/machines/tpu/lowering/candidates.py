@@ -83,7 +83,11 @@ class Candidates:
 
     def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
         """Which of them find room."""
-        return np.asarray(tilings.words <= self.hardware.capacity_words)
+        return np.asarray(self.lane_words(tilings) <= self.hardware.capacity_words)
+
+    def lane_words(self, tilings: Tiling[Counts]) -> Counts:
+        """Words that they need of a lane."""
+        return tilings.words
 
     def _orders(self) -> tuple[str, ...]:
         wanted = self.hardware.mapping.loop_order

@@ -40,12 +40,14 @@ LOWERINGS: dict[str, Lowering] = {
     "channel_last": _from("channel_last"),
     "explicit": _from("explicit"),
     "implicit_gemm": _from("implicit_gemm"),
+    "indirect": _from("indirect"),
 }
 PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {
     "channel_first": _planned_from("channel_first"),
     "channel_last": _planned_from("channel_last"),
     "explicit": _planned_from("explicit"),
     "implicit_gemm": _planned_from("implicit_gemm"),
+    "indirect": _planned_from("indirect"),
 }
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
 FROM_BANKS = frozenset({"channel_last"})

@@ -19,16 +19,16 @@ TOLERANCE = 0.01
 """Among blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""
 
 
-def choose(shape: ConvShape, hardware: Hardware, cut: Cut) -> Tiling[int]:
-    """The tiling with the lowest estimated cycles for a reduction that is cut in this way.
+def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> Tiling[int]:
+    """The tiling with the lowest estimated cycles for a reduction that is cut in this way, among such candidates.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    candidates = Candidates(shape, hardware, cut, None)
+    candidates = among(shape, hardware, cut, None)
     tiling = _same_block(candidates) or best(candidates)
     if tiling is None:
-        raise too_small(least_words(shape, hardware, cut), hardware)
+        raise too_small(least_words(shape, hardware, cut, among), hardware)
     return tiling
 
 
@@ -91,14 +91,25 @@ def _same_block(candidates: Candidates) -> Tiling[int] | None:
     shape, hardware, cut = candidates.shape, candidates.hardware, candidates.cut
     if cut.ruled is None:
         return None
-    ruled = best(Candidates(shape, hardware, cut.ruled, None))
-    return ruled and best(Candidates(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)))
+    among = type(candidates)
+    ruled = best(among(shape, hardware, cut.ruled, None))
+    return ruled and best(among(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)))
 
 
-def least_words(shape: ConvShape, hardware: Hardware, cut: Cut) -> int:
-    """Words a lane needs for the smallest tiling."""
-    candidates = Candidates(shape, hardware, cut, None)
-    return min(int(tilings.words.min()) for tilings in chain(candidates.whole(), candidates.chunked()))
+def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> int:
+    """Words a lane needs for the smallest tiling, in a memory of so many."""
+    candidates, words = among(shape, hardware, cut, None), 0
+    # What is needed beside the buffers may itself grow with the memory.
+    while (least := _least(candidates)) > words:
+        words = least
+        memory = hardware.vector_memory.model_copy(update={"capacity_bytes": words * hardware.word_bytes})
+        candidates = among(shape, hardware.model_copy(update={"vector_memory": memory}), cut, None)
+    return words
+
+
+def _least(candidates: Candidates) -> int:
+    tilings = chain(candidates.whole(), candidates.chunked())
+    return min(int(candidates.lane_words(each).min()) for each in tilings)
 
 
 def too_small(words: int, hardware: Hardware) -> CapacityError:

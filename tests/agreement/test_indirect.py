@@ -1,0 +1,151 @@
+"""Indirect convolution: channel-first's passes, their addresses read from pointers in the vector memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.agreement.test_agreement import fitted, suppose
+from tests.strategies import conv, convs, machine, machines_of_all_kinds
+from tpusim.flow.verify import expected, operands_of
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import channel_first, indirect
+from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.indirect import lower
+from tpusim.machines.tpu.lowering.pointed import NAME
+from tpusim.machines.tpu.program.addresses import PADDING, Counters, Feed, Table
+from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.pointers import Pointers
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Step, Stream
+from tpusim.network.ops import Conv2d
+from tpusim.reference import Tensor as Values
+
+CASES = int(os.environ.get("TPUSIM_CASES", "150"))
+
+
+# ---- the same layer, right and to the cycle
+
+
+def agree(program: Program, hardware: Hardware, operands: Mapping[str, Values], ofmap: Values) -> None:
+    check_program(program, hardware)
+    timing, registers = register.run(program, hardware, operands)
+    assert timing == event.run(program, hardware)
+    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
+    np.testing.assert_array_equal(registers["ofmap"], ofmap)
+
+
+@pytest.mark.parametrize("ports", ["shared", "separate"])
+@pytest.mark.parametrize("word", [1, 3, 8])
+@pytest.mark.parametrize("counted", [0, 1])
+def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, word: int, ports: str) -> None:
+    """Every other pass finds its words without."""
+    layer, hardware = conv(5, 7, 6, 3, padding=1), machine(8, 6, word_elements=word, ports=ports)
+    program = lower(layer, 5, hardware)[0]
+    steps = [*program.steps]
+    plain = without_pointers(program).streams
+    streams = [index for index, step in enumerate(steps) if isinstance(step, Stream)]
+    for number, index in enumerate(streams):
+        if number % 2 == counted:
+            steps[index] = replace(program.streams[number], reads=plain[number].reads)
+    mixed, operands = replace(program, steps=tuple(steps)), operands_of(layer, 5, seed=6)
+    agree(mixed, hardware, operands, expected(layer, operands))
+
+
+@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=convs(), batch=st.integers(1, 9), hardware=machines_of_all_kinds(16))
+def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, batch: int, hardware: Hardware) -> None:
+    """With the counters put back and the pointers taken out it is channel-first's Program, time included."""
+    suppose(layer.macs(batch) / hardware.pes < 20_000 and not hardware.banked)
+    program, hardware = fitted(layer, batch, hardware, "indirect")
+    if NAME not in {each.name for each in program.tensors}:
+        assert program == channel_first.lower(layer, batch, hardware)[0]
+        return
+    plain = without_pointers(program)
+    same = matching(layer, batch, hardware)
+    assert [words_of(step) for step in plain.streams] == [words_of(step) for step in same.streams]
+    assert [step.reads.accesses for step in plain.streams] == [step.reads.accesses for step in same.streams]
+    assert [step.reads.accesses for step in program.streams] == [step.reads.accesses for step in same.streams]
+    assert event.run(plain, hardware) == event.run(same, hardware)
+    operands = operands_of(layer, batch, seed=4)
+    np.testing.assert_array_equal(
+        datapath.run(program, hardware, operands)["ofmap"], datapath.run(same, hardware, operands)["ofmap"]
+    )
+
+
+def matching(layer: Conv2d, batch: int, hardware: Hardware) -> Program:
+    """Channel-first's Program, or one of its emitter where pointers take the room of the tiling that it chooses."""
+    plan = indirect.plan_of(layer, batch, hardware)
+    emitted, (same, told) = Emitter(plan).program(), channel_first.lower(layer, batch, hardware)
+    assert told.choices != vars(plan.tiling) or emitted == same
+    return emitted
+
+
+def without_pointers(program: Program) -> Program:
+    """No pointers, no slot and no fills for them: every address in a table."""
+    numbers = program.constants[0].values
+    at: dict[int, int] = {}
+    steps: list[Step] = []
+    first: dict[int, int] = {}
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Fill) and step.tensor.name == NAME:
+            first[index] = step.parts[0].items[0].coordinates[0]
+            continue
+        at[index] = len(steps)
+        filled = next((each for each in step.after if each in first), None)
+        changes: dict[str, Any] = {"after": tuple(at[each] for each in step.after if each not in first)}
+        if isinstance(step, Stream):
+            assert filled is not None
+            changes |= {"preload": at[step.preload], "reads": tabled(step.reads, numbers[first[filled] :])}
+        steps.append(replace(step, **changes))
+    return replace(
+        program,
+        tensors=program.tensors[:-1],
+        buffers=program.buffers[:-1],
+        steps=tuple(steps),
+        constants=(),
+    )
+
+
+def tabled(feed: Feed, numbers: NDArray[np.float32]) -> Feed:
+    return Feed(tuple(group._replace(pattern=table_of(group.pattern, numbers)) for group in feed.groups))
+
+
+def table_of(pattern: Any, numbers: NDArray[np.float32]) -> Table:
+    """One by one, as section 3 of docs/timing.md says."""
+    assert isinstance(pattern, Pointers)
+    _, pixels, together, _, repeat = pattern.table
+    addresses = []
+    for pixel in range(pixels):
+        number = int(numbers[pixel * together + pattern.which])
+        for word in range(repeat):
+            addresses.append(PADDING if number % 2 else pattern.base + number // 2 + word)
+    return Table(tuple(addresses))
+
+
+def words_of(step: Stream) -> tuple[Any, ...]:
+    """The lanes and addresses of a pass, and where its results go."""
+    reads = [(group.first_lane, group.lanes, addresses_of(group.pattern)) for group in step.reads.groups]
+    return reads, step.result_base, step.words, step.rows, step.cols, step.accumulate
+
+
+def addresses_of(pattern: Any) -> tuple[int, ...]:
+    if isinstance(pattern, Table):
+        return pattern.addresses
+    assert isinstance(pattern, Counters)
+    addresses = []
+    for counts in np.ndindex(*(counter.length for counter in pattern.counters)):
+        pairs = [*zip(pattern.counters, counts, strict=True)]
+        inside = all(count in counter.inside for counter, count in pairs)
+        addresses.append(pattern.base + sum(c.offset(count) for c, count in pairs) if inside else PADDING)
+    walked = pattern.window or range(len(addresses))
+    return tuple(addresses[walked.start : walked.stop])

@@ -1,0 +1,130 @@
+"""Indirect convolution (seed: the indirect convolution algorithm; Dukhan 2019, arXiv 1907.02129): every word of the
+ifmap is found through a pointer.
+
+The passes, their words and their order are those of channel-first implicit im2col; only the address counters are
+replaced. As in XNNPACK, a 1x1 convolution of stride 1 is the plain product, images share their pointers, and padding is
+a pointer of its own kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from tpusim.base.collector import at_rest
+from tpusim.base.errors import CapacityError
+from tpusim.base.units import SIZE
+from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import channel_first, tiled
+from tpusim.machines.tpu.lowering.candidates import Candidates
+from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.pointed import Pointed, with_pointers
+from tpusim.machines.tpu.lowering.reduction import Cut
+from tpusim.machines.tpu.lowering.search import choose
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
+from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.program.pointers import pointer_bytes, pointers_a_word
+from tpusim.network.ops import Op
+
+
+def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+    """Lower one layer for one machine.
+
+    Raises:
+        CapacityError: when no tiling fits the vector memories together with its pointers, or a word holds no pointer.
+    """
+    if _is_a_product(layer, batch):
+        return channel_first.lower(layer, batch, hardware)
+    with at_rest():
+        plan = plan_of(layer, batch, hardware)
+        pointed = with_pointers(Emitter(plan).program(), hardware)
+        return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
+
+
+def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+    """How many steps `lower` would write down if each pass filled its own pointers. Raises CapacityError as it does."""
+    if _is_a_product(layer, batch):
+        return channel_first.planned(layer, batch, hardware)
+    steps = tiled.steps_of(plan_of(layer, batch, hardware))
+    return steps._replace(transfers=steps.transfers + steps.passes)
+
+
+def _is_a_product(layer: Op, batch: int) -> bool:
+    """Whether the words of the ifmap are read one after another anyway."""
+    conv, _ = layer.convolution(batch)
+    return (*conv.kernel, *conv.stride) == (1, 1, 1, 1) and not any(conv.padding)
+
+
+def plan_of(layer: Op, batch: int, hardware: Hardware) -> Plan:
+    """The tiling of channel_first, where the pointers fit beside it; else the best with which they do."""
+    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    return Plan(shape, hardware, _chosen(shape, hardware), TapGroups(shape, hardware))
+
+
+@lru_cache(maxsize=1 << 16)
+def _chosen(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
+    pointers_a_word(hardware)
+    cut = TapGroups(shape, hardware)
+    with suppress(CapacityError):
+        counted_on = tiled.chosen(TapGroups, shape, hardware)
+        if counted_on.words + int(_pointer_words(cut, counted_on, hardware)) <= hardware.capacity_words:
+            return counted_on
+    return choose(shape, hardware, cut, _PointedCandidates)
+
+
+class _PointedCandidates(Candidates):
+    """Blocks beside which there is room for pointers."""
+
+    def lane_words(self, tilings: Tiling[Counts]) -> Counts:
+        """Words of buffers and of pointers."""
+        return np.asarray(tilings.words + _pointer_words(self.cut, tilings, self.hardware))
+
+
+def _pointer_words(cut: Cut, tilings: Tiling[Counts] | Tiling[int], hardware: Hardware) -> Counts:
+    """Words that must be there for pointers: those of the chunk in hand, and of the next one where they may differ."""
+    first, *_ = cut.chunks(cut.groups, 1)
+    stacked = [len(each.runs) for each in first.passes]
+    # A block that ends within a row may end within a pixel: every word has a pointer of its own.
+    pixels = np.where(tilings.span, tilings.span, tilings.rows * tilings.cols)
+    per_word = pointers_a_word(hardware)
+    all_of_them = sum(-(-pixels * taps // per_word) for taps in stacked)
+    ahead = 2 * tilings.chunk_taps * -(-pixels * max(stacked) // per_word)
+    alone = (tilings.blocks == 1) & (tilings.chunk_taps == len(stacked))
+    return np.where(alone, all_of_them, ahead)
+
+
+def _explained(told: Explanation, pointed: Pointed, plan: Plan) -> Explanation:
+    """The words of channel_first, and an aspect more."""
+    choices = {
+        "pointers": pointed.pointers, "pointer_words": pointed.words, "tables": pointed.tables,
+        "initialisations": pointed.fills, "pointer_hbm_bytes": pointed.hbm_bytes,
+    }  # fmt: skip
+    aspects = {**told.aspects, "pointer": "; ".join(_words(pointed, plan))}
+    return replace(told, choices={**told.choices, **choices}, aspects=aspects)
+
+
+def _words(pointed: Pointed, plan: Plan) -> Iterator[str]:
+    hardware, shape = plan.hardware, plan.shape
+    size, word = pointer_bytes(hardware), hardware.word_bytes
+    taps, outputs = shape.row.kernel * shape.col.kernel, shape.row.extent * shape.col.extent
+    more = 100 * pointed.hbm_bytes / (pointed.program.use.hbm_read_bytes - pointed.hbm_bytes)
+    yield (
+        f"{pointed.pointers:,} of {size} B, {word // size} to a word, for {taps} x {outputs:,} taps of outputs: images "
+        "share them, and so do blocks that differ only in where they lie"
+    )
+    yield f"{SIZE.format(pointed.words * word)} of lane 0 beside the buffers"
+    yield (
+        f"{counted(pointed.fills, 'initialisation')} of {counted(pointed.tables, 'table')}, "
+        f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without"
+    )
+    if plan.tiling != tiled.chosen(TapGroups, shape, hardware):
+        yield "with counters the blocks would be others"
