@@ -30,7 +30,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.event.conflicts import reading_cycles
 from tpusim.machines.tpu.lowering import bank_maps
-from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, Spacing, Wanted
+from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, PatchExtents, Spacing
 from tpusim.machines.tpu.lowering.geometry import MapAxis
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import Counter, Counters, LaneGroup
@@ -54,10 +54,10 @@ def changed(hardware: Hardware, **memory: Any) -> Hardware:
     return hardware.model_copy(update={"vector_memory": hardware.vector_memory.model_copy(update=memory)})
 
 
-def random_map(seed: int) -> Callable[[Wanted, int], BankMap]:
+def random_map(seed: int) -> Callable[[PatchExtents, int], BankMap]:
     """Axes in any order, gaps between any of them, and rows and columns folded at any length."""
 
-    def made(wanted: Wanted, banks: int) -> BankMap:
+    def made(wanted: PatchExtents, banks: int) -> BankMap:
         random = np.random.default_rng(seed)
         # An axis that is folded is two: positions within a fold, and folds.
         wrap = {"row": int(random.integers(1, 5)), "col": int(random.integers(1, 5))}
@@ -168,7 +168,7 @@ LINEAR = {56: 8, 28: 2, 14: 3, 7: 2, 224: 15}
 def test_linear_chw_meets_in_banks(side: int, stride: int) -> None:
     """128 rows, unskewed: 2 to 8 cycles a word on the maps of ResNet, and 15 on VGG's first."""
     axis = MapAxis(side, 3, stride, 0, 1)
-    laid = bank_maps.chw(Wanted(64, side, side, 1, 16, axis, axis), 128)
+    laid = bank_maps.chw(PatchExtents(64, side, side, 1, 16, axis, axis), 128)
     groups = []
     for row in range(128):
         (c, tap), outputs = divmod(row, 9), axis.outputs

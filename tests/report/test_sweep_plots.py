@@ -12,7 +12,7 @@ from rich.table import Table
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.sweep_labels import axis_label, rows_of, scale_of
 from tpusim.report.plots.sweep_plots import file_names, plots
-from tpusim.report.tables.sweep_lowerings import Compared, compared
+from tpusim.report.tables.sweep_lowerings import ComparedLowerings, compared
 from tpusim.result.vocabulary.states import ARRAY
 from tpusim.study.sweep.spec import Sweep, load_sweep
 
@@ -198,6 +198,6 @@ def test_where_no_lowering_did_all_networks_some_are_not_measured() -> None:
     times |= {(second, "channel_first"): 8.0, (second, "auto"): None}
     made = lowering_rows(sweep, times)
     assert texts(drawn(sweep, made)["lowerings"]).count("1.00") == 1
-    found = Compared(made)
+    found = ComparedLowerings(made)
     assert found.times(second, "channel_first") == 1
     assert found.times(first, "auto") is None

@@ -125,7 +125,7 @@ def _refusal(layers: Sequence[Asked], free: int) -> InputError:
 
 
 def _plans(asked: Asked, free: int) -> list[Planned]:
-    """Of each lowering that may be taken and fits."""
+    """How many steps each lowering takes that may be taken and fits."""
     return [*fitting(asked.lowering, lambda name: _planned(asked._replace(lowering=name), free))]
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tpusim.report.plots.figure import figure_of, plain, stack
-from tpusim.report.tables.sweep_lowerings import Compared
+from tpusim.report.tables.sweep_lowerings import ComparedLowerings
 from tpusim.result.vocabulary.states import ARRAY
 
 _BAR = 0.84
@@ -20,7 +20,7 @@ _FEW = 90
 """Up to so many bars, each has its number above it."""
 
 
-def lowerings_figure(title: str, found: Compared) -> Figure:
+def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
     """Heights are times of what the reference takes on the same network; a cross marks what failed."""
     step = len(found.lowerings) + _GAP
     slots = len(found.workloads) * step
@@ -42,7 +42,7 @@ def lowerings_figure(title: str, found: Compared) -> Figure:
     return figure
 
 
-def _bar(axes: Axes, at: float, found: Compared, workload: str, lowering: str, numbered: bool) -> None:
+def _bar(axes: Axes, at: float, found: ComparedLowerings, workload: str, lowering: str, numbered: bool) -> None:
     row, times = found.point(workload, lowering), found.times(workload, lowering)
     if row is None or times is None:
         foot = axes.get_xaxis_transform()
@@ -58,7 +58,7 @@ def _bar(axes: Axes, at: float, found: Compared, workload: str, lowering: str, n
         axes.annotate(f"{times:.2f}", (at, max(times, 1)), (0, 2), **above, fontsize=_SMALL, rotation=90)
 
 
-def _name(axes: Axes, places: Sequence[float], found: Compared) -> None:
+def _name(axes: Axes, places: Sequence[float], found: ComparedLowerings) -> None:
     """The lowering under each bar, the network above each group."""
     axes.set_xticks(places, [plain(each) for each in found.lowerings] * len(found.workloads))
     axes.tick_params(axis="x", length=0, rotation=90, labelsize=_SMALL)

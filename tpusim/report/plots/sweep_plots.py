@@ -19,7 +19,7 @@ from tpusim.report.plots.lowerings_plot import lowerings_figure
 from tpusim.report.plots.sweep_front_plot import front_figure
 from tpusim.report.plots.sweep_labels import Scale, axis_label, rows_of, scale_of, zipped
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
-from tpusim.report.tables.sweep_lowerings import Compared, over_lowerings
+from tpusim.report.tables.sweep_lowerings import ComparedLowerings, over_lowerings
 from tpusim.result.vocabulary.figures import COLUMNS, PERCENT
 from tpusim.study.sweep.spec import Sweep
 
@@ -68,7 +68,7 @@ def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
 
 
 def _of_lowerings(sweep: Sweep, rows: Sequence[Row]) -> Picture:
-    found, title = Compared(rows), _title(sweep, rows)
+    found, title = ComparedLowerings(rows), _title(sweep, rows)
     caption = (
         f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what the"
         " systolic array did meanwhile."

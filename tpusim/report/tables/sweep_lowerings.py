@@ -24,7 +24,7 @@ def over_lowerings(axes: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedLowerings:
     """The points of such a sweep, failed ones included."""
 
     rows: Sequence[Row]
@@ -66,7 +66,7 @@ class Compared:
 
 def compared(rows: Sequence[Row], width: int | None) -> list[Table | str]:
     """A row a network, a column a lowering; and what they hold."""
-    found = Compared(rows)
+    found = ComparedLowerings(rows)
     points = ((workload, found.point(workload, found.reference)) for workload in found.workloads)
     first = {workload: row["time_us"] for workload, row in points if row}
     unit, size = scale(first.values(), TIMES)
@@ -83,7 +83,7 @@ def compared(rows: Sequence[Row], width: int | None) -> list[Table | str]:
     return [table(columns, found.workloads), "", legend(columns, width)]
 
 
-def _column(found: Compared, lowering: str) -> Column[str]:
+def _column(found: ComparedLowerings, lowering: str) -> Column[str]:
     def cell(workload: str) -> str:
         times = found.times(workload, lowering)
         return "-" if times is None else f"{times:.2f}"

@@ -37,7 +37,7 @@ class Alternative:
 
     @property
     def accesses(self) -> int:
-        """Of the ports, in words, all lanes together."""
+        """Words through the ports of all lanes together."""
         return self.layer.vector_memory.reads + self.layer.vector_memory.writes
 
 

@@ -19,7 +19,7 @@ _TOGETHER = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Conflicts:
-    """Of a pass, whose frames last `period` cycles.
+    """What conflicts cost a pass whose frames last `period` cycles.
 
     Attributes:
         reading: cycles that the banks take for each word, at least 1.

@@ -27,7 +27,7 @@ class Spacing(NamedTuple):
         return tuple(at * self.stride + at // self.wrap * self.jump for at in positions)
 
 
-class Wanted(NamedTuple):
+class PatchExtents(NamedTuple):
     """What is to be laid out, and how it is read.
 
     Attributes:
@@ -58,25 +58,25 @@ class BankMap(NamedTuple):
     words: int
 
 
-MapMaker: TypeAlias = Callable[[Wanted, int], BankMap]
+MapMaker: TypeAlias = Callable[[PatchExtents, int], BankMap]
 """From what is wanted and the number of banks."""
 
 
-def chw(wanted: Wanted, banks: int) -> BankMap:
+def chw(wanted: PatchExtents, banks: int) -> BankMap:
     """One channel after another, in each row after row."""
     channels, rows, cols, groups = wanted[:4]
     channel, row = rows * cols * groups, cols * groups
     return BankMap(Spacing(channel), Spacing(row), Spacing(groups), Spacing(1), channels * channel)
 
 
-def hwc(wanted: Wanted, banks: int) -> BankMap:
+def hwc(wanted: PatchExtents, banks: int) -> BankMap:
     """One pixel after another, in each channel after channel."""
     channels, rows, cols, groups = wanted[:4]
     row, col = cols * groups * channels, groups * channels
     return BankMap(Spacing(1), Spacing(row), Spacing(col), Spacing(channels), rows * row)
 
 
-def window(wanted: Wanted, banks: int) -> BankMap:
+def window(wanted: PatchExtents, banks: int) -> BankMap:
     """The words that are read at once stand in different banks, wherever the window stands.
 
     The patch is cut into cells, in which each channel's points are neighbours and channels follow one another: bank
@@ -105,7 +105,7 @@ def _tells_apart(axis: MapAxis, length: int) -> bool:
     return len({tap * axis.tap_step % length for tap in range(axis.kernel)}) == axis.kernel
 
 
-def _in_cells(wanted: Wanted, banks: int, height: int, width: int) -> BankMap:
+def _in_cells(wanted: PatchExtents, banks: int, height: int, width: int) -> BankMap:
     points = height * width
     group = points * wanted.channels
     cell = padded(group * wanted.groups, banks)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, Wanted
+from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, PatchExtents
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.emitter import Emitter
@@ -75,7 +75,7 @@ class Windows(Dense):
 def bank_map(cut: Windows, rows: int, cols: int, groups: int) -> BankMap:
     """How a patch of so many grid points and word groups lies in the banks."""
     shape, hardware = cut.shape, cut.hardware
-    wanted = Wanted(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
+    wanted = PatchExtents(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
     return MAPS[hardware.vector_memory.bank_map](wanted, hardware.banks)
 
 

@@ -25,7 +25,7 @@ from tpusim.machines.tpu.lowering.tiled import chosen, steps_of
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.transformation import Transformation
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
-from tpusim.machines.tpu.lowering.window import LEAST_WORDS, Window, units, window_of
+from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, units, window_of
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.program import Buffer, Program
@@ -91,7 +91,7 @@ def _product(conv: Conv2d) -> Conv2d:
     return replace(lowered, in_channels=rows, in_height=conv.out_height, in_width=conv.out_width)
 
 
-def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[Tiling[int], Window]:
+def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[Tiling[int], RollingWindow]:
     """The window in its share of the words, if the product fits the others; else the smallest there is."""
     for room in (hardware.capacity_words // SHARE, LEAST_WORDS):
         window = window_of(shape, hardware, room)

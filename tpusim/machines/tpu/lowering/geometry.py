@@ -73,7 +73,7 @@ class MapAxis:
         return first, (self.size - 1 + self.padding) // self.pitch + 1
 
     def under(self, outputs: range, taps: range) -> range:
-        """Of `outputs`, from the first to the last for which one of `taps` does not stand on padding in every strip."""
+        """The `outputs` from the first to the last for which one of `taps` does not stand on padding in every strip."""
         first_real, end_real = self._real
         first = -((taps[-1] * self.tap_step - first_real) // self.step)
         end = -((taps[0] * self.tap_step - end_real) // self.step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
-from tpusim.machines.tpu.lowering.window import Unit, units
+from tpusim.machines.tpu.lowering.window import WindowUnit, units
 from tpusim.machines.tpu.program.steps import Fill, Spill
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.memory.layout import Box
@@ -16,7 +16,7 @@ class Transformation:
 
     def __init__(self, unfolding: Unfolding, emitter: Emitter) -> None:
         self.unfolding, self.emitter = unfolding, emitter
-        self.units: list[Unit] = [*units(unfolding.shape, unfolding.plan.hardware, unfolding.window)]
+        self.units: list[WindowUnit] = [*units(unfolding.shape, unfolding.plan.hardware, unfolding.window)]
         self.fills: list[int] = []
         self.spills: list[int] = []
         self._read = 0
@@ -72,7 +72,7 @@ class Transformation:
         after = (filled,) if filled >= 0 else ()
         return self.emitter.add(Spill(after, work.lowered, parts, self._written_bytes(unit, parts)))
 
-    def _written_bytes(self, unit: Unit, parts: tuple[Part, ...]) -> int:
+    def _written_bytes(self, unit: WindowUnit, parts: tuple[Part, ...]) -> int:
         """Rows of the lowered matrix that follow one another are written together."""
         work = self.unfolding
         images, apart = work.plan.images(unit.groups), (work.shape.row.extent, work.shape.col.extent)

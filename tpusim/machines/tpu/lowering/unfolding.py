@@ -10,7 +10,7 @@ from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.plan import CHANNEL, Plan
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.lowering.tiling import word_groups
-from tpusim.machines.tpu.lowering.window import Unit, Window, channel_portions, span
+from tpusim.machines.tpu.lowering.window import RollingWindow, WindowUnit, channel_portions, span
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
 from tpusim.memory.layout import Box
@@ -25,7 +25,7 @@ class Unfolding:
 
     shape: ConvShape
     plan: Plan
-    window: Window
+    window: RollingWindow
     base: int
 
     @cached_property
@@ -67,13 +67,13 @@ class Unfolding:
 
     # ---- into the window
 
-    def source(self, unit: Unit) -> Box:
+    def source(self, unit: WindowUnit) -> Box:
         """What is new to a unit."""
         held = self.portions[unit.portions.start : unit.portions.stop]
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
         return Box(range(held[0].start, held[-1].stop), rows, cols, self.plan.images(unit.groups))
 
-    def filled(self, unit: Unit) -> Iterator[Part]:
+    def filled(self, unit: WindowUnit) -> Iterator[Part]:
         """The same, in every copy."""
         first_lanes = tuple(copy * len(self.portions[0]) for copy in range(self.copies))
         cols, fill, pitch = self.shape.col.coordinates(self._cols(unit)), self.plan.word_fill, self.window.pitch
@@ -84,7 +84,7 @@ class Unfolding:
                 items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.apart)
                 yield Part(base, first_lanes, lane, items, fill)
 
-    def _runs(self, unit: Unit) -> Iterator[range]:
+    def _runs(self, unit: WindowUnit) -> Iterator[range]:
         """The new rows, cut where the ring ends; one by one where they are shorter than its pitch."""
         depth, at = self.window.depth, unit.new.start
         alone = len(self._cols(unit)) * len(unit.groups) < self.window.pitch
@@ -93,21 +93,21 @@ class Unfolding:
             yield range(at, stop)
             at = stop
 
-    def _rows(self, unit: Unit, numbers: range) -> range:
+    def _rows(self, unit: WindowUnit, numbers: range) -> range:
         """The ifmap rows of some numbers."""
         return self.shape.row.coordinates(range(numbers.start - unit.origin, numbers.stop - unit.origin))
 
-    def _cols(self, unit: Unit) -> range:
+    def _cols(self, unit: WindowUnit) -> range:
         """The grid columns that are stored."""
         return self.shape.col.stored(unit.cols, span(unit.taps, 1))
 
-    def _ring(self, unit: Unit, portion: int) -> int:
+    def _ring(self, unit: WindowUnit, portion: int) -> int:
         """The first word of the ring of a portion of the channels."""
         return self.base + (portion - unit.portions.start) * self.window.depth * self.window.pitch
 
     # ---- and out
 
-    def spilled(self, unit: Unit) -> Iterator[Part]:
+    def spilled(self, unit: WindowUnit) -> Iterator[Part]:
         """The lowered rows of a unit's outputs: for each portion of the channels some taps at a time."""
         apart = self.shape.row.extent, self.shape.col.extent
         for number in unit.portions:
@@ -129,7 +129,7 @@ class Unfolding:
         even = range(rows[0], rows[0] + step * len(rows), step)
         return even if rows == [*even] else tuple(rows)
 
-    def _laps(self, unit: Unit, taps: tuple[Tap, ...]) -> Iterator[range]:
+    def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> Iterator[range]:
         """A unit's rows of outputs, cut where one of the taps comes to the end of the ring."""
         first = unit.rows.start
         for row in unit.rows[1:]:
@@ -138,25 +138,25 @@ class Unfolding:
                 first = row
         yield range(first, unit.rows.stop)
 
-    def _lap(self, unit: Unit, tap: Tap, row: int) -> int:
+    def _lap(self, unit: WindowUnit, tap: Tap, row: int) -> int:
         """How often the ring was full before the row on which a tap stands for an output; padding goes with what is
         next to it.
         """
         at = self._number(unit, tap, row)
         return min(max(at, unit.live.start), max(unit.live.stop - 1, unit.live.start)) // self.window.depth
 
-    def _number(self, unit: Unit, tap: Tap, row: int) -> int:
+    def _number(self, unit: WindowUnit, tap: Tap, row: int) -> int:
         """The number of the row on which a tap stands for an output."""
         axis: MapAxis = self.shape.row
         return unit.origin + row * axis.step + tap[0] * axis.tap_step
 
-    def _feed(self, unit: Unit, taps: tuple[Tap, ...], rows: range, portion: int) -> Feed:
+    def _feed(self, unit: WindowUnit, taps: tuple[Tap, ...], rows: range, portion: int) -> Feed:
         """A lane group a tap; each walks the grid points on which its tap stands."""
         lanes = len(self.portions[portion])
         patterns = (self._pattern(unit, tap, rows, self._ring(unit, portion)) for tap in taps)
         return Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
 
-    def _pattern(self, unit: Unit, tap: Tap, rows: range, ring: int) -> Counters:
+    def _pattern(self, unit: WindowUnit, tap: Tap, rows: range, ring: int) -> Counters:
         """Rows, columns and word groups of outputs whose rows lie in one lap of the ring."""
         row, col, cols, groups = self.shape.row, self.shape.col, self._cols(unit), len(unit.groups)
         depth, pitch, lap = self.window.depth, self.window.pitch, self._lap(unit, tap, rows.start)

@@ -24,7 +24,7 @@ SLACK = 1.02
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RollingWindow:
     """The extents of a unit: outputs by rows and columns, word groups, taps, and portions of the channels.
 
     Attributes:
@@ -49,7 +49,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class WindowUnit:
     """Outputs whose lowered rows are written together, for some taps and portions of the channels.
 
     Rows of the ring are numbered on and on; grid row 0 would be number `origin`. Those in `live` are read, and those
@@ -93,7 +93,7 @@ def span(taps: tuple[Tap, ...], axis: int) -> range:
     return range(min(places), max(places) + 1)
 
 
-def units(shape: ConvShape, hardware: Hardware, window: Window) -> Iterator[Unit]:
+def units(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> Iterator[WindowUnit]:
     """Word groups outside; then taps, portions of the channels and columns; rows roll inside."""
     groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
     number, at = len(channel_portions(shape, hardware)), 0
@@ -107,10 +107,10 @@ def units(shape: ConvShape, hardware: Hardware, window: Window) -> Iterator[Unit
         if not shape.col.stored(cols, span(taps, 1)):
             # All padding.
             none = range(at, at)
-            yield from (Unit(images, taps, held, cols, rows, at, none, none) for rows in downwards)
+            yield from (WindowUnit(images, taps, held, cols, rows, at, none, none) for rows in downwards)
             continue
         for rows, live, new, origin in _rolling(shape.row, downwards, span(taps, 0), at):
-            yield Unit(images, taps, held, cols, rows, origin, live, new)
+            yield WindowUnit(images, taps, held, cols, rows, origin, live, new)
             at = live.stop
 
 
@@ -136,7 +136,7 @@ LEAST_WORDS = 1
 
 
 @lru_cache(maxsize=1 << 14)
-def window_of(shape: ConvShape, hardware: Hardware, words: int) -> Window | None:
+def window_of(shape: ConvShape, hardware: Hardware, words: int) -> RollingWindow | None:
     """The smallest window of those that cost little more than the cheapest in so many words; None where none fits."""
     for windows in _ways(shape, hardware):
         costs = [(_cost(shape, hardware, each), each) for each in windows if each.words <= words]
@@ -146,7 +146,7 @@ def window_of(shape: ConvShape, hardware: Hardware, words: int) -> Window | None
     return None
 
 
-def _ways(shape: ConvShape, hardware: Hardware) -> Iterator[list[Window]]:
+def _ways(shape: ConvShape, hardware: Hardware) -> Iterator[list[RollingWindow]]:
     """Better ones first: all taps together and all channels, then fewer; whole rows, then narrower parts of them."""
     groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
     every, number = len(taps_of(shape)), len(channel_portions(shape, hardware))
@@ -156,12 +156,12 @@ def _ways(shape: ConvShape, hardware: Hardware) -> Iterator[list[Window]]:
             yield [_window(shape, rows, cols, images, taps, held, ahead) for rows, images, ahead in extents]
 
 
-def _window(shape: ConvShape, rows: int, cols: int, groups: int, taps: int, held: int, ahead: int) -> Window:
+def _window(shape: ConvShape, rows: int, cols: int, groups: int, taps: int, held: int, ahead: int) -> RollingWindow:
     """With a ring for so many units at once."""
     chunks, row, col = tap_chunks(shape, taps), shape.row, shape.col
     widths = (len(col.stored(each, span(some, 1))) for some in chunks for each in portions(col.extent, cols))
     depth = max(_depth(row, rows * ahead, span(some, 0)) for some in chunks)
-    return Window(rows, cols, groups, taps, held, max(1, depth), groups * max(1, *widths), ahead)
+    return RollingWindow(rows, cols, groups, taps, held, max(1, depth), groups * max(1, *widths), ahead)
 
 
 def _depth(axis: MapAxis, outputs: int, taps: range) -> int:
@@ -170,7 +170,7 @@ def _depth(axis: MapAxis, outputs: int, taps: range) -> int:
     return min(reach, len(axis.stored(range(axis.extent), taps)))
 
 
-def _cost(shape: ConvShape, hardware: Hardware, window: Window) -> float:
+def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
     """Cycles of the bus, roughly: what is brought and written, and for each unit a turn, or two where it must wait."""
     row, col, memory = shape.row, shape.col, hardware.vector_memory
     groups, fill = word_groups(shape.word_images, memory.word_elements)

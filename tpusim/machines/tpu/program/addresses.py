@@ -133,8 +133,8 @@ AddressPattern: TypeAlias = Counters | Table | Pointers
 
 
 def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
-    """Of every word of a pass, whether it is stored, and its address if it is; not of pointers, which only the vector
-    memory knows.
+    """Whether each word of a pass is stored, and its address if it is; pointers are refused: only the vector memory
+    knows where they lead.
     """
     if isinstance(pattern, Pointers):
         raise TypeError("where pointers lead stands in the vector memory")
@@ -148,7 +148,7 @@ def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
 
 @lru_cache(maxsize=256)
 def _offsets(counters: tuple[Counter, ...]) -> tuple[NDArray[np.bool_], Addresses]:
-    """Of every word, whether it is stored, and how far from the base; rows of many channels walk alike."""
+    """Whether each word is stored, and how far from the base; rows of many channels walk alike."""
     inside, offsets = np.ones(1, np.bool_), np.zeros(1, np.int64)
     for length, start, step, extent, stride, wrap, jump in counters:
         position = start + np.arange(length) * step

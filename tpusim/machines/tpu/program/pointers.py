@@ -50,7 +50,7 @@ class PointerTable(NamedTuple):
         return -(-(-(-arrays // self.repeat) * self.together) // self.per_word)
 
     def reads(self, arrays: int) -> tuple[Numbers, Numbers]:
-        """Of each pointer word, the frame of the pass that first needs it, and the words before it in that frame."""
+        """The frame of the pass that first needs each pointer word, and the words before it in that frame."""
         return _reads(self._replace(base=0), arrays)
 
 
