@@ -129,7 +129,7 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
     choices = {
         "fetch": draw(st.sampled_from(["resident", "resident", "per_tap"])),
         "k_order": draw(st.sampled_from(["channel_first", "channel_last"])),
-        "transformation": draw(st.sampled_from(["overlapped", "before"])),
+        "transformation": draw(st.sampled_from(["overlapped", "before", "on_chip"])),
         **{f"block_{axis}": draw(sizes) for axis in "mkn"},
     }
     if draw(st.integers(0, 5)) == 0:

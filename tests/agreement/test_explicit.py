@@ -29,7 +29,7 @@ from tpusim.machines.tpu.lowering.explicit import LOWERED, lower
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Spill
+from tpusim.machines.tpu.program.steps import Fill, Spill, Stream
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.network.ops import Conv2d, Gemm, Op
 from tpusim.network.workload import Workload, load_workload
@@ -176,6 +176,25 @@ def test_the_bytes_are_those_of_the_formula(layer: Conv2d, images: int, order: s
     if LOWERED in program.written and burst == 4:
         moved = program.use.hbm_read_bytes + program.use.hbm_write_bytes
         assert moved == 4 * (stored(layer, batch) + 2 * matrix + layer.outputs(batch) + filters)
+
+
+@settings(max_examples=60, **SLOW)
+@given(layer=convs(channels=12), images=st.integers(1, 3))
+def test_a_lowered_matrix_on_chip_never_is_in_hbm(layer: Conv2d, images: int) -> None:
+    """A + O and the filter, where all of it fits; the lanes hold, and the array reads, every row of it once."""
+    assume(all((k - 1) * d + 1 >= s for k, s, d in zip(layer.kernel, layer.stride, layer.dilation, strict=True)))
+    assume(layer.kernel != (1, 1) and layer.out_channels // layer.groups <= 8)
+    hardware, batch = (
+        ordered(machine(8, 16, word_elements=4, capacity_words=40_000, burst_bytes=4), "on_chip"),
+        4 * images,
+    )
+    program, told = lower(layer, batch, hardware)
+    assume(told.blocking is not None and told.blocking.blocks == told.blocking.chunks == 1)
+    assert [tensor.name for tensor in program.tensors] == ["ifmap", "filter", "ofmap"]
+    moved = program.use.hbm_read_bytes + program.use.hbm_write_bytes
+    assert moved == 4 * (stored(layer, batch) + layer.outputs(batch) + program.tensor("filter").size)
+    read = sum(step.rows * step.words for step in program.steps if isinstance(step, Stream))
+    assert read == layer.outputs(batch) // layer.out_channels * lowered_rows(layer) // 4
 
 
 def stored(layer: Conv2d, batch: int) -> int:

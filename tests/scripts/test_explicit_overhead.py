@@ -28,9 +28,10 @@ def test_what_the_transformation_costs() -> None:
     """First it costs what its bytes take; beside the product less, and with half the bytes less again."""
     name, *figures = printed("alexnet")[-2]
     assert name == "alexnet"
-    before, once, beside, again, times, _ = (float(figure.rstrip("%")) for figure in figures[:6])
-    half, _, half_beside, *_ = (float(figure.rstrip("%")) for figure in figures[6:])
+    before, once, beside, again, times, on_chip, _ = (float(figure.rstrip("%")) for figure in figures[:7])
+    half, _, half_beside, *_ = (float(figure.rstrip("%")) for figure in figures[7:])
     assert 0 < beside < before
+    assert on_chip < beside
     assert 0 < half_beside < half < before
     assert once == 1
     assert times > 1

@@ -115,7 +115,7 @@ class MappingPolicy(_Section):
     Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit.
     Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
     Where the ifmap is transformed before it is multiplied, that goes on beside the product (`overlapped`) or all of it
-    `before`.
+    `before`, by way of HBM; or what a block needs of the lowered matrix never leaves the vector memories (`on_chip`).
     What a block needs of the ifmap is fetched for all taps at once, or for each tap by itself (paper Fig. 8).
 
     M, K and N may be cut at given sizes: words streamed in a pass (`block_m`), rows that it fills (`block_k`, of
@@ -125,7 +125,7 @@ class MappingPolicy(_Section):
     multi_tile: Annotated[int | Literal["auto", "rows"], Choice(65536)] = "auto"
     loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
     chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
-    transformation: Annotated[Literal["overlapped", "before"], Choice()] = "overlapped"
+    transformation: Annotated[Literal["overlapped", "before", "on_chip"], Choice()] = "overlapped"
     fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
     k_order: Annotated[Literal["channel_first", "channel_last"], Choice()] = "channel_first"
     block_m: Annotated[int | Literal["auto"], Choice(2**24)] = "auto"

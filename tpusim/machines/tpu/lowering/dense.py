@@ -55,7 +55,7 @@ class Dense:
     @property
     def together(self) -> int:
         """All passes, or one where each has the points of its own taps."""
-        return 1 if self._by_tap else self.groups
+        return 1 if self.by_tap else self.groups
 
     @cached_property
     def per_fold(self) -> float:
@@ -94,7 +94,7 @@ class Dense:
     def _placed(self, rows: Sequence[_Row], held: Sequence[dict[_Key, int]]) -> Iterator[int]:
         """The place in which each row of a pass finds its points; a lane that has them nowhere gets one more."""
         for row, lane in zip(rows, held, strict=False):
-            yield lane.setdefault(row if self._by_tap else row[1], len(lane))
+            yield lane.setdefault(row if self.by_tap else row[1], len(lane))
 
     def _place(self, held: Sequence[dict[_Key, int]], number: int) -> Place:
         """What the lanes hold as their place of that number; a lane between others that needs none has a copy."""
@@ -104,7 +104,7 @@ class Dense:
             keys = [*lane]
             lanes.append(keys[number] if number < len(keys) else lanes[-1] if lanes else keys[-1])
         rows = [key if isinstance(key, tuple) else ((0, 0), key) for key in lanes]
-        if self._by_tap:
+        if self.by_tap:
             return Place((0,), as_coordinates([channel for _, channel in rows]), tuple(tap for tap, _ in rows))
         return Place(*_copies([channel for _, channel in rows]))
 
@@ -128,7 +128,8 @@ class Dense:
         return len({self._pair(number * size)[1] for number in range(passes)})
 
     @property
-    def _by_tap(self) -> bool:
+    def by_tap(self) -> bool:
+        """Whether a lane holds points of one tap only."""
         return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
 
     @property

@@ -6,9 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from tpusim.machines.tpu.lowering.block import Patch
-from tpusim.machines.tpu.lowering.geometry import padded
+from tpusim.machines.tpu.lowering.geometry import padded, shifted
 from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Plan, Stage
-from tpusim.machines.tpu.lowering.reduction import brought_by
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.program.addresses import Feed
@@ -108,14 +107,15 @@ class Emitter:
         return even(count, MOST_PIECES)
 
     def _ifmap_fills(self, index: int, load: _IfmapLoad) -> list[tuple[int, int, Callable[[], None]]]:
-        """(first place, slot, emit) of each piece: by places where there are several, else by rows."""
-        _, block, chunk = load.key
-        patch = self.plan.patch(self.plan.blocks[block], self.plan.chunks[chunk])
-        places, slots = len(self.plan.chunks[chunk].places), slots_for(load)
-        if places > 1:
+        """(first place, slot, emit) of each piece: by places where they come one by one, else by rows."""
+        _, block, number = load.key
+        chunk = self.plan.chunks[number]
+        patch = self.plan.patch(self.plan.blocks[block], chunk)
+        places, slots = len(chunk.places), slots_for(load)
+        if chunk.one_by_one:
             pieces = [(cut, patch) for cut in self._cuts(load.stage, places)]
         else:
-            pieces = [(range(1), part) for part in patch.cut(min(len(slots), MOST_PIECES))]
+            pieces = [(range(places), part) for part in patch.cut(min(len(slots), MOST_PIECES))]
         where = spread(len(pieces), slots)
         return [
             (cut.start, slot, self._ifmap_fill(index, load, patch, cut, part))
@@ -133,26 +133,13 @@ class Emitter:
                 self.place_ready.update({(index, place): step for place in places})
 
         plan, shape = self.plan, self.plan.shape
-        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
-        box = Box(range(0), rows, cols, plan.images(filled.groups))
-        moved = sum(self.bytes_of(each, plan.ifmap, apart) for each in self._brought(load, places, box))
+        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
+        brought = plan.brought(plan.chunks[load.key[2]], places, filled, load.key[0])
+        moved = sum(self.bytes_of(each, plan.ifmap, apart) for each in brought)
         items = plan.map_items(rows, cols, filled.groups, apart)
         base = patch.words_before(filled)
         return emit
-
-    def _brought(self, load: _IfmapLoad, places: range, box: Box) -> list[Box]:
-        """What HBM hands out for some places of a chunk: `box`, of these channels, for each tap where it lies."""
-        plan, (group, _, chunk) = self.plan, load.key
-        row, col = plan.shape.row.dilation, plan.shape.col.dilation
-        return [
-            box._replace(
-                channels=_shifted(channels, group * plan.shape.channels),
-                rows=_shifted(box.rows, tap[0] * row),
-                cols=_shifted(box.cols, tap[1] * col),
-            )
-            for tap, channels in brought_by(plan.chunks[chunk].places[places.start : places.stop])
-        ]
 
     def _ifmap_part(self, load: _IfmapLoad, patch: Patch, place: int, offset: int, items: tuple[Along, ...]) -> Part:
         """One place, in all its copies."""
@@ -171,7 +158,7 @@ class Emitter:
         plan = self.plan
         group, fold, section = load.key
         numbers = plan.sections[section].numbers
-        columns = _shifted(plan.col_folds[fold], group * plan.shape.out_channels)
+        columns = shifted(plan.col_folds[fold], group * plan.shape.out_channels)
         first = plan.filter_base(load.buffer) - plan.weight_offsets[numbers.start]
         cut_numbers = numbers[cut.start : cut.stop]
 
@@ -253,7 +240,7 @@ class Emitter:
         plan, stage = self.plan, self.plan.stages[index]
         block, shape = plan.blocks[stage.block], plan.shape
         apart = shape.row.extent, shape.col.extent
-        channels = _shifted(plan.col_folds[stage.fold], stage.group * shape.out_channels)
+        channels = shifted(plan.col_folds[stage.fold], stage.group * shape.out_channels)
         base, parts, moved = self._result_base(self._result(stage)), [], 0
         for each in block.rectangles:
             items = plan.map_items(each.rows, each.cols, each.groups, apart)
@@ -288,7 +275,3 @@ class Emitter:
         moved = range(box.channels.start, stored if box.channels.stop == channels else box.channels.stop)
         shape, element = (stored, height, width, images), hardware.vector_memory.element_bytes
         return burst_bytes(box._replace(channels=moved), shape, element, hardware.hbm.burst_bytes)
-
-
-def _shifted(part: range, by: int) -> range:
-    return range(part.start + by, part.stop + by, part.step)

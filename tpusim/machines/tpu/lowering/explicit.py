@@ -1,7 +1,7 @@
 """Explicit im2col (paper section II-B): the lowered matrix is written to HBM, and then multiplied.
 
 The product is channel-first's own of a 1x1 convolution, whose ifmap is the lowered matrix. Where the ifmap is that
-already, as for a matrix product, nothing is transformed.
+already, as for a matrix product, nothing is transformed. The lowered matrix may also stay on chip, block by block.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering import channel_first, on_chip
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.search import least_words, too_small
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import chosen, steps_of
+from tpusim.machines.tpu.lowering.tiled import chosen, lowered_by, planned_by, steps_of
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.transformation import Transformation
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
@@ -48,6 +48,8 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     conv, images = layer.convolution(batch)
     if _is_lowered(conv):
         return channel_first.lower(layer, batch, hardware)
+    if hardware.mapping.transformation == "on_chip":
+        return lowered_by(on_chip.cut, layer, batch, hardware)
     with at_rest():
         work = _work(conv, images, hardware)
         program = _Explicit(work).program()
@@ -59,6 +61,8 @@ def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
     conv, images = layer.convolution(batch)
     if _is_lowered(conv):
         return channel_first.planned(layer, batch, hardware)
+    if hardware.mapping.transformation == "on_chip":
+        return planned_by(on_chip.cut, layer, batch, hardware)
     work = _work(conv, images, hardware)
     steps, transfers = steps_of(work.plan), 2 * sum(1 for _ in units(work.shape, hardware, work.window))
     return Planned(steps.passes, steps.transfers + transfers, work.lowered.size)

@@ -84,6 +84,12 @@ class MapAxis:
         """The grid points on which tap 0 of some outputs stands."""
         return range(outputs.start * self.step, outputs.stop * self.step, self.step)
 
+    def touched(self, grid: range, taps: range) -> range:
+        """The grid points from the first to the last on which `taps` stand, where tap 0 would stand on some others."""
+        if not grid:
+            return grid
+        return range(grid[0] + taps[0] * self.tap_step, grid[-1] + taps[-1] * self.tap_step + 1)
+
     def coordinates(self, grid: range) -> range:
         """The ifmap coordinates of grid points in strip 0; the first may lie in the padding."""
         start, apart = grid.start * self.pitch - self.padding, grid.step * self.pitch
@@ -149,6 +155,11 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
         return words * max(r * c * images, LEAST_FRAME), min(r, c) > 1, words, c
 
     return min(cuts, key=cost)
+
+
+def shifted(part: range, by: int) -> range:
+    """All of its numbers, so much larger."""
+    return range(part.start + by, part.stop + by, part.step)
 
 
 def padded(count: int, multiple: int) -> int:

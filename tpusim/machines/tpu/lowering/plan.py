@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -9,11 +10,12 @@ from math import prod
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shifted
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
 from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words, word_groups
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Tensor
+from tpusim.memory.layout import Box
 
 CHANNEL, ROW, COL, IMAGE = range(4)
 """The axes of a feature map."""
@@ -146,6 +148,20 @@ class Plan:
             return Patch(row.stood_on(rows), col.stood_on(cols), block.groups)
         return Patch(row.stored(block.rows, chunk.tap_rows), col.stored(block.cols, chunk.tap_cols), block.groups)
 
+    def brought(self, chunk: Chunk, places: range, filled: Patch, group: int) -> Iterator[Box]:
+        """What HBM hands out, in strip 0, where some places of a chunk are `filled` for a channel group."""
+        (row, col), (rows, cols), images = (self.shape.row, self.shape.col), (filled.rows, filled.cols), filled.groups
+        if chunk.scattered:
+            rows, cols = row.touched(rows, chunk.tap_rows), col.touched(cols, chunk.tap_cols)
+        rows, cols = row.coordinates(rows), col.coordinates(cols)
+        for (down, across), channels in chunk.brought(places):
+            yield Box(
+                shifted(channels, group * self.shape.channels),
+                shifted(rows, down * row.dilation),
+                shifted(cols, across * col.dilation),
+                self.images(images),
+            )
+
     @cached_property
     def stages(self) -> list[Stage]:
         """Blocks outside and the column folds kept inside, or the other way round; in these, chunk after chunk."""
@@ -199,7 +215,7 @@ class Plan:
     def lanes_of(self, place: Place, group: int) -> tuple[Along, ...]:
         """What differs from lane to lane of a place: the channel of a group, and the tap where each has its own."""
         by, at = group * self.shape.channels, place.channels
-        channels = range(at.start + by, at.stop + by) if isinstance(at, range) else tuple([each + by for each in at])
+        channels = shifted(at, by) if isinstance(at, range) else tuple([each + by for each in at])
         lane = [Along(CHANNEL, channels)]
         for number, (name, axis) in enumerate(((ROW, self.shape.row), (COL, self.shape.col))):
             shifts = [tap[number] * axis.dilation for tap in place.taps]

@@ -96,11 +96,15 @@ def _of_place(place: Place) -> list[tuple[Tap, range]]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Passes whose part of the ifmap, in `places`, is filled, used and replaced together; their `numbers`."""
+    """Passes whose part of the ifmap, in `places`, is filled, used and replaced together; their `numbers`.
+
+    HBM hands out each place by itself, or where it is `scattered` every element once, which goes to all places.
+    """
 
     passes: tuple[ReductionPass, ...]
     places: tuple[Place, ...]
     numbers: range
+    scattered: bool = False
 
     @cached_property
     def taps(self) -> frozenset[Tap]:
@@ -119,6 +123,22 @@ class Chunk:
         _, cols = zip(*self.taps, strict=True)
         return range(min(cols), max(cols) + 1)
 
+    @cached_property
+    def channels(self) -> list[int]:
+        """Every channel in it, ascending."""
+        return sorted({channel for place in self.places for channel in place.channels})
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether HBM hands out place after place."""
+        return len(self.places) > 1 and not self.scattered
+
+    def brought(self, places: range) -> list[tuple[Tap, range]]:
+        """What HBM hands out for some places: channels, tap by tap where places are alone with theirs."""
+        if self.scattered:
+            return [((0, 0), channels) for channels in neighbours(self.channels)]
+        return brought_by(self.places[places.start : places.stop])
+
     @property
     def by_tap(self) -> bool:
         """Whether a lane holds the points of one tap only."""
@@ -132,6 +152,13 @@ def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[Place]]]) -
         Chunk(tuple(passes), tuple(places), range(first, end))
         for (passes, places), (first, end) in zip(parts, pairwise(ends), strict=True)
     )
+
+
+def neighbours(ascending: Sequence[int]) -> list[range]:
+    """Numbers in ascending order, those that follow one another together."""
+    starts = [at for at, number in enumerate(ascending) if at == 0 or ascending[at - 1] != number - 1]
+    ends = [*starts[1:], len(ascending)]
+    return [range(ascending[start], ascending[end - 1] + 1) for start, end in zip(starts, ends, strict=True)]
 
 
 def as_coordinates(values: Sequence[int]) -> Coordinates:

@@ -60,7 +60,7 @@ def _ifmap_fills(plan: Plan) -> int:
     elif loads > tiling.ifmap_buffers:
         loads *= -(-columns // tiling.kept_folds)
     slots = (tiling.ifmap_buffers - 1) * folds * -(-len(plan.sections) // chunks)
-    places = max(len(chunk.places) for chunk in plan.chunks)
+    places = max((len(chunk.places) for chunk in plan.chunks if chunk.one_by_one), default=1)
     pieces = places if places > 1 else max(1, slots)
     return loads * min(MOST_PIECES, pieces)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.reduction import neighbours
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
 from tpusim.machines.tpu.lowering.window import WindowUnit, units
 from tpusim.machines.tpu.program.steps import Fill, Spill
@@ -76,12 +77,6 @@ class Transformation:
         """Rows of the lowered matrix that follow one another are written together."""
         work = self.unfolding
         images, apart = work.plan.images(unit.groups), (work.shape.row.extent, work.shape.col.extent)
-        boxes = (Box(rows, unit.rows, unit.cols, images) for rows in _neighbours(parts))
+        lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
+        boxes = (Box(rows, unit.rows, unit.cols, images) for rows in lowered)
         return sum(self.emitter.bytes_of(box, work.lowered, apart) for box in boxes)
-
-
-def _neighbours(parts: tuple[Part, ...]) -> list[range]:
-    """The rows of the lowered matrix that some parts hold, in order, those that follow one another together."""
-    rows = sorted({row for part in parts for row in part.lane[0].coordinates})
-    starts = [at for at, row in enumerate(rows) if at == 0 or rows[at - 1] != row - 1]
-    return [range(rows[a], rows[b - 1] + 1) for a, b in zip(starts, [*starts[1:], len(rows)], strict=True)]

@@ -55,8 +55,9 @@ def _taps(plan: Plan) -> str:
     groups = f" in each of {shape.groups} groups" if shape.groups > 1 else ""
     if rows * cols == 1:
         return f"1, over {counted(shape.channels, 'channel')}{groups}"
+    own = _OWN if plan.chunks[0].by_tap and not plan.chunks[0].scattered else ""
     each = f"{rows} x {cols} = {rows * cols}, each a 1 x 1 convolution over {counted(shape.channels, 'channel')}"
-    return each + groups + (f"; {stacked}" if stacked else "") + (_OWN if plan.chunks[0].by_tap else "")
+    return each + groups + (f"; {stacked}" if stacked else "") + own
 
 
 def _folds(plan: Plan, layer: Op, into: str) -> str:
