@@ -288,8 +288,8 @@ def test_too_little_memory_is_said() -> None:
     ("options", "says"),
     [
         (
-            "",
-            "vector_memory.organization: channel_first reads the ifmap from the lanes; write lanes, or take --lowering",
+            "--lowering explicit",
+            "vector_memory.organization: explicit im2col reads the lowered matrix from the lanes; write lanes, or take",
         ),
         (
             "--lowering channel_last --set mapping.fetch=per_tap",

@@ -1,4 +1,4 @@
-"""Channel-last im2col from banks: lowered, counted and told."""
+"""A convolution lowered for lanes or for banks, whichever way its reduction is cut."""
 
 from __future__ import annotations
 
@@ -10,36 +10,49 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, Windows
+from tpusim.machines.tpu.lowering import tiled
+from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks
 from tpusim.machines.tpu.lowering.banked_search import choose_banked
 from tpusim.machines.tpu.lowering.geometry import shape_of
-from tpusim.machines.tpu.lowering.tiled import steps_of
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.network.ops import Op
 
 
-def lowered_from_banks(layer: Op, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for a machine with banks.
+def lowered_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> Lowered:
+    """Lower one layer for one machine.
 
     Raises:
-        CapacityError: when no tiling fits the memories, or each tap is to be fetched by itself.
+        CapacityError: when no tiling fits the memories; or the machine has banks, and each tap is to be fetched by
+            itself.
     """
+    if not hardware.banked:
+        return tiled.lowered_by(cutting, layer, batch, hardware)
     with at_rest():
-        plan = _plan(layer, batch, hardware)
+        plan = _plan(cutting, layer, batch, hardware)
         return BankedEmitter(plan).program(), _explained(plan, layer)
 
 
-def planned_from_banks(layer: Op, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lowered_from_banks` would write down. Raises as it does."""
-    return steps_of(_plan(layer, batch, hardware))
+def planned_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> Planned:
+    """How many steps `lowered_by` would write down. Raises as it does."""
+    if not hardware.banked:
+        return tiled.planned_by(cutting, layer, batch, hardware)
+    return tiled.steps_of(_plan(cutting, layer, batch, hardware))
 
 
-def _plan(layer: Op, batch: int, hardware: Hardware) -> BankedPlan:
+def in_lanes(hardware: Hardware, what: str) -> None:
+    """Raises CapacityError where the ifmap stands in banks, and `what` says who looks for it elsewhere."""
+    if hardware.banked:
+        raise CapacityError(
+            Problem(f"{what} from the lanes; write lanes, or take another lowering", "vector_memory.organization")
+        )
+
+
+def _plan(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> BankedPlan:
     if hardware.mapping.fetch == "per_tap":
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
-    cut = Windows(shape, hardware, "channel_last")
+    cut = FromBanks(shape, hardware, cutting(shape, hardware))
     return BankedPlan(shape, hardware, chosen(cut), cut)
 
 
@@ -50,10 +63,7 @@ chosen = lru_cache(maxsize=1 << 12)(choose_banked)
 def _explained(plan: BankedPlan, layer: Op) -> Explanation:
     """What any plan tells of its lanes, which have no ifmap here, and of the banks."""
     told = explanation_of(replace(plan, tiling=replace(plan.tiling, ifmap_words=0)), layer)
-    row, col = plan.shape.row.kernel, plan.shape.col.kernel
-    taps = f"{row} x {col} = {row * col} of a channel in neighbouring array rows, channel after channel"
-    aspects = {**told.aspects, **({"taps": taps} if layer.spatial else {}), "banks": _banks(plan)}
-    return replace(told, aspects=aspects, choices=dict(vars(plan.tiling)))
+    return replace(told, aspects={**told.aspects, "banks": _banks(plan)}, choices=dict(vars(plan.tiling)))
 
 
 def _banks(plan: BankedPlan) -> str:

@@ -1,22 +1,22 @@
-"""The plan and the steps of channel-last im2col from banks.
+"""The plan and the steps of a lowering whose ifmap stands in banks.
 
-K is in the order channel, tap row, tap column: row r of pass p holds k = p * block_k + r. A block's part of the ifmap
-stands in the banks once, as their map lays it out, and every row walks to its own words. Blocks, weights and partial
-sums are those of any other plan.
+A block's part of the ifmap stands in the banks once, as their map lays it out, and every row walks to its own words.
+Passes, blocks, weights and partial sums are those of any other plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, PatchExtents
 from tpusim.machines.tpu.lowering.block import Block, Patch
-from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.plan import CHANNEL, Plan
-from tpusim.machines.tpu.lowering.reduction import Chunk, Place, ReductionPass, Run, Tap, numbered
+from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.lowering.schedule import Load
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.banks import BankFeed
@@ -27,52 +27,93 @@ from tpusim.memory.layout import Box
 
 
 @dataclass(frozen=True)
-class Windows(Dense):
-    """The dense cut for rows that find any word where it stands: no copies, and a place for what a pass needs first."""
+class FromBanks:
+    """Another cut, for rows that find any word where it stands: no copies, and a place for what a pass needs first.
 
+    Of a block nothing is filled twice: all passes have its ifmap together.
+    """
+
+    shape: ConvShape
+    hardware: Hardware
+    cut: Cut
+    folds = 1
     copies = False
-
-    @cached_property
-    def block_k(self) -> int:
-        """Rows a pass: those wanted, or all of the array."""
-        wanted, rows = self.hardware.mapping.block_k, self.hardware.array.rows
-        return min(wanted if isinstance(wanted, int) else rows, rows, self.shape.taps * self.shape.channels)
+    ruled = None
 
     @property
-    def together(self) -> int:
-        """All passes: of a block nothing is filled twice."""
-        return self.groups
+    def groups(self) -> int:
+        """Passes."""
+        return len(self._passes)
+
+    together = groups
+
+    @property
+    def row_folds(self) -> int:
+        """As without banks."""
+        return self.cut.row_folds
 
     @property
     def per_fold(self) -> float:
         """Channels that HBM hands out."""
         return self.shape.channels
 
+    @property
+    def multi_tile(self) -> int:
+        """As without banks."""
+        return self.cut.multi_tile
+
+    @property
+    def stacked(self) -> str:
+        """As without banks."""
+        return self.cut.stacked
+
+    def folded(self, into: str) -> str:
+        """As without banks."""
+        return self.cut.folded(into)
+
+    def size_of(self, groups: int) -> str:
+        """As without banks."""
+        return self.cut.size_of(groups)
+
     @cached_property
     def at_once(self) -> int:
         """Most channels that a pass reads."""
-        return max(len({c for _, c in rows}) for rows in self._rows)
+        return max(len(_channels(each)) for each in self._passes)
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """One, of all passes."""
         return self._whole
 
     @cached_property
+    def _passes(self) -> tuple[ReductionPass, ...]:
+        (chunk,) = self.cut.chunks(self.cut.groups, self.cut.folds)
+        return chunk.passes
+
+    @cached_property
     def _whole(self) -> tuple[Chunk, ...]:
         place_of: dict[int, int] = {}
-        passes: list[ReductionPass] = []
         places: list[Place] = []
-        for rows in self._rows:
-            new = sorted({channel for _, channel in rows} - {*place_of})
+        for each in self._passes:
+            new = sorted(_channels(each) - {*place_of})
             place_of.update(dict.fromkeys(new, len(places)))
             places += [Place((0,), range(new[0], new[-1] + 1))] if new else []
-            runs = [Run(at, tap, range(c, c + 1), place_of[c]) for at, (tap, c) in enumerate(rows)]
-            passes.append(ReductionPass.of(runs))
+        passes = [ReductionPass.of([*_rows(each, place_of)]) for each in self._passes]
         return numbered([(passes, places)])
 
 
+def _channels(each: ReductionPass) -> set[int]:
+    return {channel for run in each.runs for channel in run.channels}
+
+
+def _rows(each: ReductionPass, place_of: Mapping[int, int]) -> Iterator[Run]:
+    """A run a row: each finds its words for itself."""
+    for run in each.runs:
+        for row, channel in enumerate(run.channels, run.first_lane):
+            yield Run(row, run.tap, range(channel, channel + 1), place_of[channel])
+
+
 @lru_cache(maxsize=1 << 14)
-def bank_map(cut: Windows, rows: int, cols: int, groups: int) -> BankMap:
+def bank_map(cut: FromBanks, rows: int, cols: int, groups: int) -> BankMap:
     """How a patch of so many grid points and word groups lies in the banks."""
     shape, hardware = cut.shape, cut.hardware
     wanted = PatchExtents(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
@@ -83,7 +124,7 @@ def bank_map(cut: Windows, rows: int, cols: int, groups: int) -> BankMap:
 class BankedPlan(Plan):
     """As any plan, but for the ifmap: its buffers are addresses of the banks, and the lanes have none of it."""
 
-    cut: Windows
+    cut: FromBanks
 
     def filter_base(self, buffer: int) -> int:
         """First word of a filter buffer: the lanes have no ifmap before it."""

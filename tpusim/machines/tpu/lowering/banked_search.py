@@ -1,4 +1,4 @@
-"""The tilings that channel-last im2col from banks may choose from, and what they cost."""
+"""The tilings that a lowering from banks may choose from, and what they cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.lowering.banked_plan import Windows, bank_map
+from tpusim.machines.tpu.lowering.banked_plan import FromBanks, bank_map
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.reduction import Chunk
@@ -17,7 +17,7 @@ from tpusim.machines.tpu.lowering.search import best
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
 
-def choose_banked(cut: Windows) -> Tiling[int]:
+def choose_banked(cut: FromBanks) -> Tiling[int]:
     """The tiling with the lowest estimated cycles, conflicts left out.
 
     Raises:
@@ -42,7 +42,7 @@ class BankedEstimate(Estimate):
 class BankedCandidates(Candidates):
     """Blocks whose ifmap, of all channels, fits the banks."""
 
-    cut: Windows
+    cut: FromBanks
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
         """None: the reduction of a block is not cut."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import lowered_by, planned_by
 
 lower = partial(lowered_by, TapGroups)
 planned = partial(planned_by, TapGroups)

@@ -137,6 +137,21 @@ class Dense:
         return self.shape.taps * self.shape.channels
 
 
+class Windows(Dense):
+    """The dense cut for rows that find any word where it stands: no copies, so that a pass may have all rows."""
+
+    @cached_property
+    def block_k(self) -> int:
+        """Rows a pass: those wanted, or all of the array."""
+        wanted, rows = self.hardware.mapping.block_k, self.hardware.array.rows
+        return min(wanted if isinstance(wanted, int) else rows, rows, self._size)
+
+
+def dense(shape: ConvShape, hardware: Hardware, k_order: str) -> Dense:
+    """The dense cut for lanes, or for banks."""
+    return (Windows if hardware.banked else Dense)(shape, hardware, k_order)
+
+
 def _runs(rows: Sequence[_Row], places: Iterable[int]) -> Iterator[Run]:
     """Neighbouring rows together that have a tap and a place in common, and channels that follow one another."""
     run: Run | None = None

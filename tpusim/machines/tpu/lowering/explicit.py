@@ -15,6 +15,7 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, on_chip
+from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
@@ -43,11 +44,12 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
-        CapacityError: when window and product do not fit the vector memories.
+        CapacityError: when window and product do not fit the vector memories, or the machine has banks.
     """
     conv, images = layer.convolution(batch)
     if _is_lowered(conv):
         return channel_first.lower(layer, batch, hardware)
+    in_lanes(hardware, "explicit im2col reads the lowered matrix")
     if hardware.mapping.transformation == "on_chip":
         return lowered_by(on_chip.cut, layer, batch, hardware)
     with at_rest():
@@ -61,6 +63,7 @@ def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
     conv, images = layer.convolution(batch)
     if _is_lowered(conv):
         return channel_first.planned(layer, batch, hardware)
+    in_lanes(hardware, "explicit im2col reads the lowered matrix")
     if hardware.mapping.transformation == "on_chip":
         return planned_by(on_chip.cut, layer, batch, hardware)
     work = _work(conv, images, hardware)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.dense import Dense
+from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by
+from tpusim.machines.tpu.lowering.dense import Dense, dense
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.tiled import lowered_by, planned_by
 
 
 def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
-    return Dense(shape, hardware, hardware.mapping.k_order)
+    return dense(shape, hardware, hardware.mapping.k_order)
 
 
 lower = partial(lowered_by, _cut)

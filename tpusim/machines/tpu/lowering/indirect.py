@@ -21,6 +21,7 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, tiled
+from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
@@ -40,7 +41,8 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
-        CapacityError: when no tiling fits the vector memories together with its pointers, or a word holds no pointer.
+        CapacityError: when no tiling fits the vector memories together with its pointers, a word holds no
+            pointer, or the machine has banks.
     """
     if _is_a_product(layer, batch):
         return channel_first.lower(layer, batch, hardware)
@@ -66,6 +68,7 @@ def _is_a_product(layer: Op, batch: int) -> bool:
 
 def plan_of(layer: Op, batch: int, hardware: Hardware) -> Plan:
     """The tiling of channel_first, where the pointers fit beside it; else the best with which they do."""
+    in_lanes(hardware, "pointers lead to words of a lane; indirect convolution reads the ifmap")
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
     return Plan(shape, hardware, _chosen(shape, hardware), TapGroups(shape, hardware))
 

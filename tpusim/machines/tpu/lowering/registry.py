@@ -50,34 +50,22 @@ PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {
     "indirect": _planned_from("indirect"),
 }
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
-FROM_BANKS = frozenset({"channel_last"})
-"""Those that can find the ifmap in banks."""
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:
     """Lower one layer by the lowering of that name, which there is.
 
     Raises:
-        CapacityError: when nothing fits the vector memories, or the ifmap lies where this lowering does not look;
-            names the layer.
+        CapacityError: when nothing fits the memories, or the lowering is not one for such a machine; names the layer.
     """
     with _named(layer):
-        return _fit_for(hardware, lowering)(layer, batch, hardware)
+        return LOWERINGS[lowering](layer, batch, hardware)
 
 
 def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Planned | None:
     """How many steps the lowering of that name makes of a layer; None where it cannot tell. Raises as `lowered`."""
     with _named(layer):
-        _fit_for(hardware, lowering)
         return PLANNED[lowering](layer, batch, hardware) if lowering in PLANNED else None
-
-
-def _fit_for(hardware: Hardware, name: str) -> Lowering:
-    """The lowering of that name, if it is one for such a machine."""
-    if hardware.banked and name not in FROM_BANKS:
-        message = f"{name} reads the ifmap from the lanes; write lanes, or take --lowering {', '.join(FROM_BANKS)}"
-        raise CapacityError(Problem(message, "vector_memory.organization"))
-    return LOWERINGS[name]
 
 
 @contextmanager
