@@ -128,7 +128,7 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
     sizes = st.one_of(st.just("auto"), st.just("auto"), st.integers(1, 40))
     choices = {
         "fetch": draw(st.sampled_from(["resident", "resident", "per_tap"])),
-        "k_order": draw(st.sampled_from(["channel_first", "channel_last"])),
+        "k_order": draw(st.sampled_from(["channels_fastest", "taps_fastest"])),
         "transformation": draw(st.sampled_from(["overlapped", "before", "on_chip"])),
         **{f"block_{axis}": draw(sizes) for axis in "mkn"},
     }

@@ -60,6 +60,29 @@ def test_every_figure_of_every_layer(machine: str, golden: Callable[[str, str], 
     golden(f"networks_{machine}.txt", "\n".join((HEADER, *lines, "")))
 
 
+OTHERS = (
+    ("channel_last", "tpu_v2", ()), ("explicit", "tpu_v2", ()),
+    ("explicit", "tpu_v2", ("mapping.transformation=before",)),
+    ("explicit", "tpu_v2", ("mapping.transformation=on_chip",)), ("implicit_gemm", "tpu_v2", ()),
+    ("implicit_gemm", "tpu_v2", ("mapping.fetch=per_tap",)), ("indirect", "tpu_v2", ()),
+    ("channel_first", "tpu_v2_banked", ()), ("channel_last", "tpu_v2_banked", ()),
+    ("channel_last", "tpu_v2_banked", ("vector_memory.bank_map=chw",)),
+)  # fmt: skip
+
+
+def test_totals_of_every_other_lowering(golden: Callable[[str, str], None]) -> None:
+    """On one network of large kernels and one of small; the README's and docs/decisions.md's figures hang on them."""
+    lines = ["network lowering machine: cycles, passes, HBM bytes read, written, words read, written, bank conflict"]
+    for network in ("alexnet", "resnet50"):
+        for lowering, machine, changes in OTHERS:
+            hardware = load_hardware(machine, [*changes])
+            total = simulate(load_workload(network, batch=8), hardware, lowering=lowering, check=False).total
+            told = total.cycles, total.passes, total.hbm_read_bytes, total.hbm_write_bytes
+            told += total.vector_memory.reads, total.vector_memory.writes, total.stall_cycles["bank_conflict"]
+            lines.append(f"{' '.join((network, lowering, machine, *changes))}: {', '.join(map(str, told))}")
+    golden("lowerings.txt", "\n".join((*lines, "")))
+
+
 @pytest.mark.xdist_group("comparisons")
 def test_every_row_of_validate(golden: Callable[[str, str], None], comparisons: dict[str, Comparison]) -> None:
     lines = [f"{name} {row.name}: {row.ours:.10g}" for name, each in comparisons.items() for row in each.rows]

@@ -248,6 +248,15 @@ def by_hand(rows: Any = ASKED, part: BankPart | None = None) -> tuple[Program, H
     return Program((ifmap, filter_, ofmap), buffers, steps, 2, (Buffer("ifmap", 0, 8, 1),)), hardware
 
 
+@pytest.mark.parametrize(("banks", "writing"), [(1, 8), (2, 4), (4, 2), (16, 1)])
+def test_words_for_banks_are_unpacked_by_the_vector_unit_of_the_lanes(banks: int, writing: int) -> None:
+    """Eight words, four lanes: two at a time, six cycles each, whatever the number of banks."""
+    words = BankPart(0, (range(8),), (Along(0, range(8)),), (Along(1, range(2)),), 2)
+    fill = BankFill((), Tensor("ifmap", (8, 2), converted=True), (words,), 64, banks)
+    assert (fill.words, fill.lane_words) == (writing, 8)
+    assert fill.conversion_cycles(machine(4, 4, organization="banked", banks=banks, unpack_cycles=6)) == 2 * 6
+
+
 def test_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 4."""
     log = event.logged(*by_hand(), event.ports_of(*by_hand()))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.strategies import machine
 from tpusim.base.errors import CheckFailed
+from tpusim.flow.account import transformation_cycles
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
 from tpusim.machines.tpu.program.check import check_program
@@ -320,3 +321,4 @@ def test_what_was_spilled_is_read_again() -> None:
     moves = event.record(made, HARDWARE).log.moves
     assert moves[3].ready == moves[2].ended + HARDWARE.latency_cycles + HARDWARE.lanes - 1
     assert made.intermediates == {"ofmap"}
+    assert transformation_cycles(made, timing) == timing.bus["ofmap spill"]

@@ -170,11 +170,14 @@ def test_what_does_not_fit_is_passed_over(name: str, monkeypatch: pytest.MonkeyP
     assert {layer.lowering, name} == {FIRST, OTHER}
 
 
-def test_where_none_fits_the_first_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_none_fits_each_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in LOWERINGS:
         monkeypatch.setitem(LOWERINGS, name, failing(CapacityError(f"too large for {name}")))
     monkeypatch.delitem(registry.PLANNED, FIRST)
-    with pytest.raises(CapacityError, match=f"layer conv: too large for {FIRST}"):
+    with pytest.raises(
+        CapacityError,
+        match=f"layer conv: by {FIRST}: too large for {FIRST}\nlayer conv: by {OTHER}: too large for {OTHER}",
+    ):
         simulate(Workload("net", 3, (LAYER,)), MACHINE, lowering=AUTO)
 
 

@@ -31,7 +31,7 @@ MACHINE, LAYER = machine(8, 4, capacity_words=400), conv(5, 6, 7, 3, stride=2, p
 def with_more(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     """A lowering with tensors of its own in HBM."""
     program, explanation = second.lower(layer, batch, hardware)
-    more = Tensor("lowered", (5, 9, 4)), Tensor("pointers", (20,))
+    more = Tensor("lowered", (5, 9, 4)), Tensor("pointers", (20,), number_bytes=2)
     return replace(program, tensors=(*program.tensors, *more)), explanation
 
 
@@ -56,7 +56,7 @@ def test_every_figure_is_that_of_a_run() -> None:
         assert each.layer == run(each.lowering)
         assert each.hbm_bytes == each.layer.hbm_read_bytes + each.layer.hbm_write_bytes
         assert each.accesses == each.layer.vector_memory.reads + each.layer.vector_memory.writes
-        assert each.workspace_bytes == (0 if each.lowering == FIRST else 4 * (5 * 9 * 4 + 20))
+        assert each.workspace_bytes == (0 if each.lowering == FIRST else 4 * 5 * 9 * 4 + 2 * 20)
     assert [(each.lowering, each.reason) for each in unfit] == [
         ("copies", "its copies need 5 MiB a lane; set vector_memory.capacity to more")
     ]

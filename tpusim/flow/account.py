@@ -6,7 +6,7 @@ from tpusim.flow.engines import Prepared
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill
+from tpusim.machines.tpu.program.steps import Inbound, Spill
 from tpusim.network.ops import Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import STALL_CAUSES, LayerResult, VectorMemoryUse
@@ -44,7 +44,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         first_mismatch=verdict.first,
         intermediates_checked=verdict.intermediates_checked,
         intermediates_mismatched=verdict.intermediates_mismatched,
-        lowered_bytes=sum(program.tensor(name).size for name in program.intermediates) * element_bytes,
+        lowered_bytes=sum(program.tensor(name).bytes(element_bytes) for name in program.intermediates),
         transformation_cycles=transformation,
         transformation_share=transformation / cycles,
     )
@@ -53,7 +53,8 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
 def transformation_cycles(program: Program, timing: Timing) -> int:
     """Cycles of the bus that go to what writes intermediates: their spills, and the fills that these wait for."""
     spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in program.intermediates]
-    steps = (*spills, *(program.steps[each] for spill in spills for each in spill.after))
+    sources = (program.steps[each] for spill in spills for each in spill.after)
+    steps = (*spills, *(step for step in sources if isinstance(step, Inbound)))
     return sum(timing.bus[label] for label in {step.label for step in steps})
 
 

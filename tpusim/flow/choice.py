@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from tpusim.base.errors import CapacityError
+from tpusim.base.errors import CapacityError, Problem
 from tpusim.flow.engines import Prepared
 from tpusim.flow.lowerings import candidates
 from tpusim.flow.verify import failures_named
@@ -26,7 +28,7 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
     """The Program of a layer; of several candidates the one of the fewest cycles, of equals that which comes first.
 
     Raises:
-        CapacityError: when no candidate fits the machine: that of the first; names the layer.
+        CapacityError: when no candidate fits the machine: what each of them says; names the layer.
         CheckFailed, DeadlockError: when a candidate fails otherwise as it is timed; names the layer.
     """
 
@@ -45,18 +47,24 @@ def fitting(lowering: str, make: Callable[[str], Found]) -> Iterator[Found]:
     """What is made by each of the candidates that fit the machine.
 
     Raises:
-        CapacityError: when none does: that of the first.
+        CapacityError: when none does: what each of them says, as one may fit more easily than another.
     """
-    refused: CapacityError | None = None
+    refused: defaultdict[Problem, list[str]] = defaultdict(list)
     found = False
     for name in candidates(lowering):
         try:
             made = make(name)
         except CapacityError as error:
-            refused = refused or error
+            for problem in error.problems:
+                refused[problem].append(name)
             continue
         found = True
         yield made
         del made
     if refused and not found:
-        raise refused
+        alone = candidates(lowering) == (lowering,)
+        raise CapacityError(refused if alone else [_by(names, problem) for problem, names in refused.items()])
+
+
+def _by(names: Sequence[str], problem: Problem) -> Problem:
+    return replace(problem, message=f"by {', '.join(names)}: {problem.message}")

@@ -171,7 +171,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.chunks=needed", lambda h: h.mapping.chunks, "needed"),
         ("mapping.transformation=before", lambda h: h.mapping.transformation, "before"),
         ("mapping.fetch=per_tap", lambda h: h.mapping.fetch, "per_tap"),
-        ("mapping.k_order=channel_last", lambda h: h.mapping.k_order, "channel_last"),
+        ("mapping.k_order=taps_fastest", lambda h: h.mapping.k_order, "taps_fastest"),
         ("mapping.block_m=100", lambda h: h.mapping.block_m, 100),
         ("mapping.block_k=auto", lambda h: h.mapping.block_k, "auto"),
         ("mapping.block_n=64", lambda h: h.mapping.block_n, 64),

@@ -118,8 +118,9 @@ class MappingPolicy(_Section):
     `before`, by way of HBM; or what a block needs of the lowered matrix never leaves the vector memories (`on_chip`).
     What a block needs of the ifmap is fetched for all taps at once, or for each tap by itself (paper Fig. 8).
 
-    M, K and N may be cut at given sizes: words streamed in a pass (`block_m`), rows that it fills (`block_k`, of
-    implicit GEMM, whose `k_order` has the channel or the tap move fastest), columns (`block_n`); at most what there is.
+    M, K and N may be cut at given sizes: words streamed in a pass (`block_m`), rows that it fills (`block_k`, of dense
+    passes), columns (`block_n`); at most what there is. `k_order` is implicit GEMM's: channels or taps move fastest.
+    A run may take several lowerings: a choice goes to those that know it.
     """
 
     multi_tile: Annotated[int | Literal["auto", "rows"], Choice(65536)] = "auto"
@@ -127,7 +128,7 @@ class MappingPolicy(_Section):
     chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
     transformation: Annotated[Literal["overlapped", "before", "on_chip"], Choice()] = "overlapped"
     fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
-    k_order: Annotated[Literal["channel_first", "channel_last"], Choice()] = "channel_first"
+    k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
     block_m: Annotated[int | Literal["auto"], Choice(2**24)] = "auto"
     block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
     block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"

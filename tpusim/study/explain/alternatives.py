@@ -81,5 +81,6 @@ def _measured(setup: Setup, lowering: str) -> Alternative:
 
 
 def _workspace(ready: Prepared) -> int:
-    more = (tensor.size for tensor in ready.program.tensors if tensor.name not in Tensors._fields)
-    return sum(more) * ready.hardware.vector_memory.element_bytes
+    element_bytes = ready.hardware.vector_memory.element_bytes
+    more = (tensor for tensor in ready.program.tensors if tensor.name not in Tensors._fields)
+    return sum(tensor.bytes(element_bytes) for tensor in more)

@@ -37,7 +37,7 @@ class Dma:
             ready = max(bus_free, self._board.latest(step.after), self._in_hbm(step))
             start = max(ready, staged)
             staged = last
-            busy = max(self._hbm.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware.vector_unit))
+            busy = max(self._hbm.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
             taken = yield from self._words(step, start, busy, last)
             last = taken + 1
             ended = self._bus_ended(index, step, start, busy, last)

@@ -49,9 +49,9 @@ def in_lanes(hardware: Hardware, what: str) -> None:
 
 
 def _plan(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> BankedPlan:
-    if hardware.mapping.fetch == "per_tap":
-        raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
+        raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
     cut = FromBanks(shape, hardware, cutting(shape, hardware))
     return BankedPlan(shape, hardware, chosen(cut), cut)
 

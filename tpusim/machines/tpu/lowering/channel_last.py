@@ -16,7 +16,7 @@ from tpusim.machines.tpu.lowering.geometry import ConvShape
 
 
 def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
-    return dense(shape, hardware, "channel_last")
+    return dense(shape, hardware, "taps_fastest")
 
 
 lower = partial(lowered_by, _cut)

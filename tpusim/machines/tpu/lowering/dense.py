@@ -71,7 +71,7 @@ class Dense:
     @property
     def stacked(self) -> str:
         """What is told of the taps of a pass."""
-        order = "channel by channel" if self.k_order == "channel_last" else "tap by tap"
+        order = "channel by channel" if self.k_order == "taps_fastest" else "tap by tap"
         return f"K = {self._size:,}, {order}, is cut into passes of {self.block_k} rows wherever a tap ends"
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
@@ -118,7 +118,7 @@ class Dense:
 
     def _pair(self, at: int) -> tuple[int, int]:
         """The tap, counted row by row, and the channel of element `at` of K."""
-        if self.k_order == "channel_last":
+        if self.k_order == "taps_fastest":
             channel, tap = divmod(at, self.shape.taps)
             return tap, channel
         return divmod(at, self.shape.channels)

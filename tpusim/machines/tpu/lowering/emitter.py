@@ -115,7 +115,9 @@ class Emitter:
         if chunk.one_by_one:
             pieces = [(cut, patch) for cut in self._cuts(load.stage, places)]
         else:
-            pieces = [(range(places), part) for part in patch.cut(min(len(slots), MOST_PIECES))]
+            # Pieces share the rows that taps of both stand on; where those go to other words, they come again.
+            most = 1 if chunk.scattered else min(len(slots), MOST_PIECES)
+            pieces = [(range(places), part) for part in patch.cut(most)]
         where = spread(len(pieces), slots)
         return [
             (cut.start, slot, self._ifmap_fill(index, load, patch, cut, part))

@@ -35,20 +35,10 @@ def _planned_from(module: str) -> Callable[[Op, int, Hardware], Planned]:
     return planned
 
 
-LOWERINGS: dict[str, Lowering] = {
-    "channel_first": _from("channel_first"),
-    "channel_last": _from("channel_last"),
-    "explicit": _from("explicit"),
-    "implicit_gemm": _from("implicit_gemm"),
-    "indirect": _from("indirect"),
-}
-PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {
-    "channel_first": _planned_from("channel_first"),
-    "channel_last": _planned_from("channel_last"),
-    "explicit": _planned_from("explicit"),
-    "implicit_gemm": _planned_from("implicit_gemm"),
-    "indirect": _planned_from("indirect"),
-}
+_MODULES = "channel_first", "channel_last", "explicit", "implicit_gemm", "indirect"
+
+LOWERINGS: dict[str, Lowering] = {name: _from(name) for name in _MODULES}
+PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _planned_from(name) for name in _MODULES}
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
 
 

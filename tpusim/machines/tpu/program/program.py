@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition.frame import IFMAP, POINTER, PSUM, RESULT, Clients, Frame, Ports, frame_of, ports_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.pointers import PointerTable
-from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Stream, Transfer, Use
+from tpusim.machines.tpu.program.steps import Fill, Inbound, Spill, Step, Stream, Transfer, Use
 from tpusim.machines.tpu.program.tensor import Tensor
 
 
@@ -130,7 +130,7 @@ class Program:
     @cached_property
     def intermediates(self) -> frozenset[str]:
         """The names of the tensors that are written and read again: neither operands nor the outcome."""
-        return self.written & {step.tensor.name for step in self.steps if isinstance(step, Fill)}
+        return self.written & {step.tensor.name for step in self.steps if isinstance(step, Inbound)}
 
     def sources(self, step: Transfer) -> list[int]:
         """The spills of its own tensor that a fill waits for: all they wrote must be in HBM when it begins."""

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tpusim.machines.tpu.description import VectorUnit
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 
@@ -77,8 +77,8 @@ class Transfer(Step):
     def facts(self) -> Mapping[str, int | str]:
         return {"words": self.words, "bytes": self.hbm_bytes}
 
-    def conversion_cycles(self, unit: VectorUnit) -> int:
-        """The cycles that the vector unit takes to convert its words, all lanes at once."""
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        """The cycles that the vector unit takes to convert its words, as many at once as there are lanes."""
         raise NotImplementedError
 
 
@@ -115,13 +115,13 @@ class Inbound(Transfer):
     def use(self) -> Use:
         return Use(hbm_read_bytes=self.hbm_bytes, port_writes=self.lane_words)
 
-    def conversion_cycles(self, unit: VectorUnit) -> int:
-        return self.words * unit.unpack_cycles if self.tensor.converted else 0
-
 
 @dataclass(frozen=True, slots=True)
 class Fill(LaneTransfer, Inbound):
     """HBM -> lanes."""
+
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        return self.words * hardware.vector_unit.unpack_cycles if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,10 @@ class BankFill(Inbound):
         for part in self.parts:
             filled += np.bincount(part.addresses.ravel() % self.banks, minlength=self.banks)
         self._moves(int(filled.max()), int(filled.sum()))
+
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        words = -(-self.lane_words // hardware.lanes)
+        return words * hardware.vector_unit.unpack_cycles if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +156,8 @@ class Spill(LaneTransfer):
     def use(self) -> Use:
         return Use(hbm_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
 
-    def conversion_cycles(self, unit: VectorUnit) -> int:
-        return self.words * unit.pack_cycles if self.tensor.converted else 0
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        return self.words * hardware.vector_unit.pack_cycles if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,10 @@ class Tensor:
         """The number of elements."""
         return prod(self.shape)
 
+    def bytes(self, element_bytes: int) -> int:
+        """What it takes, on a machine whose elements have so many bytes."""
+        return self.size * (self.number_bytes or element_bytes)
+
 
 class Along(NamedTuple):
     """A counter that moves along one axis of a tensor, through evenly spaced coordinates or those of a table."""

@@ -131,7 +131,7 @@ class DmaUnit:
     def _bus_cycles(self, step: Transfer) -> int:
         """HBM or the conversion, whichever takes longer."""
         moving = ceil(step.hbm_bytes / self.hardware.hbm_bytes_per_cycle)
-        return max(1, moving, step.conversion_cycles(self.hardware.vector_unit))
+        return max(1, moving, step.conversion_cycles(self.hardware))
 
     def _ready(self, now: int) -> bool:
         """Whether the bus has brought the next word, or, of a spill, can take it; only one word moves in a cycle."""

@@ -1,0 +1,186 @@
+"""No step of any lowering reads words before they are there, or overwrites what somebody has yet to read.
+
+The engines would show it only where the clock happens to. Here each step may count on those alone that it waits for,
+and that these waited for; passes follow one another, and so do preloads, fills and spills, each kind by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.agreement.test_agreement import IN_LANES, fitted, suppose
+from tests.strategies import conv, machine, machines_of_all_kinds, small_layers
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.program.addresses import Feed, walked
+from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.pointers import Pointers
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import BankFill, Fill, Preload, Spill, Step, Stream
+from tpusim.network.ops import Op
+
+MOST_STEPS = 600
+BANKS = "banks"
+Cells = tuple[Any, NDArray[np.int64]]
+"""Lanes, or BANKS; and words of each of them."""
+
+
+def hazards(program: Program, hardware: Hardware) -> Iterator[str]:
+    """What is wrong, step by step."""
+    shape = hardware.lanes + 1, max(hardware.capacity_words, hardware.bank_words)
+    writer = np.full(shape, -1)
+    readers = {kind: np.full(shape, -1) for kind in (Stream, Preload, Spill)}
+    known = ancestors(program)
+    for index, step in enumerate(program.steps):
+        behind = known[index]
+        for lanes, words in read_by(program, index, step):
+            for wanted in {*np.unique(writer[where(lanes, words)]).tolist()} - {index}:
+                if wanted < 0 or not behind >> wanted & 1:
+                    yield f"step {index}, {step.label}, reads what step {wanted} writes, and does not wait for it"
+            readers[type(step)][where(lanes, words)] = index
+        for lanes, words in written_by(step):
+            at = where(lanes, words)
+            before = {*np.unique(writer[at]).tolist()}.union(
+                *(np.unique(each[at]).tolist() for each in readers.values())
+            )
+            for other in before - {-1, index}:
+                if not behind >> other & 1:
+                    yield f"step {index}, {step.label}, overwrites what step {other} still uses"
+            writer[at] = index
+
+
+def where(lanes: Any, words: NDArray[np.int64]) -> Any:
+    """Banks are the last row of the table."""
+    return (-1, words) if lanes is BANKS else np.ix_(lanes, words)
+
+
+KINDS: tuple[tuple[type[Step], ...], ...] = ((Fill, BankFill), (Preload,), (Spill,), (Stream,))
+"""Steps of a kind are over in their order."""
+
+
+def ancestors(program: Program) -> list[int]:
+    """The steps that are over when each begins, or before it is over itself; as bits."""
+    found: list[int] = []
+    last: dict[tuple[type[Step], ...], int] = {}
+    for index, step in enumerate(program.steps):
+        (kind,) = (kind for kind in KINDS if isinstance(step, kind))
+        waits = [
+            *step.after,
+            *([step.preload] if isinstance(step, Stream) else []),
+            *([last[kind]] if kind in last else []),
+        ]
+        last[kind] = index
+        bits = 0
+        for each in waits:
+            bits |= found[each] | 1 << each
+        found.append(bits)
+    return found
+
+
+def span(first: int, count: int) -> NDArray[np.int64]:
+    return np.arange(first, first + count)
+
+
+def written_by(step: Step) -> Iterator[Cells]:
+    match step:
+        case BankFill():
+            for held in step.parts:
+                yield BANKS, held.addresses.ravel()
+        case Fill():
+            for part in step.parts:
+                for first in part.first_lanes:
+                    yield span(first, part.lanes), span(part.base, part.words)
+        case Stream():
+            yield span(0, step.cols), span(step.result_base, step.words)
+
+
+def read_by(program: Program, index: int, step: Step) -> Iterator[Cells]:
+    match step:
+        case Preload():
+            yield span(0, step.cols), span(step.base, step.words)
+        case Stream():
+            yield from fed(program, index, step.reads)
+            if step.accumulate:
+                yield span(0, step.cols), span(step.result_base, step.words)
+        case Spill():
+            for part in step.parts:
+                if part.feed is not None:
+                    yield from fed(program, index, part.feed)
+                else:
+                    yield span(part.first_lanes[0], part.lanes), span(part.base, part.words)
+
+
+def fed(program: Program, index: int, feed: Feed) -> Iterator[Cells]:
+    """What a feed reads, of pointers both they and the words they lead to."""
+    if feed.table is not None:
+        yield span(0, 1), span(feed.table.base, feed.table.words)
+    for group in feed.groups:
+        if isinstance(group.pattern, Pointers):
+            words = followed(program, index, group.pattern)
+        else:
+            stored, addresses = walked(group.pattern)
+            words = addresses[stored]
+        yield (BANKS if isinstance(feed, BankFeed) else span(group.first_lane, group.lanes)), np.unique(words)
+
+
+def followed(program: Program, index: int, pattern: Pointers) -> NDArray[np.int64]:
+    """The words that the pointers lead to, which the last fill of their table brought."""
+    table = pattern.table
+    fill = next(
+        step
+        for step in reversed(program.steps[:index])
+        if isinstance(step, Fill) and step.tensor.number_bytes and step.parts[0].base == table.base
+    )
+    (constant,) = program.constants
+    numbers = constant.values.ravel()[list(fill.parts[0].items[0].coordinates)]
+    mine = numbers.reshape(table.pixels, table.together)[:, pattern.which]
+    first = pattern.base + mine[mine % 2 == 0] // 2
+    return np.add.outer(first, np.arange(table.repeat)).ravel().astype(np.int64)
+
+
+# ---- every lowering
+
+
+@pytest.mark.parametrize("name", sorted(LOWERINGS))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    layer=small_layers(),
+    batch=st.integers(1, 9),
+    hardware=machines_of_all_kinds(16, st.sampled_from([1, 2, 4, 8])),
+)
+def test_every_step_waits_for_what_it_needs(name: str, layer: Op, batch: int, hardware: Hardware) -> None:
+    suppose(not (hardware.banked and name in IN_LANES))
+    suppose(layer.macs(batch) / hardware.pes < 800)
+    program, hardware = fitted(layer, batch, hardware, name)
+    suppose(len(program.steps) < MOST_STEPS)
+    assert not [*hazards(program, hardware)]
+
+
+# ---- and what it would see
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0].__name__)
+@pytest.mark.parametrize("name", sorted(LOWERINGS))
+def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: tuple[type[Step], ...]) -> None:
+    """Of a layer in blocks that hardly fit."""
+    hardware = machine(8, 8, word_elements=4, capacity_words=90)
+    program = LOWERINGS[name](conv(4, 9, 6, 3, padding=1), 4, hardware)[0]
+    assert not [*hazards(program, hardware)]
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
+    assert any(hazards(replace(program, steps=steps), hardware))
+
+
+def test_a_pass_waits_for_its_pointers() -> None:
+    """Its last wait is the fill of its table."""
+    hardware = machine(8, 8, word_elements=4, capacity_words=90)
+    program = LOWERINGS["indirect"](conv(4, 9, 6, 3, padding=1), 4, hardware)[0]
+    steps = (replace(each, after=each.after[:-1]) if isinstance(each, Stream) else each for each in program.steps)
+    assert any(hazards(replace(program, steps=tuple(steps)), hardware))
