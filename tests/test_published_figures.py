@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
-from tpusim.study.validation.compare import Comparison
+from tpusim.study.validation.comparison import Comparison
 
 NETWORKS = (
     "alexnet", "densenet121", "gemm_suite", "googlenet", "resnet18", "resnet50", "vgg16", "yolov2", "zfnet",

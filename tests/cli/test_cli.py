@@ -33,7 +33,8 @@ from tpusim.report.tables.compare_results import ORDERS
 from tpusim.report.trace.text import LEGEND
 from tpusim.result.load import RESULT_FILE, parse_result, read_result
 from tpusim.result.records import Mismatch
-from tpusim.study.validation.cases import number_sets
+from tpusim.study.validation.cases import WORDS
+from tpusim.study.validation.sets import number_sets
 
 WORKLOAD = """\
 name: small
@@ -550,6 +551,7 @@ def test_help_names_what_there_is() -> None:
     assert tuple(ENGINES) == commands.ENGINES
     assert tuple(ORDERS) == commands.LAYER_ORDERS
     assert tuple(number_sets()) == commands.NUMBER_SETS
+    assert tuple(WORDS) == commands.NUMBER_WORDS
     assert commands.RESULT_FILE == RESULT_FILE
     assert commands.TRACE_FORMATS == trace_action.FORMATS
 

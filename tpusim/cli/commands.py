@@ -33,11 +33,16 @@ from tpusim.report.plots.formats import KNOWN, known_formats
 # What help names, without importing what bears the name; a test holds each against its registry.
 ENGINES = ("event", "register", "both")
 LAYER_ORDERS = ("change", "ratio", "network")
-NUMBER_SETS = ("gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "v3", "v3_odd", "training")
+NUMBER_WORDS = ("estimated", "scheduled", "measured")
+NUMBER_SETS = (
+    "gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "fresh", "batch", "1x1", "3x3", "thin",
+    "large_kernels", "scheduled_first", "scheduled_1x1", "scheduled_3x3", "scheduled_large", "network_resnet18",
+    "network_resnet50", "network_vgg16", "network_yolov2", "network_bert_layer", "scheduled_resnet50",
+    "scheduled_vgg16", "v3_estimated", "v3_scheduled", "v3", "v3_odd", "training",
+)  # fmt: skip
 TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace")
 RESULT_FILE = "run.json"
 PAGE_FILE = "report.html"
-
 
 app = Typer(
     name="tpusim",
@@ -267,8 +272,8 @@ def validate(
         Option(
             "--set-of-numbers",
             metavar="NAME",
-            help=f"One of {', '.join(NUMBER_SETS)}. Repeatable.",
-            autocompletion=words(NUMBER_SETS),
+            help=f"All that is {', '.join(NUMBER_WORDS)}, or one of {', '.join(NUMBER_SETS)}. Repeatable.",
+            autocompletion=words(NUMBER_WORDS + NUMBER_SETS),
         ),
     ] = None,
     lowering: Lowering = "channel_first",
@@ -279,7 +284,7 @@ def validate(
 ) -> None:
     """Compare cycles with what is known of the chip.
 
-    Known are estimates of Google's compiler, and measurements. A single set is shown row by row.
+    Known are estimates and schedules of Google's compiler, and measurements. A single set is shown row by row.
     """
     from tpusim.cli.actions.validate import compare_and_report
 

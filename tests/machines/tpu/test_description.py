@@ -79,7 +79,14 @@ def test_tiny_4x4_is_fig_10_of_the_paper():
 
 
 def test_shipped_names():
-    assert [*shipped("configs")] == ["tiny_4x4", "tpu_v2", "tpu_v2_banked", "tpu_v2_core", "tpu_v3_core"]
+    assert [*shipped("configs")] == [
+        "tiny_4x4",
+        "tpu_v2",
+        "tpu_v2_banked",
+        "tpu_v2_core",
+        "tpu_v2_estimator",
+        "tpu_v3_core",
+    ]
 
 
 @pytest.mark.parametrize("name", shipped("configs"))

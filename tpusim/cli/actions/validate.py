@@ -14,8 +14,10 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import deliver, say, show, terminal_width
 from tpusim.report.tables import validation_tables as tables
-from tpusim.study.validation.cases import NumberSet, number_sets
-from tpusim.study.validation.compare import Comparison, compare
+from tpusim.study.validation.cases import WORDS, NumberSet
+from tpusim.study.validation.compare import Plan, compare
+from tpusim.study.validation.comparison import Comparison
+from tpusim.study.validation.sets import number_sets
 
 
 def compare_and_report(
@@ -26,13 +28,14 @@ def compare_and_report(
     out: Path | None,
     kinds: Sequence[str],
 ) -> None:
-    """Simulate the sets of these names, or all, and report them: as JSON, in tables, drawn into `out`."""
+    """Simulate the sets of these names or words, or all, and report them: as JSON, in tables, drawn into `out`."""
     sets = _sets(names)
+    plan = Plan(sets, changes, lowering)
     output = JsonOutput(json)
     for stem in dict.fromkeys(each.picture for each in sets) if out else ():
         probe(Path(str(out)) / f"{stem}.png", make_folder=True)
-    with Meter(sum(len(each.cases) for each in sets)) as meter:
-        comparisons = compare(sets, changes, meter.show, lowering)
+    with Meter(len(plan.simulations)) as meter:
+        comparisons = compare(plan, meter.show)
     deliver(
         partial(output.put, tables.to_json(comparisons)),
         partial(_report, comparisons, output.words_to),
@@ -42,19 +45,23 @@ def compare_and_report(
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
     known = number_sets()
+    groups = {word: [each.name for each in known.values() if each.status == word] for word in WORDS}
+    choices = groups | {name: [name] for name in known}
     for name in names:
-        if name not in known:
-            raise InputError(
-                f"--set-of-numbers: no set {name!r}{did_you_mean(name, known) or ';'} there is {', '.join(known)}"
-            )
-    return [known[name] for name in dict.fromkeys(names)] or [*known.values()]
+        if name not in choices:
+            guess = did_you_mean(name, choices) or ";"
+            raise InputError(f"--set-of-numbers: no set {name!r}{guess} there is {', '.join(choices)}")
+    chosen = dict.fromkeys(each for name in names for each in choices[name])
+    return [known[name] for name in chosen] or [*known.values()]
 
 
 def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     for comparison in comparisons if len(comparisons) == 1 else ():
-        show(stream, tables.rows_table(comparison), "")
+        show(stream, tables.rows_heading(comparison), "", tables.rows_table(comparison), "")
     width = terminal_width(stream)
-    show(stream, tables.summary_table(comparisons, width), "", tables.summary_legend(comparisons, width))
+    for heading, summary in tables.summaries(comparisons, width):
+        show(stream, heading, "", summary, "")
+    show(stream, tables.summary_legend(comparisons, width))
 
 
 def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""Parity and errors against reference numbers; measured and estimated never in one picture."""
+"""Parity and errors against reference numbers; numbers of two words never in one picture."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from matplotlib.ticker import MaxNLocator
 
 from tpusim.report.plots.figure import Picture, figure_of
 from tpusim.report.style import MAIN, SERIES
-from tpusim.study.validation.compare import Comparison
+from tpusim.study.validation.comparison import Comparison
 
 _WIDEST = 30
 
 
 def plots(comparisons: Sequence[Comparison]) -> Iterator[Picture]:
-    """A picture for each status."""
+    """A picture for each word and kind."""
     for stem in dict.fromkeys(each.numbers.picture for each in comparisons):
         chosen = [each for each in comparisons if each.numbers.picture == stem]
         status = chosen[0].numbers.status

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
-from tpusim.report.tables.layout import WIDEST, Column, fitting, legend, table
-from tpusim.report.text import document, folded
-from tpusim.study.validation.compare import ComparedCase, Comparison
+from tpusim.report.tables.layout import Column, fitting, legend, table
+from tpusim.report.text import document
+from tpusim.study.validation.cases import WORDS
+from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word
 
-_STATUS = {
-    "estimated": "estimated: Google's compiler priced its own schedule, no chip ran",
-    "measured": "measured: somebody ran the chip",
-}
+_NONE = "-"
 
 
-def summary_table(comparisons: Sequence[Comparison], width: int | None = None) -> Table:
-    """One row a set of numbers, in as many columns as `width` characters hold (None: all of them)."""
-    return table(_SUMMARY, comparisons, width)
+def summaries(comparisons: Sequence[Comparison], width: int | None = None) -> Iterator[tuple[str, Table]]:
+    """For each word what it means, and a table of its sets, in as many columns as `width` characters hold (None: all).
+
+    Kinds of which there are several sets have a row of all their cases. What no set has makes no column.
+    """
+    for word, found in by_word(comparisons).items():
+        yield f"{word.capitalize()}: {WORDS[word]}.", table(_shown(found, width), found)
 
 
 def summary_legend(comparisons: Sequence[Comparison], width: int | None = None) -> str:
-    """What the columns of `summary_table` hold, and the words in them."""
-    said = dict.fromkeys(_STATUS[each.numbers.status] for each in comparisons)
-    return folded([f"{legend(fitting(_SUMMARY, comparisons, width))} {'. '.join(said)}."], min(width or WIDEST, WIDEST))
+    """What the columns of these tables hold."""
+    shown = {column.header for found in by_word(comparisons).values() for column in _shown(found, width)}
+    return legend([column for column in _SUMMARY if column.header in shown], width)
+
+
+def _shown(found: Sequence[Comparison], width: int | None) -> list[Column[Comparison]]:
+    said = [column for column in _SUMMARY if any(column.cell(each) != _NONE for each in found)]
+    return fitting(said, found, width)
+
+
+def rows_heading(comparison: Comparison) -> str:
+    """What a set holds, and what it is held against."""
+    numbers = comparison.numbers
+    return f"{numbers.name}: {numbers.about}; {numbers.status}, simulated on {numbers.hardware}."
 
 
 def rows_table(comparison: Comparison) -> Table:
@@ -37,60 +50,91 @@ def rows_table(comparison: Comparison) -> Table:
         Column(f"tpusim\n{numbers.unit}", lambda row: _figure(row.ours)),
         Column(f"{numbers.status}\n{numbers.unit}", lambda row: _figure(row.theirs)),
         Column("error\n%", lambda row: _signed(row.error)),
+        Column("error %,\ntheir block", lambda row: _signed(row.error_with_their_block)),
+        Column("quirk", lambda row: "yes" if row.quirk else _NONE),
         Column("roofline\nerror %", lambda row: _signed(row.roofline_error)),
     ]
-    return table(columns, comparison.rows)
+    said = [column for column in columns if any(column.cell(row) != _NONE for row in comparison.rows)]
+    return table(said, comparison.rows)
 
 
 def to_json(comparisons: Sequence[Comparison]) -> str:
-    """Every set with its figures and rows as JSON; errors as ratios."""
-    return document(sets=[_to_dict(each) for each in comparisons])
+    """Every set with its figures and rows as JSON, and those of a word and kind together; errors are ratios."""
+    shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
+    return document(
+        sets=[{**_to_dict(each), "rows": _rows(each)} for each in comparisons],
+        together=[_to_dict(each) for each in shared],
+    )
 
 
 def _to_dict(comparison: Comparison) -> dict[str, Any]:
-    numbers = comparison.numbers
-    rows = [{**asdict(row), "error": row.error, "roofline_error": row.roofline_error} for row in comparison.rows]
-    for row in rows if not numbers.fitted else ():
-        del row["fitted"]
+    numbers, blocks, agreement = comparison.numbers, comparison.with_their_blocks, comparison.agreement
     return {
-        **{key: getattr(numbers, key) for key in ("name", "status", "about", "hardware", "changes", "unit")},
+        **{key: getattr(numbers, key) for key in ("name", "status", "kind", "about", "hardware", "changes", "unit")},
+        "cases": len(comparison.rows),
         "ours": asdict(comparison.ours),
+        "with_their_blocks": asdict(blocks) if blocks else None,
         "roofline": asdict(comparison.roofline),
         "total_error": comparison.total_error,
         "halves": {"fit": comparison.half(True), "rest": comparison.half(False)},
-        "rows": rows,
+        "quirks": {"cases": comparison.quirks, "mean_without": comparison.without_quirks},
+        "estimate_and_schedule": dict(zip(("agree", "known"), agreement, strict=True)) if agreement else None,
     }
+
+
+def _rows(comparison: Comparison) -> list[dict[str, Any]]:
+    rows = [
+        {**asdict(row), "error": row.error, "error_with_their_block": row.error_with_their_block,
+         "roofline_error": row.roofline_error} for row in comparison.rows
+    ]  # fmt: skip
+    for row in rows if not comparison.numbers.fitted else ():
+        del row["fitted"]
+    return rows
 
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
 
 
-def _signed(ratio: float) -> str:
-    return f"{100 * ratio:+.1f}"
+def _signed(ratio: float | None) -> str:
+    return _NONE if ratio is None else f"{100 * ratio:+.1f}"
 
 
 def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{100 * ratio:.2f}"
+    return _NONE if ratio is None else f"{100 * ratio:.2f}"
+
+
+def _blocks(each: Comparison) -> str:
+    return _percent(each.with_their_blocks.mean if each.with_their_blocks else None)
+
+
+def _agreement(each: Comparison) -> str:
+    return "{} of {}".format(*each.agreement) if each.agreement else _NONE
 
 
 _MEAN = "mean: of the absolute errors relative to the reference, in percent"
+_BLOCKS = "their blocks: the same with the compiler's blocks instead of ours"
 _FIT = "fit: mean over the half of the cases that the fitted numbers of the machine were chosen on"
+_REST = "rest: mean over the cases nothing was fitted on"
+_QUIRK = "quirk: cases of which the estimator charges only some of the taps"
+_AGREE = f"agree: cases in which estimate and schedule are within {100 * AGREEING:.0f} %, of those that have both"
 _ROOFLINE = "roofline: the mean error of max(MACs / PEs, bytes / bandwidth)"
 
 _SUMMARY: tuple[Column[Comparison], ...] = (
     Column("set", lambda each: each.numbers.name, justify="left"),
-    Column("status", lambda each: each.numbers.status, justify="left"),
+    Column("machine", lambda each: each.numbers.hardware, 8, "left"),
     Column("cases", lambda each: f"{len(each.rows)}", 1),
     Column("mean", lambda each: _percent(each.ours.mean), legend=_MEAN),
-    Column("median", lambda each: _percent(each.ours.median), 4, legend="median: of the same errors"),
-    Column("90th", lambda each: _percent(each.ours.p90), 5, legend="90th: nine of ten are not larger"),
+    Column("their\nblocks", _blocks, legend=_BLOCKS),
+    Column("median", lambda each: _percent(each.ours.median), 5, legend="median: of the same errors"),
+    Column("90th", lambda each: _percent(each.ours.p90), 6, legend="90th: nine of ten are not larger"),
     Column("worst", lambda each: _signed(each.ours.worst), legend="worst: the largest, with its sign"),
-    Column("where", lambda each: each.ours.where, 6, "left", "where: the case of the worst"),
+    Column("where", lambda each: each.ours.where, 7, "left", "where: the case of the worst"),
     Column("total", lambda each: _signed(each.total_error), legend="total: error of the sum over all cases"),
-    Column("fit", lambda each: _percent(each.half(True)), 3, legend=_FIT),
-    Column(
-        "rest", lambda each: _percent(each.half(False)), 2, legend="rest: mean over the cases nothing was fitted on"
-    ),
+    Column("fit", lambda each: _percent(each.half(True)), 4, legend=_FIT),
+    Column("rest", lambda each: _percent(each.half(False)), 4, legend=_REST),
+    Column("quirk", lambda each: f"{each.quirks or _NONE}", 2, legend=_QUIRK),
+    Column("without", lambda each: _percent(each.without_quirks), 2, legend="without: mean over all others"),
+    Column("agree", _agreement, 3, legend=_AGREE),
     Column("roofline", lambda each: f"{100 * each.roofline.mean:.1f}", legend=_ROOFLINE),
 )

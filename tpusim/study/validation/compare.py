@@ -1,143 +1,137 @@
-"""Simulate the cases of a set and hold the results against its figures, and a plain roofline beside them."""
+"""Simulate the cases of sets, and hold the results against their figures; a plain roofline beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from os import cpu_count
-from statistics import fmean, median
 
+from tpusim.base.errors import CapacityError
 from tpusim.flow.choice import prepared
 from tpusim.flow.lowerings import check_known
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.network.ops import Op
 from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import Case, NumberSet
+from tpusim.study.validation.comparison import ComparedCase, Comparison
 
 Progress = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
-class ComparedCase:
-    """One case: what tpusim, the reference and the roofline say; `fitted` as in Case."""
+class Simulation:
+    """A layer, and what to run it on; complete in itself, so that any process can do it.
 
-    name: str
-    ours: float
-    theirs: float
-    roofline: float
-    fitted: bool
-
-    @property
-    def error(self) -> float:
-        """The error of tpusim, relative to the reference."""
-        return self.ours / self.theirs - 1
-
-    @property
-    def roofline_error(self) -> float:
-        """The error of the roofline, relative to the reference."""
-        return self.roofline / self.theirs - 1
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Absolute errors of several cases: mean, median, 90th percentile, the worst and where it is."""
-
-    mean: float
-    median: float
-    p90: float
-    worst: float
-    where: str
-
-    @classmethod
-    def of(cls, errors: Sequence[tuple[float, str]]) -> Spread:
-        """Return the spread of (error, name) pairs; the worst keeps its sign."""
-        sizes = sorted(abs(error) for error, _ in errors)
-        worst, where = max(errors, key=lambda pair: abs(pair[0]))
-        return cls(fmean(sizes), median(sizes), sizes[ceil(0.9 * len(sizes)) - 1], worst, where)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A set of numbers and how close tpusim comes."""
-
-    numbers: NumberSet
-    rows: tuple[ComparedCase, ...]
-
-    @property
-    def ours(self) -> Spread:
-        """Errors of tpusim."""
-        return Spread.of([(row.error, row.name) for row in self.rows])
-
-    @property
-    def roofline(self) -> Spread:
-        """Errors of the roofline."""
-        return Spread.of([(row.roofline_error, row.name) for row in self.rows])
-
-    @property
-    def total_error(self) -> float:
-        """The error of the sum over all rows."""
-        return sum(row.ours for row in self.rows) / sum(row.theirs for row in self.rows) - 1
-
-    def half(self, fitted: bool) -> float | None:
-        """Return the mean absolute error over the half used for fitting or the other; None where nothing was fitted."""
-        errors = [abs(row.error) for row in self.rows if row.fitted is fitted and self.numbers.fitted]
-        return fmean(errors) if errors else None
-
-
-def compare(
-    sets: Iterable[NumberSet], changes: Sequence[str], progress: Progress, lowering: str = "channel_first"
-) -> list[Comparison]:
-    """Run all cases, on all processors; `changes` are further overrides of every machine.
-
-    Raises:
-        InputError: an unknown lowering, a change that makes no machine, or a case that cannot fit it.
+    Layers that differ in nothing but their name are one. `imposed`: with the compiler's block, which may not fit.
     """
-    check_known(lowering)
-    sets = list(sets)
-    jobs = [
-        _Job(case, each.unit, load_hardware(each.hardware, [*each.changes, *changes]), lowering)
-        for each in sets
-        for case in each.cases
-    ]
-    rows: dict[_Job, ComparedCase] = {}
-    with Processes(_compare_case, cpu_count() or 1) as processes:
-        for done, (job, row) in enumerate(processes.outcomes(jobs), 1):
-            rows[job] = row
-            progress(done, row.name)
-    found = (rows[job] for job in jobs)
-    return [Comparison(each, tuple(next(found) for _ in each.cases)) for each in sets]
 
-
-@dataclass(frozen=True)
-class _Job:
-    """A case, and what to run it on; complete in itself, so that any process can do it."""
-
-    case: Case
-    unit: str
+    layer: Op = field(compare=False)
+    batch: int
     hardware: Hardware
     lowering: str
+    imposed: bool
+    shape: Hashable = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", self.layer.shape_key)
 
 
-def _compare_case(job: _Job) -> ComparedCase:
-    case, hardware = job.case, job.hardware
-    cycles = float(sum(_cycles(layer, case.batch, hardware, job.lowering) for layer in case.layers))
-    bound = sum(_roofline(layer, case.batch, hardware) for layer in case.layers)
-    if job.unit != "cycles":
-        ideal = sum(layer.macs(case.batch) for layer in case.layers) / hardware.pes
-        cycles, bound = 100 * ideal / cycles, 100 * ideal / bound
-    return ComparedCase(case.name, cycles, case.theirs, bound, case.fitted)
+@dataclass(frozen=True)
+class Work:
+    """A case, and the simulations it takes: with our blocks, and with the compiler's where that is known."""
+
+    case: Case
+    ours: tuple[Simulation, ...]
+    theirs: tuple[Simulation, ...]
+
+    @property
+    def hardware(self) -> Hardware:
+        """What it runs on."""
+        return self.ours[0].hardware
 
 
-_CYCLES: dict[tuple[Hashable, int, Hardware, str], int] = {}
-"""Cycles by shape, batch, machine and lowering; the shapes of a set come again and again."""
+class Plan:
+    """All that is to be simulated for some sets, each shape once.
+
+    `changes` are further overrides of every machine.
+
+    Raises:
+        InputError: an unknown lowering, or a change that makes no machine.
+    """
+
+    def __init__(self, sets: Iterable[NumberSet], changes: Sequence[str] = (), lowering: str = "channel_first") -> None:
+        check_known(lowering)
+        self.sets = tuple(sets)
+        machine = cache(lambda name, *changed: load_hardware(name, changed))
+        self.work = [[_work(case, each, changes, lowering, machine) for case in each.cases] for each in self.sets]
+        wanted = (work.ours + work.theirs for of_set in self.work for work in of_set)
+        self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
 
-def _cycles(layer: Op, batch: int, hardware: Hardware, lowering: str) -> int:
-    key = layer.shape_key, batch, hardware, lowering
-    if key not in _CYCLES:
-        _CYCLES[key] = prepared(layer, batch, hardware, lowering).timing.cycles
-    return _CYCLES[key]
+def compare(plan: Plan, progress: Progress) -> list[Comparison]:
+    """Run what is planned, on all processors; `progress` is told how many simulations are done, and the last of them.
+
+    Raises:
+        CapacityError: a case cannot fit the machine.
+    """
+    cycles: dict[Simulation, int | None] = {}
+    with Processes(_cycles, cpu_count() or 1) as processes:
+        for done, (simulation, found) in enumerate(processes.outcomes(plan.simulations), 1):
+            cycles[simulation] = found
+            progress(done, simulation.layer.text)
+    return [
+        Comparison(each, tuple(_row(work, each.unit, cycles) for work in of_set))
+        for each, of_set in zip(plan.sets, plan.work, strict=True)
+    ]
+
+
+def _work(
+    case: Case, numbers: NumberSet, changes: Sequence[str], lowering: str, machine: Callable[..., Hardware]
+) -> Work:
+    def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
+        hardware = machine(numbers.hardware, *numbers.changes, *changes, *more)
+        return tuple(Simulation(layer, case.batch, hardware, lowering, bool(more)) for layer in case.layers)
+
+    return Work(case, on(()), on(case.their_block) if case.their_block else ())
+
+
+def _cycles(simulation: Simulation) -> int | None:
+    """None where the machine cannot take a block that is imposed on it."""
+    layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
+    try:
+        return prepared(layer, batch, hardware, lowering).timing.cycles
+    except CapacityError:
+        if not simulation.imposed:
+            raise
+        return None
+
+
+def _row(work: Work, unit: str, cycles: Mapping[Simulation, int | None]) -> ComparedCase:
+    case = work.case
+    bound = sum(_roofline(layer, case.batch, work.hardware) for layer in case.layers)
+    ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / work.hardware.pes
+
+    def figure(taken: float) -> float:
+        return taken if unit == "cycles" else ideal / taken
+
+    def of(simulations: tuple[Simulation, ...]) -> float | None:
+        found = [taken for each in simulations if (taken := cycles[each]) is not None]
+        return figure(float(sum(found))) if simulations and len(found) == len(simulations) else None
+
+    ours = of(work.ours)
+    assert ours is not None, "only a block that is imposed may not fit"
+    return ComparedCase(
+        case.name,
+        ours,
+        case.theirs,
+        figure(bound),
+        case.fitted,
+        of(work.theirs),
+        case.estimated,
+        case.scheduled,
+        case.quirk,
+    )
 
 
 def _roofline(layer: Op, batch: int, hardware: Hardware) -> float:
