@@ -99,7 +99,7 @@ def test_a_case_with_their_block_is_simulated_with_both() -> None:
     assert spread.mean == pytest.approx(given.with_their_block / 1000 - 1)
     table = printed([comparison])
     assert "their" in table[0] + table[1] + table[2]
-    assert any(f"{100 * spread.mean:.2f}" in line for line in table)
+    assert any(f" {100 * spread.mean:.2f} (1) " in line for line in table)
 
 
 def test_where_no_block_is_given_there_is_no_column_for_it() -> None:

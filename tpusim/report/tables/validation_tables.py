@@ -105,7 +105,11 @@ def _percent(ratio: float | None) -> str:
 
 
 def _blocks(each: Comparison) -> str:
-    return _percent(each.with_their_blocks.mean if each.with_their_blocks else None)
+    """With the number of cases, where not all have a block."""
+    if (spread := each.with_their_blocks) is None:
+        return _NONE
+    having = sum(row.with_their_block is not None for row in each.rows)
+    return _percent(spread.mean) + (f" ({having})" if having < len(each.rows) else "")
 
 
 def _agreement(each: Comparison) -> str:
@@ -113,7 +117,7 @@ def _agreement(each: Comparison) -> str:
 
 
 _MEAN = "mean: of the absolute errors relative to the reference, in percent"
-_BLOCKS = "their blocks: the same with the compiler's blocks instead of ours"
+_BLOCKS = "their blocks: the same with the compiler's blocks instead of ours (of so many cases, if not of all)"
 _FIT = "fit: mean over the half of the cases that the fitted numbers of the machine were chosen on"
 _REST = "rest: mean over the cases nothing was fitted on"
 _QUIRK = "quirk: cases of which the estimator charges only some of the taps"
