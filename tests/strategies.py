@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hypothesis import strategies as st
@@ -92,6 +93,11 @@ def conv(
         padding=(padding, padding),
         **shape,
     )
+
+
+def cases(share: float = 1.0) -> int:
+    """Random cases of a test: its share of the TPUSIM_CASES that a proof by hand asks for, or of a thousand."""
+    return max(1, int(int(os.environ.get("TPUSIM_CASES", "1000")) * share))
 
 
 @st.composite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import HealthCheck, assume, currently_in_test_context, example, 
 from hypothesis import strategies as st
 
 from tests.strategies import (
+    cases,
     conv,
     convs,
     fills,
@@ -41,7 +41,7 @@ Layer = Conv2d | Gemm
 MOST_WORK = 40_000
 MOST_CYCLES = 3_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
-CASES = int(os.environ.get("TPUSIM_CASES", "1000"))
+CASES = cases()
 """Random machines and layers on which the engines must agree; for a proof by hand, many more."""
 PARTS = 4
 """In which they are tried, perhaps side by side."""

@@ -5,7 +5,6 @@ Programs are made by hand: random maps of words to banks, random addresses for e
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from math import ceil
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import machine
+from tests.strategies import cases, machine
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -29,7 +28,7 @@ from tpusim.machines.tpu.program.steps import BankFill, Fill, Preload, Spill, St
 from tpusim.machines.tpu.program.tensor import Along, BankPart, Part, Tensor
 from tpusim.reference import Tensor as Values
 
-CASES = int(os.environ.get("TPUSIM_CASES", "1000")) // 4
+CASES = cases(1 / 4)
 thorough = settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 
 

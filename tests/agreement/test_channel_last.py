@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
 from tests.machines.tpu.test_repeats import counted, one_by_one
 from tests.machines.tpu.test_timeline import agree
-from tests.strategies import conv, machine, small_layers
+from tests.strategies import cases, conv, machine, small_layers
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
@@ -41,7 +40,7 @@ from tpusim.network.ops import Conv2d, Op
 from tpusim.network.workload import Workload, load_workload
 from tpusim.numerics.equality import Verdict
 
-CASES = int(os.environ.get("TPUSIM_CASES", "1000")) * 3 // 20
+CASES = cases(3 / 20)
 thorough = settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import MOST_CYCLES, asked_for, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
-from tests.strategies import conv, convs, machine, machines, small_layers
+from tests.strategies import cases, conv, convs, machine, machines, small_layers
 from tpusim import reference, simulate
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.account import transformation_cycles
@@ -35,7 +34,7 @@ from tpusim.network.ops import Conv2d, Gemm, Op
 from tpusim.network.workload import Workload, load_workload
 from tpusim.reference import Tensor
 
-CASES = max(1, int(os.environ.get("TPUSIM_CASES", "1000")) // 7)
+CASES = cases(1 / 7)
 """Random machines and layers; for a proof by hand, many more."""
 SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 ORDERS = ("overlapped", "before")

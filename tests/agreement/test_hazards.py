@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.agreement.test_agreement import IN_LANES, fitted, suppose
-from tests.strategies import conv, machine, machines_of_all_kinds, small_layers
+from tests.strategies import cases, conv, machine, machines_of_all_kinds, small_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import Feed, walked
@@ -150,7 +150,7 @@ def followed(program: Program, index: int, pattern: Pointers) -> NDArray[np.int6
 
 
 @pytest.mark.parametrize("name", sorted(LOWERINGS))
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(2 / 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=small_layers(),
     batch=st.integers(1, 9),
