@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tpusim.machines.tpu.description import Array, Hardware, Hbm, MappingPolicy, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.description import Array, Hardware, Hbm, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
 from tpusim.network.ops import Conv2d, Gemm
@@ -127,17 +128,27 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
     )
 
 
+def blocks(most: int = 40) -> st.SearchStrategy[BlockSizes]:
+    """Half of the time none is given; else some of its sizes, those above the layer's among them."""
+    sizes = st.one_of(st.just("auto"), st.integers(1, 9), st.integers(1, most))
+    given = st.builds(BlockSizes, **dict.fromkeys(BlockSizes.model_fields, sizes))
+    return st.one_of(st.just(BlockSizes()), given)
+
+
 @st.composite
 def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] | None = None) -> Hardware:
     """Those, with every choice that a lowering may be given; now and then the ifmap has banks."""
     hardware = draw(machines(largest, words))
     sizes = st.one_of(st.just("auto"), st.just("auto"), st.integers(1, 40))
-    choices = {
+    choices: dict[str, Any] = {
         "fetch": draw(st.sampled_from(["resident", "resident", "per_tap"])),
         "k_order": draw(st.sampled_from(["channels_fastest", "taps_fastest"])),
         "transformation": draw(st.sampled_from(["overlapped", "before", "on_chip"])),
         **{f"block_{axis}": draw(sizes) for axis in "mkn"},
+        "block": draw(blocks()),
     }
+    if choices["block"].given:
+        choices["block_m"] = "auto"
     if draw(st.integers(0, 5)) == 0:
         banks = {
             "organization": "banked",
@@ -150,6 +161,7 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
         memory = hardware.vector_memory.model_copy(update=banks)
         hardware = hardware.model_copy(update={"array": array, "vector_memory": memory})
         choices["fetch"] = "resident"
+        choices["block"] = choices["block"].model_copy(update={"taps": "auto", "in_channels": "auto"})
     return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update=choices)})
 
 

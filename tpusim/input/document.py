@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -62,10 +62,7 @@ class Document:
 
     def override(self, path: str, value: object, place: Place) -> Document:
         """A copy in which `path` ("clock", "array.rows") holds `value`; its problems are then placed at `place`."""
-        section, _, key = path.rpartition(".")
-        inside = self.data.get(section) if section else self.data
-        changed = {**(inside if isinstance(inside, Mapping) else {}), key: value}
-        data = {**self.data, section: changed} if section else changed
+        data = _changed(self.data, path.split("."), value)
         return replace(self, data=data, moved={**self.moved, path: place})
 
     def in_order(self, problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -76,6 +73,13 @@ class Document:
         unread = {problem.where for problem in self.problems}
         found = dict.fromkeys((*self.problems, *(each for each in problems if each.where not in unread)))
         return tuple(sorted(found, key=lambda problem: problem.line or sys.maxsize))
+
+
+def _changed(data: object, keys: Sequence[str], value: object) -> dict[str, Any]:
+    """The mapping with a value under a key, under which there may be sections."""
+    key, *inside = keys
+    known = data if isinstance(data, Mapping) else {}
+    return {**known, key: _changed(known.get(key), inside, value) if inside else value}
 
 
 def parse_document(text: str, label: str) -> Document:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -21,10 +21,16 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """What pydantic calls a key that nobody knows."""
 
 
-class Form(Generic[Model]):
-    """How files write a model: its keys, and those of its sections, which are models themselves.
+class Section(BaseModel):
+    """A part of a model that is one itself: frozen, with no other keys than its own."""
 
-    `sections` maps the key of each to its fields by their keys; `paths` ("clock", "array.rows") lead to all the others.
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Form(Generic[Model]):
+    """How files write a model: its keys, and those of its sections, which are models themselves and may have sections.
+
+    `sections` maps the path of each to its fields by their keys; `paths` ("clock", "array.rows") lead to the rest.
     `more` are paths of keys that stand for fields without being one; `inside` (" for conv2d") says of what a key is
     unknown.
     """
@@ -32,10 +38,8 @@ class Form(Generic[Model]):
     def __init__(self, model: type[Model], inside: str = "", more: Iterable[str] = ()) -> None:
         self._adapter = TypeAdapter(model)
         self._inside = inside
-        own = _fields(model)
-        inner = {key: info.annotation for key, info in own.items() if hasattr(info.annotation, "__pydantic_fields__")}
-        self.sections = {key: _fields(section) for key, section in inner.items()}
-        self._keys = {"": own, **self.sections}
+        self._keys = dict(_by_section(model, ""))
+        self.sections = {path: keys for path, keys in self._keys.items() if path}
         for path in more:
             section, _, key = path.rpartition(".")
             self._keys[section] = {**self._keys[section], key: FieldInfo()}
@@ -96,12 +100,12 @@ class Form(Generic[Model]):
             return unknown_key(key, allowed, hint, f" in {section}" if section else self._inside)
         if kind == "string_type":
             return f"{given} is not text; write text, in quotes"
-        inner = not section and key in self.sections
+        inner = path_of((section, key)) in self.sections
         return f"{given} is not a section; write {self._example(section, key)}" if inner else details["msg"]
 
     def _example(self, section: str, key: str) -> str:
-        if not section and key in self.sections:
-            return f"{key}: with the keys {', '.join(self.sections[key])}"
+        if (path := path_of((section, key))) in self.sections:
+            return f"{key}: with the keys {', '.join(self.sections[path])}"
         return " ".join([f"{key}:", *map(str, self._keys[section][key].examples or [])])
 
 
@@ -119,6 +123,15 @@ def validated(cls: type[Model]) -> type[Model]:
 
     made.__init__ = __init__
     return made  # type: ignore[no-any-return]
+
+
+def _by_section(model: Any, path: str) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
+    """The fields of `model`, and of the sections inside it, by the path of each."""
+    fields = _fields(model)
+    yield path, fields
+    for key, info in fields.items():
+        if hasattr(info.annotation, "__pydantic_fields__"):
+            yield from _by_section(info.annotation, path_of((path, key)))
 
 
 def _fields(model: Any) -> dict[str, FieldInfo]:

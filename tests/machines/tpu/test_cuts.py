@@ -17,12 +17,13 @@ from tests.strategies import conv, fills, layers, machine, machines, spills
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.description import Hardware, MappingPolicy
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiled import plan_of
+from tpusim.machines.tpu.policy import MappingPolicy
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.network.ops import Conv2d
 

@@ -19,11 +19,11 @@ from tpusim.machines.tpu.description import (
     Array,
     Hardware,
     Hbm,
-    MappingPolicy,
     VectorMemory,
     VectorUnit,
     hardware_paths,
 )
+from tpusim.machines.tpu.policy import MappingPolicy
 
 CONFIGS = ROOT / "configs"
 
@@ -182,6 +182,12 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.block_m=100", lambda h: h.mapping.block_m, 100),
         ("mapping.block_k=auto", lambda h: h.mapping.block_k, "auto"),
         ("mapping.block_n=64", lambda h: h.mapping.block_n, 64),
+        ("mapping.block.rows=8", lambda h: h.mapping.block.rows, 8),
+        ("mapping.block.cols=auto", lambda h: h.mapping.block.cols, "auto"),
+        ("mapping.block.images=16", lambda h: h.mapping.block.images, 16),
+        ("mapping.block.in_channels=128", lambda h: h.mapping.block.in_channels, 128),
+        ("mapping.block.out_channels=256", lambda h: h.mapping.block.out_channels, 256),
+        ("mapping.block.taps=3", lambda h: h.mapping.block.taps, 3),
     ],
 )
 def test_override_reaches_every_field(override, read, value):

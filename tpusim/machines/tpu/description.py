@@ -8,15 +8,16 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.input.document import Document, Place, parse_scalar
 from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
-from tpusim.input.form import Form
+from tpusim.input.form import Form, Section
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document
+from tpusim.machines.tpu.policy import MappingPolicy
 
 Overrides = Mapping[str, object] | Sequence[str]
 
@@ -24,11 +25,7 @@ _MOST_PES_A_SIDE = 65536
 _PS_PER_S = 10**12
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class Array(_Section):
+class Array(Section):
     """The systolic array: `rows` x `cols` PEs, each with `weight_buffers` weight registers (1 or 2).
 
     Of `count` arrays, each holds the same weights and takes every `count`-th word of a stream, a cycle behind
@@ -43,7 +40,7 @@ class Array(_Section):
     count: Annotated[int, whole(16)] = 1
 
 
-class VectorMemory(_Section):
+class VectorMemory(Section):
     """One SRAM a lane: words of `word_elements` elements of `element_bytes` bytes each.
 
     Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain. Under `banked` the
@@ -73,7 +70,7 @@ class VectorMemory(_Section):
         return capacity
 
 
-class VectorUnit(_Section):
+class VectorUnit(Section):
     """`alus` vector ALUs over all lanes together; they add partial sums.
 
     Where numbers are wider on chip than in HBM, they also take `unpack_cycles` for each ifmap word that comes
@@ -85,7 +82,7 @@ class VectorUnit(_Section):
     pack_cycles: Annotated[int, whole(65536, least=0)] = 0
 
 
-class Hbm(_Section):
+class Hbm(Section):
     """Off-chip memory: bytes a second, picoseconds to the first byte, bytes of the smallest access.
 
     The channels of a feature map are stored in multiples of `channel_multiple`; the rest is moved as padding.
@@ -98,7 +95,7 @@ class Hbm(_Section):
     channel_multiple: Annotated[int, whole(65536)] = 1
 
 
-class Sequencer(_Section):
+class Sequencer(Section):
     """What issues the steps of a layer: the cycles to launch one, and whether blocks overlap.
 
     Under `drain`, the weights of a block and column fold are not loaded before the results of the one ahead have
@@ -109,32 +106,7 @@ class Sequencer(_Section):
     between_blocks: Annotated[Literal["overlap", "drain"], Choice()] = "overlap"
 
 
-class MappingPolicy(_Section):
-    """Choices of the lowering: how many taps one pass stacks, which loop goes outside, and when a reduction is cut.
-
-    Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit.
-    Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
-    Where the ifmap is transformed before it is multiplied, that goes on beside the product (`overlapped`) or all of it
-    `before`, by way of HBM; or what a block needs of the lowered matrix never leaves the vector memories (`on_chip`).
-    What a block needs of the ifmap is fetched for all taps at once, or for each tap by itself (paper Fig. 8).
-
-    M, K and N may be cut at given sizes: words streamed in a pass (`block_m`), rows that it fills (`block_k`, of dense
-    passes), columns (`block_n`); at most what there is. `k_order` is implicit GEMM's: channels or taps move fastest.
-    A run may take several lowerings: a choice goes to those that know it.
-    """
-
-    multi_tile: Annotated[int | Literal["auto", "rows"], Choice(65536)] = "auto"
-    loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
-    chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
-    transformation: Annotated[Literal["overlapped", "before", "on_chip"], Choice()] = "overlapped"
-    fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
-    k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
-    block_m: Annotated[int | Literal["auto"], Choice(2**24)] = "auto"
-    block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
-    block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
-
-
-class Hardware(_Section):
+class Hardware(Section):
     """The whole machine, complete and immutable.
 
     Built in Python, it takes attribute names and base units (`clock_hz=700_000_000`) and raises pydantic's
@@ -252,7 +224,7 @@ def optional_fields() -> dict[str, dict[str, Any]]:
     return {
         key: section.model_construct().model_dump(by_alias=True)
         for key, section in sections.items()
-        if isinstance(section, type) and issubclass(section, _Section)
+        if isinstance(section, type) and issubclass(section, Section)
     }
 
 
@@ -324,7 +296,7 @@ def _read_override(text: str) -> tuple[str, object]:
     if not equals:
         raise InputError("no value; write PATH=VALUE, e.g. --set array.rows=64")
     if path in _FORM.sections:
-        fields = ", ".join(f"{path}.{key}" for key in _FORM.sections[path])
+        fields = ", ".join(each for each in hardware_paths() if each.startswith(f"{path}."))
         raise InputError(f"{path} is a section; set one of its fields: {fields}")
     paths = hardware_paths()
     if path not in paths:

@@ -61,6 +61,12 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.block_m", "words streamed in a pass", "words"),
     Field("mapping.block_k", "rows of a pass", "rows"),
     Field("mapping.block_n", "columns of a pass", "columns"),
+    Field("mapping.block.rows", "rows of a block", "rows"),
+    Field("mapping.block.cols", "columns of a block", "columns"),
+    Field("mapping.block.images", "images of a block", "images"),
+    Field("mapping.block.in_channels", "input channels on chip", "channels"),
+    Field("mapping.block.out_channels", "output channels of a block", "channels"),
+    Field("mapping.block.taps", "taps on chip", "taps"),
     Field("batch", "batch", "images"),
     Field("lowering", "how layers become passes"),
 )}  # fmt: skip

@@ -10,6 +10,7 @@ from tpusim.base.units import UNITS
 from tpusim.flow.choice import prepared
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
+from tpusim.result.vocabulary.fields import by_path
 
 _ALUS = "vector_unit.alus"
 _CONVERSIONS = ("vector_unit.unpack_cycles", "vector_unit.pack_cycles")
@@ -66,8 +67,7 @@ def _machine(settings: Mapping[str, Setting]) -> Callable[[Setup], Relaxed | Non
 
 def _written(hardware: Hardware, path: str) -> object:
     """Return what a description of the machine has at a path."""
-    section, _, key = path.partition(".")
-    return hardware.to_dict()[section][key]
+    return dict(by_path(hardware.to_dict()))[path]
 
 
 def _twice(value: Any) -> object:

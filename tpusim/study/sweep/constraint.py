@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -100,15 +100,17 @@ def _is_allowed(node: ast.AST) -> bool:
 @cache
 def _fields() -> dict[str, tuple[str, FieldInfo]]:
     """Return by path, in the order of a machine's description, attribute and field of everything that is a number."""
-    found: dict[str, tuple[str, FieldInfo]] = {}
-    for name, info in Hardware.model_fields.items():
-        section, before = getattr(info.annotation, "model_fields", None), f"{name}."
-        if section is None:
-            section, before = {name: info}, ""
-        for key, field in section.items():
-            if not any(map(_is_word, field.metadata)):
-                found[before + (field.serialization_alias or key)] = before + key, field
-    return found
+    return {path: (attribute, field) for path, attribute, field in _numbers(Hardware, "", "")}
+
+
+def _numbers(model: Any, path: str, attribute: str) -> Iterator[tuple[str, str, FieldInfo]]:
+    """Yield path, attribute and field of what is a number in a model and its sections, which lie at `path`."""
+    for name, field in model.model_fields.items():
+        at, of = f"{path}{field.serialization_alias or name}", f"{attribute}{name}"
+        if hasattr(field.annotation, "model_fields"):
+            yield from _numbers(field.annotation, f"{at}.", f"{of}.")
+        elif not any(map(_is_word, field.metadata)):
+            yield at, of, field
 
 
 def _is_word(kind: object) -> bool:

@@ -23,8 +23,8 @@ def lowered_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware
     """Lower one layer for one machine.
 
     Raises:
-        CapacityError: when no tiling fits the memories; or the machine has banks, and each tap is to be fetched by
-            itself.
+        CapacityError: when no tiling fits the memories; or the machine has banks, and a part of a block's ifmap is to
+            be fetched by itself.
     """
     if not hardware.banked:
         return tiled.lowered_by(cutting, layer, batch, hardware)
@@ -52,6 +52,10 @@ def _plan(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> 
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
     if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
+    every = {"taps": shape.taps, "in_channels": shape.channels}
+    if parts := [name for name, given in hardware.mapping.block.given.items() if given < every.get(name, 0)]:
+        problem = "banks hold what all taps and channels of a block need; write auto"
+        raise CapacityError([Problem(problem, f"mapping.block.{name}") for name in parts])
     cut = FromBanks(shape, hardware, cutting(shape, hardware))
     return BankedPlan(shape, hardware, chosen(cut), cut)
 

@@ -67,6 +67,10 @@ class FromBanks:
         """As without banks."""
         return self.cut.stacked
 
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """All passes."""
+        return taps and self.groups, channels and self.folds
+
     def folded(self, into: str) -> str:
         """As without banks."""
         return self.cut.folded(into)

@@ -13,7 +13,7 @@ from tpusim.machines.tpu.lowering.banked_plan import FromBanks, bank_map
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.reduction import Chunk
-from tpusim.machines.tpu.lowering.search import best
+from tpusim.machines.tpu.lowering.search import best, wanted_by
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
 
@@ -84,7 +84,8 @@ def _too_small(candidates: BankedCandidates) -> CapacityError:
     else:
         banks = min(int(candidates.bank_words(each).min()) for each in tilings)
         where, has, words, of = "bank_capacity", memory.bank_capacity_bytes, -(-banks // hardware.banks), "a bank"
+    what, instead = wanted_by(hardware)
     return CapacityError(
-        f"the smallest tiling needs {words} words of {word} B {of}; set vector_memory.{where} to at least "
-        f"{words * word} B (it is {has} B), or choose smaller words or a larger array"
+        f"{what} needs {words} words of {word} B {of}; set vector_memory.{where} to at least "
+        f"{words * word} B (it is {has} B), or {instead}"
     )

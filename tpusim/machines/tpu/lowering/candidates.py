@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.lowering.given import given_block
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, col_folds, span_of, weight_words, word_groups
@@ -30,7 +32,10 @@ class _Extents(NamedTuple):
 
 
 class Candidates:
-    """The tilings of one layer that are tried, a `Tiling` of arrays for each way; the block may be given."""
+    """The tilings of one layer that are tried, a `Tiling` of arrays for each way.
+
+    What the machine's policy gives of a block is the same in all of them; `block`, its extents, may be given besides.
+    """
 
     def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut, block: tuple[int, int, int] | None) -> None:
         self.shape, self.hardware, self.cut = shape, hardware, cut
@@ -42,14 +47,15 @@ class Candidates:
         self.col_folds = col_folds(shape.out_channels, hardware)
         self.columns = len(self.col_folds)
         self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+        self.given = given_block(shape, hardware, cut)
 
     def whole(self) -> Iterator[Tiling[Counts]]:
         """Whole filter resident; a column fold at a time in either order; ever smaller sections of a fold."""
         folds = self.shape.groups * self.columns
-        passes, whole, orders = len(self.passes), sum(self.pass_words), self._orders() if self._at_once else ()
+        passes, whole, orders = len(self.passes), sum(self.pass_words), self._orders() if self._uncut else ()
         for order in orders:
             yield self._whole(order, passes, whole, folds)
-            yield self._whole(order, passes, whole, min(2, folds))
+            yield self._whole(order, passes, whole, self._few_buffers)
         section = passes // 2
         while section and "block_major" in orders:
             words = max(sum(self.pass_words[at : at + section]) for at in range(0, passes, section))
@@ -61,25 +67,26 @@ class Candidates:
         the array has drained, unless blocks are meant to. A block that is given keeps the buffers it would have.
         """
         fast = self.estimate.bound_by_hbm and not self.estimate.drains
-        worth = len(self.passes) == 1 and fast and self.block is None and self._at_once
+        worth = len(self.passes) == 1 and fast and self.block is None and self._uncut
         for depth in (2, 4) if worth else ():
-            buffers = min(2, self.shape.groups * self.columns)
-            yield self._whole(self._orders()[0], len(self.passes), sum(self.pass_words), buffers, depth)
+            yield self._whole(self._orders()[0], len(self.passes), sum(self.pass_words), self._few_buffers, depth)
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
         """Every block and number of folds kept, with chunks of row folds, then of ever fewer tap groups of one fold.
 
         Where each tap comes by itself, every number of row folds of it; the filter comes again for each block or stays.
         """
-        order = self._orders()[0]
+        order, wanted = self._orders()[0], self.given.chunk_folds
         if not self._at_once:
-            yield self._chunks(order, self.cut.together, halves(self.folds))
-            yield self._chunks(order, self.cut.together, [self.folds], resident=True)
+            yield self._chunks(order, self.cut.together, [wanted] if wanted else halves(self.folds))
+            if wanted in (None, self.folds):
+                yield self._chunks(order, self.cut.together, [self.folds], resident=True)
             return
-        if self.folds > 1:
-            yield self._chunks(order, self.taps, halves(self.folds)[1:])
-        for taps in halves(self.taps)[1:]:
-            yield self._chunks(order, taps, [1])
+        for taps in [self.given.chunk_taps] if self.given.chunk_taps else halves(self.taps):
+            folds = halves(self.folds) if taps == self.taps or self.given.chunk_taps else [1]
+            folds = [each for each in ([wanted] if wanted else folds) if (taps, each) != (self.taps, self.folds)]
+            if folds:
+                yield self._chunks(order, taps, folds)
 
     def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
         """Which of them find room."""
@@ -98,6 +105,17 @@ class Candidates:
         """Whether the ifmap of a whole reduction may be on chip."""
         return self.cut.together >= self.taps
 
+    @property
+    def _uncut(self) -> bool:
+        """Whether it may be, and a given block holds no less."""
+        given = self.given
+        return self._at_once and given.chunk_taps in (None, self.taps) and given.chunk_folds in (None, self.folds)
+
+    @property
+    def _few_buffers(self) -> int:
+        """Filter buffers for the column folds of a block, and one to be filled meanwhile."""
+        return min((self.given.kept_folds or 1) + 1, self.shape.groups * self.columns)
+
     @cached_property
     def _blocks(self) -> _Extents:
         """Block extents (rows, cols, word groups) to try, whole rows or parts of one, of a wide map whole columns too;
@@ -109,14 +127,22 @@ class Candidates:
         if self.block is not None:
             rows, cols, groups = np.array([self.block], dtype=np.int64).T
         else:
-            each, parts = _parts(self.groups), _parts(col)
-            whole = [(r, parts[-1], g) for r in _parts(row) for g in each]
-            split = [(1, c, g) for c in parts[:-1] for g in each]
-            if self.shape.col.outputs > self.shape.row.outputs:
-                split += [(row, c, g) for c in parts[:-1] for g in each]
-            rows, cols, groups = np.array(whole + split, dtype=np.int64).T
+            rows, cols, groups = np.array(self._rectangles, dtype=np.int64).T
         blocks = -(-row // rows) * -(-col // cols) * -(-self.groups // groups)
         return _Extents(rows, cols, groups, rows * cols * groups, blocks, np.zeros_like(blocks))
+
+    @property
+    def _rectangles(self) -> list[tuple[int, int, int]]:
+        given, row, col = self.given, self.shape.row.extent, self.shape.col.extent
+        each, parts = [given.groups] if given.groups else _parts(self.groups), _parts(col)
+        if given.rows or given.cols:
+            rows, cols = [given.rows] if given.rows else _parts(row), [given.cols] if given.cols else parts
+            return [*product(rows, cols, each)]
+        whole = [(r, parts[-1], g) for r in _parts(row) for g in each]
+        split = [(1, c, g) for c in parts[:-1] for g in each]
+        if self.shape.col.outputs > self.shape.row.outputs:
+            split += [(row, c, g) for c in parts[:-1] for g in each]
+        return whole + split
 
     def _spans(self, words: int) -> _Extents:
         """Blocks of so many words, wherever a row ends: the largest rectangle that holds one."""
@@ -141,7 +167,7 @@ class Candidates:
         return _tilings(
             self._blocks,
             loop_order=order,
-            kept_folds=1,
+            kept_folds=self.given.kept_folds or 1,
             chunk_taps=self.taps,
             chunk_folds=self.folds,
             section_passes=section,
@@ -155,7 +181,8 @@ class Candidates:
 
     def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
         """Chunks of so many tap groups and row folds; the filter comes for each block, or stays for all."""
-        at, kept, folds, buffers = _crossed(range(len(self._blocks.rows)), halves(self.columns), chunk_folds, [2, 3])
+        columns = [self.given.kept_folds] if self.given.kept_folds else halves(self.columns)
+        at, kept, folds, buffers = _crossed(range(len(self._blocks.rows)), columns, chunk_folds, [2, 3])
         rows, cols, groups, _, blocks, _ = extents = _Extents(*(each[at] for each in self._blocks))
         parts = self.shape.groups * blocks
         whole, *_ = each = self.cut.chunks(taps, 1)

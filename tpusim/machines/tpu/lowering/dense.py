@@ -9,7 +9,16 @@ from functools import cached_property
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.reduction import Chunk, Place, ReductionPass, Run, Tap, as_coordinates, numbered
+from tpusim.machines.tpu.lowering.reduction import (
+    Chunk,
+    Place,
+    ReductionPass,
+    Run,
+    Tap,
+    as_coordinates,
+    most_together,
+    numbered,
+)
 from tpusim.machines.tpu.program.tensor import Coordinates
 
 _Row = tuple[Tap, int]
@@ -77,6 +86,13 @@ class Dense:
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` passes at a time."""
         return numbered([self._chunk(self._rows[at : at + groups]) for at in range(0, self.groups, groups)])
+
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """As many passes as need no more of either."""
+        if taps is None and channels is None:
+            return None, None
+        passes = self.chunks(self.groups, 1)[0].passes
+        return most_together(passes, taps, channels), 1
 
     def folded(self, into: str) -> str:
         """Portions of K, in words."""

@@ -142,7 +142,7 @@ class Estimate:
 
     def _ifmap_loads(self, tilings: Tiling[Counts]) -> Counts:
         """How often the ifmap of a block comes, for all blocks."""
-        again = self.columns if tilings.loop_order == "filter_major" else 1
+        again = _ceil(self.columns, tilings.kept_folds) if tilings.loop_order == "filter_major" else 1
         return tilings.blocks * np.where(tilings.blocks > 2, again, 1)
 
     def _pass_cycles(self, tilings: Tiling[Counts]) -> Counts:

@@ -5,6 +5,7 @@ A `Cut` is one way to do that, in a module of its own; whoever plans, searches a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -161,6 +162,30 @@ def neighbours(ascending: Sequence[int]) -> list[range]:
     return [range(ascending[start], ascending[end - 1] + 1) for start, end in zip(starts, ends, strict=True)]
 
 
+def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: int | None) -> int:
+    """The most passes of which, taken so many at a time, none together need more taps and channels; at least one."""
+    needs = [({run.tap for run in each.runs}, {c for run in each.runs for c in run.channels}) for each in passes]
+
+    def fit(part: Sequence[tuple[set[Tap], set[int]]]) -> bool:
+        needed = (len(set().union(*every)) for every in zip(*part, strict=True))
+        return all(most is None or need <= most for need, most in zip(needed, (taps, channels), strict=True))
+
+    # What the first so many do not fit, more do not.
+    first = bisect_left(range(1, len(needs) + 1), True, key=lambda size: not fit(needs[:size]))
+    sizes = range(first, 1, -1)
+    return next((size for size in sizes if all(fit(needs[at : at + size]) for at in range(0, len(needs), size))), 1)
+
+
+def portions_within(extent: int, part: int | None, most: int) -> tuple[range, ...]:
+    """`range(extent)` in portions of at most `most`, of which none reaches from one `part` into the next."""
+    part = part or extent
+    return tuple(
+        range(at, min(at + most, start + part, extent))
+        for start in range(0, extent, part)
+        for at in range(start, min(start + part, extent), most)
+    )
+
+
 def as_coordinates(values: Sequence[int]) -> Coordinates:
     """Neighbours as a range, which is smaller than a table."""
     together = range(values[0], values[0] + len(values))
@@ -201,6 +226,9 @@ class Cut(Protocol):
     def ruled(self) -> Cut | None: ...
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """The passes, so many groups and folds at a time."""
+
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """The groups and folds on chip together, where at most so many taps and channels are to be; None: any."""
 
     def folded(self, into: str) -> str:
         """The portions that what goes `into` the layer is cut into, in words."""

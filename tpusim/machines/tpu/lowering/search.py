@@ -12,6 +12,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.given import said
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
@@ -114,8 +115,16 @@ def _least(candidates: Candidates) -> int:
 
 def too_small(words: int, hardware: Hardware) -> CapacityError:
     """That the vector memories have less than `words` a lane, and what to do."""
+    what, instead = wanted_by(hardware)
     return CapacityError(
-        f"the smallest tiling needs {words} words of {hardware.word_bytes} B a lane, and the vector memory has "
+        f"{what} needs {words} words of {hardware.word_bytes} B a lane, and the vector memory has "
         f"{hardware.capacity_words}; set vector_memory.capacity to at least {words * hardware.word_bytes} B "
-        f"(it is {hardware.vector_memory.capacity_bytes} B), or choose smaller words or a larger array"
+        f"(it is {hardware.vector_memory.capacity_bytes} B), or {instead}"
     )
+
+
+def wanted_by(hardware: Hardware) -> tuple[str, str]:
+    """What needs too much, in words, and what might be less: the smallest tiling, or that of a given block."""
+    if given := said(hardware):
+        return f"the smallest tiling of the block that mapping.block gives ({given})", "give a smaller block"
+    return "the smallest tiling", "choose smaller words or a larger array"

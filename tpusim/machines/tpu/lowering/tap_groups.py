@@ -8,7 +8,16 @@ from functools import cached_property
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.reduction import Chunk, Place, ReductionPass, Run, Tap, numbered
+from tpusim.machines.tpu.lowering.reduction import (
+    Chunk,
+    Place,
+    ReductionPass,
+    Run,
+    Tap,
+    most_together,
+    numbered,
+    portions_within,
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,13 @@ class TapGroups:
             for first in range(0, self.groups, groups)
         ])  # fmt: skip
 
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """As many groups as have so many taps, and the folds of the first so many channels."""
+        folds = channels and sum(fold.start < channels for fold in self._portions)
+        whole = taps is None or taps >= self.shape.taps
+        every = self._chunk(self._stacks, range(1))[0]
+        return taps and (self.groups if whole else most_together(every, taps, None)), folds
+
     def folded(self, into: str) -> str:
         """Row folds, in words."""
         return f"{counted(self.folds, 'row fold')} for {into}"
@@ -98,7 +114,7 @@ class TapGroups:
     def _place(self, stacked: tuple[Tap, ...], fold: int) -> Place:
         channels = self._portions[fold]
         if not self._by_tap:
-            return Place(self._first_lanes, channels)
+            return Place(self._first_lanes(channels), channels)
         lanes = channels if len(stacked) == 1 else (*channels,) * len(stacked)
         return Place((0,), lanes, tuple(tap for tap in stacked for _ in channels))
 
@@ -106,22 +122,24 @@ class TapGroups:
     def _by_tap(self) -> bool:
         return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
 
-    @cached_property
-    def _first_lanes(self) -> tuple[int, ...]:
+    def _first_lanes(self, channels: range) -> tuple[int, ...]:
         """Where each copy of the ifmap begins: one for every tap stacked."""
-        return tuple(copy * len(self._portions[0]) for copy in range(self.multi_tile))
+        return tuple(copy * len(channels) for copy in range(self.multi_tile))
 
     @cached_property
     def _stacks(self) -> tuple[tuple[Tap, ...], ...]:
-        """Taps in row-major order, so many at a time; groups stay within a filter row unless wider than one."""
+        """Taps in row-major order, so many at a time; groups stay within a filter row unless wider than one, and within
+        those that a block is to hold.
+        """
         tile, height, width = self.multi_tile, self.shape.row.kernel, self.shape.col.kernel
         rows = [[(i, j) for j in range(width)] for i in range(height)]
         if tile > width:
             rows = [[tap for row in rows for tap in row]]
-        return tuple(tuple(row[at : at + tile]) for row in rows for at in range(0, len(row), tile))
+        held = self.hardware.mapping.block.given.get("taps")
+        return tuple(tuple(row[at.start : at.stop]) for row in rows for at in portions_within(len(row), held, tile))
 
     @cached_property
     def _portions(self) -> tuple[range, ...]:
-        """The channels of a group in portions of at most R."""
-        rows, channels = self.hardware.array.rows, self.shape.channels
-        return tuple(range(at, min(at + rows, channels)) for at in range(0, channels, rows))
+        """The channels of a group in portions of at most R, and of those that a block is to hold."""
+        held = self.hardware.mapping.block.given.get("in_channels")
+        return portions_within(self.shape.channels, held, self.hardware.array.rows)

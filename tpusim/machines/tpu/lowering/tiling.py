@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.reduction import ReductionPass
+from tpusim.machines.tpu.lowering.reduction import ReductionPass, portions_within
 from tpusim.machines.tpu.program.addresses import boxes_of
 
 Counts = NDArray[np.int64]
@@ -88,10 +88,10 @@ def span_of(every: tuple[int, int, int], words: range) -> tuple[range, range, ra
 
 
 def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:
-    """The output channels of a group in portions of at most C, or of `block_n`."""
+    """The output channels of a group in portions of at most C, or of `block_n`, and of those of a given block."""
     wanted, cols = hardware.mapping.block_n, hardware.array.cols
     width = min(wanted, cols) if isinstance(wanted, int) else cols
-    return tuple(range(at, min(at + width, out_channels)) for at in range(0, out_channels, width))
+    return portions_within(out_channels, hardware.mapping.block.given.get("out_channels"), width)
 
 
 def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.lowering.given import said
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.network.ops import Op
@@ -83,7 +84,12 @@ def _passes(plan: Plan) -> str:
 
 
 def _block(plan: Plan, blocking: Blocking, layer: Op) -> str:
-    shape, blocks = plan.shape, counted(blocking.blocks, "block")
+    blocks, wanted = counted(blocking.blocks, "block"), said(plan.hardware)
+    return _extent(plan, blocking, layer, blocks) + (f"; given: {wanted}" if wanted else "")
+
+
+def _extent(plan: Plan, blocking: Blocking, layer: Op, blocks: str) -> str:
+    shape = plan.shape
     if not layer.spatial:
         return f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
     if plan.tiling.span:
