@@ -89,9 +89,7 @@ class TapGroups:
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
         """As many groups as have so many taps, and the folds of the first so many channels."""
         folds = channels and sum(fold.start < channels for fold in self._portions)
-        whole = taps is None or taps >= self.shape.taps
-        every = self._chunk(self._stacks, range(1))[0]
-        return taps and (self.groups if whole else most_together(every, taps, None)), folds
+        return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
 
     def folded(self, into: str) -> str:
         """Row folds, in words."""

@@ -1,0 +1,135 @@
+"""The compiler's windows: what their bounds count, in every row there is, and the blocks that we make of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil, prod
+
+import pytest
+
+from tpusim import load_hardware
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.tiled import plan_of
+from tpusim.machines.tpu.policy import BlockSizes
+from tpusim.network.ops import Conv2d
+from tpusim.study.validation.tables import Row, rows
+from tpusim.study.validation.windows import (
+    LANES,
+    SUBLANES,
+    images_in_lanes,
+    their_block,
+    weights_transposed,
+    windows_of,
+)
+
+TABLES = ("xla_tpu_v2_scheduled", "xla_tpu_v2_conv_more")
+
+
+def numbers(row: Row, *keys: str) -> list[int]:
+    return [int(row[key]) for key in keys]
+
+
+def bounds(row: Row, of: str) -> list[int]:
+    return [int(size) for size in row[f"{of}_bounds"].split("x")]
+
+
+def layer_of(row: Row) -> Conv2d:
+    channels, height, width, out, rows, cols, stride, down, across = numbers(
+        row, "ci", "H", "W", "co", "kh", "kw", "s", "ph", "pw"
+    )
+    return Conv2d("their", channels, height, width, out, (rows, cols), (stride, stride), (down, across), (1, 1), 1)
+
+
+def plan_in_their_block(row: Row) -> Plan:
+    hardware = load_hardware("tpu_v2_core", their_block(row).changes)
+    return plan_of(TapGroups, layer_of(row), int(row["batch"]), hardware)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_bound_counts_what_we_say(table: str) -> None:
+    """So many windows of such an extent, and no fewer, cover the whole; the input's are the output's with the halo."""
+    for row in rows(table):
+        found, batch = windows_of(row), int(row["batch"])
+        kernel, stride = numbers(row, "kh", "kw"), int(row["s"])
+        strips = ceil(int(row["wo"]) / found.cols) if batch == 1 else 1
+        pairs = (
+            (int(row["co"]), found.out_channels),
+            (batch, found.images),
+            (int(row["ho"]), found.rows),
+            (int(row["wo"]), found.cols * strips),
+            (kernel[0], found.tap_rows),
+            (kernel[1], found.tap_cols),
+            (int(row["ci"]), found.in_channels),
+        )
+        assert [ceil(all_ / some) for all_, some in pairs] == [*found.iterations], row
+        assert strips <= SUBLANES
+        taps = found.tap_rows, found.tap_cols
+        halo = [(some - 1) * stride + tap for some, tap in zip((found.rows, found.cols), taps, strict=True)]
+        assert bounds(row, "input_window")[:2] == halo, row
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_sublanes_and_lanes_are_channels_and_images(table: str) -> None:
+    for row in rows(table):
+        found = windows_of(row)
+        sublanes, lanes = bounds(row, "kernel_window")[2:]
+        out = sublanes * SUBLANES if weights_transposed(row) else lanes * LANES
+        assert ceil(out / LANES) == ceil(found.out_channels / LANES)
+        assert images_in_lanes(row) == (row["emitter"] == "EmitInputFeaturePackedInputBatchInLanes")
+
+
+REASONS = {
+    "xla_tpu_v2_scheduled": {"strips of columns": 5},
+    "xla_tpu_v2_conv_more": {
+        "strips of columns": 5, "words hold nothing": 5, "taps at a time": 6, "images lie in lanes": 1,
+    },
+}  # fmt: skip
+"""Why rows have no block of ours, and how many; all others have one."""
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_which_rows_have_no_block_of_ours(table: str) -> None:
+    reasons = [found.reason for row in rows(table) if (found := their_block(row)).reason]
+    assert Counter(key for reason in reasons for key in REASONS[table] if key in reason) == REASONS[table]
+    assert len(reasons) == sum(REASONS[table].values())
+    assert all(not their_block(row).changes for row in rows(table) if their_block(row).reason)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_our_blocks_are_their_windows(table: str) -> None:
+    """As many, as large, in as many parts of the reduction and of the output channels, in every row that has one."""
+    for row in rows(table):
+        if their_block(row).reason:
+            continue
+        found, theirs = plan_in_their_block(row), windows_of(row)
+        tiling, turns = found.tiling, theirs.iterations
+        assert (tiling.rows, tiling.cols) == (theirs.rows, theirs.cols), row
+        assert tiling.blocks == prod((turns.images, turns.rows, turns.cols)), row
+        assert len(found.chunks) == prod((turns.tap_rows, turns.tap_cols, turns.in_channels)), row
+        assert ceil(len(found.col_folds) / tiling.kept_folds) == turns.out_channels, row
+
+
+@pytest.mark.parametrize("name", [*LOWERINGS])
+def test_every_lowering_takes_them(name: str) -> None:
+    """3 x 21 outputs at a time: seven blocks."""
+    row = next(row for row in rows(TABLES[0]) if numbers(row, "H", "ci", "co") == [23, 160, 128])
+    block = BlockSizes(rows=3, cols=21, images=8, in_channels=160, out_channels=128, taps=9)
+    assert their_block(row).block == block
+    hardware = load_hardware("tpu_v2_core", [each for each in their_block(row).changes if "in_channels" not in each])
+    assert LOWERINGS[name](layer_of(row), 8, hardware)[1].blocking.blocks == 7
+
+
+def test_read_by_eye() -> None:
+    """28 x 28 of 64 channels by 5 x 5: seven rows for one filter row after the other."""
+    row = next(row for row in rows(TABLES[0]) if numbers(row, "H", "ci", "co", "kh") == [28, 64, 128, 5])
+    assert their_block(row).changes == (
+        "mapping.block.rows=7",
+        "mapping.block.cols=28",
+        "mapping.block.images=8",
+        "mapping.block.in_channels=64",
+        "mapping.block.out_channels=128",
+        "mapping.block.taps=5",
+        "mapping.loop_order=block_major",
+    )
