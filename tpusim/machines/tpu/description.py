@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -10,16 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ValidationInfo, field_validator
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
-from tpusim.input.document import Document, Place, parse_scalar
+from tpusim.input.document import Document
 from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
 from tpusim.input.form import Form, Section
+from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document
 from tpusim.machines.tpu.policy import MappingPolicy
-
-Overrides = Mapping[str, object] | Sequence[str]
 
 _MOST_PES_A_SIDE = 65536
 _PS_PER_S = 10**12
@@ -231,27 +230,24 @@ def optional_fields() -> dict[str, dict[str, Any]]:
 _SIZE = "array.size"
 _FORM = Form(Hardware, more=[_SIZE])
 
-_Settings = dict[str, tuple[object, Place]]
-"""Values by the paths they are given for, and where."""
-
 
 def _build(document: Document, overrides: Overrides) -> Hardware:
     data = {"name": Path(document.label.strip("<>")).stem, **document.data}
-    written_out: _Settings = {}
+    written_out: Settings = {}
     if isinstance(array := data.get("array"), Mapping) and "size" in array:
         # So that an override of one side finds the other.
         paths = {f"array.{key}": array[key] for key in ("size", "rows", "cols") if key in array}
         written_out = {path: (value, document.place(path)) for path, value in paths.items()}
         data["array"] = {key: value for key, value in array.items() if key != "size"}
     sized, clashes = _set(replace(document, data=data), written_out)
-    given, refused = _read_overrides(overrides)
+    given, refused = read_overrides(overrides, _FORM)
     if _SIZE in given and (alus := _scaled_alus(sized.data, given[_SIZE][0])):
         given.setdefault("vector_unit.alus", (alus, given[_SIZE][1]))
     final, disagreeing = _set(sized, given)
     return _FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing])
 
 
-def _set(document: Document, given: _Settings) -> tuple[Document, list[Problem]]:
+def _set(document: Document, given: Settings) -> tuple[Document, list[Problem]]:
     """Set fields; `array.size` sets both sides, which may stand beside it only where they agree."""
     settings, problems = {**given}, []
     if _SIZE in given:
@@ -274,32 +270,3 @@ def _scaled_alus(data: Mapping[str, Any], size: Any) -> int | None:
         return None
     sound = all(isinstance(number, int) and number > 0 for number in (alus, *sides, size))
     return max(1, alus * size // max(sides)) if sound else None
-
-
-def _read_overrides(overrides: Overrides) -> tuple[_Settings, list[Problem]]:
-    """What is to be set, of one path given twice the last; and what cannot be."""
-    given: _Settings = {}
-    problems: list[Problem] = []
-    if isinstance(overrides, Mapping):
-        overrides = [f"{path}={value}" for path, value in overrides.items()]
-    for text in [overrides] if isinstance(overrides, str) else overrides:
-        try:
-            path, value = _read_override(text)
-            given[path] = value, (f"--set {text}", 0)
-        except InputError as error:
-            problems.append(Problem(str(error), f"--set {text}"))
-    return given, problems
-
-
-def _read_override(text: str) -> tuple[str, object]:
-    path, equals, value = map(str.strip, text.partition("="))
-    if not equals:
-        raise InputError("no value; write PATH=VALUE, e.g. --set array.rows=64")
-    if path in _FORM.sections:
-        fields = ", ".join(each for each in hardware_paths() if each.startswith(f"{path}."))
-        raise InputError(f"{path} is a section; set one of its fields: {fields}")
-    paths = hardware_paths()
-    if path not in paths:
-        hint = did_you_mean(path, paths) or ";"
-        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(paths)}")
-    return path, parse_scalar(value)

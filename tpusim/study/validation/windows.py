@@ -1,7 +1,7 @@
 """The windows of Google's compiler as blocks of ours.
 
 Its code is a loop over windows of output, kernel and input, in units of vector registers: 8 sublanes x 128 lanes.
-What each bound counts was read off 362 convolutions, all of whose bounds agree with it (a test):
+What each bound counts was read off 276 convolutions, all of whose bounds agree with it (a test):
 
 * iterations: output channels, images, rows, columns; filter rows, filter columns, input channels.
 * kernel: filter rows, filter columns, sublanes and lanes of channels. Input channels lie in sublanes and output
