@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tpusim.network.ops import Conv2d
 from tpusim.study.validation.cases import Case
 from tpusim.study.validation.tables import Row, rows, sizes
+from tpusim.study.validation.windows import their_block
 
 USUAL_BATCH = 8
 FIRST_CHANNELS = 4
@@ -92,6 +93,7 @@ def uncharged(channels: int, taps: int) -> bool:
 def _case(shape: Shape, theirs: str, price: str | None = None) -> Case:
     """A case of either word; `price` is the estimate where `theirs` is not."""
     code, windows = _code().get(shape), _further().get(shape)
+    known = code or windows
     return Case(
         shape.name,
         (shape.layer,),
@@ -99,6 +101,7 @@ def _case(shape: Shape, theirs: str, price: str | None = None) -> Case:
         float(theirs),
         estimated=float(price or theirs),
         scheduled=float(code["scheduled_with_hbm"]) if code else None,
+        their_block=their_block(known).changes if known else (),
         quirk=price is None and windows is not None and uncharged(shape.channels, _resident_taps(windows)),
     )
 
