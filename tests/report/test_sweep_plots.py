@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import rc_context
 from rich.table import Table
 
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.report.plots.figure import STYLE
+from tpusim.report.plots.lowerings_plot import lowerings_figure
 from tpusim.report.plots.sweep_labels import axis_label, rows_of, scale_of
 from tpusim.report.plots.sweep_plots import file_names, plots
 from tpusim.report.tables.sweep_lowerings import ComparedLowerings, compared
-from tpusim.result.vocabulary.states import ARRAY
+from tpusim.result.vocabulary.states import ARRAY, STATES
 from tpusim.study.sweep.spec import Sweep, load_sweep
 
 HEAD = "name: s\nhardware: tiny_4x4\nbatch: 2\n"
@@ -180,8 +183,9 @@ def test_a_sweep_over_lowerings_is_a_group_of_bars_a_network(monkeypatch: pytest
     # What failed on a network is not what others are measured by.
     assert "time relative to channel_first" in found
     assert {"0.78", "1.00", "1.81"} <= {*found}
-    told = {state.legend for state in ARRAY if state.key != "bank_conflict"}
-    assert {"failed: see points.csv", *told} <= {*found}
+    told = {state.legend for state in ARRAY} & {*found}
+    assert told == {STATES[key].legend for key in ("busy", "starved", "idle")}
+    assert "failed: see points.csv" in found
     assert [found.count(name) for name in ("mine", "channel_first", "auto")] == [2, 2, 2]
     assert {"net", "$a$/_b&lt;i&gt;"} <= {*found}
     rows_, _, legend = compared(made, None)
@@ -189,6 +193,21 @@ def test_a_sweep_over_lowerings_is_a_group_of_bars_a_network(monkeypatch: pytest
     cells = [[str(cell) for cell in column.cells] for column in rows_.columns]
     assert cells == [[*NAMES], ["4.00", "8.00"], ["-", "1.81"], ["0.78", "1.00"]]
     assert legend == "channel_first: its time. The others: times as long. -: failed."
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_legend_of_few_networks_is_within_the_picture(count: int) -> None:
+    sweep = spec("lowering: [channel_first, explicit, auto]", workloads="[0.yaml]")
+    made = lowering_rows(sweep, {(NAMES[0], point.lowering): 4.0 for point in sweep.points})
+    every = {f"{state.key}_cycles": 4000 // len(ARRAY) for state in ARRAY}
+    rows_ = [{**row, **every, "workload": f"net{number}"} for number in range(count) for row in made]
+    with rc_context(rc=STYLE):
+        figure = lowerings_figure("s", ComparedLowerings(rows_))
+        figure.draw_without_rendering()
+        box, (legend,) = figure.bbox, figure.legends
+        assert len(legend.get_texts()) == len(ARRAY)
+        left, _, right, _ = legend.get_window_extent().extents
+    assert box.x0 <= left < right <= box.x1
 
 
 def test_where_no_lowering_did_all_networks_some_are_not_measured() -> None:

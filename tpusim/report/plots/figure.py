@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from tpusim.base.words import visible
 from tpusim.report.plots.formats import FORMATS
 from tpusim.report.style import HATCHES
-from tpusim.result.vocabulary.states import ARRAY
+from tpusim.result.vocabulary.states import ARRAY, State
 
 STYLE: Any = {
     "font.size": 8,
@@ -36,6 +36,9 @@ DOTS_PER_INCH = 200
 CYCLE_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
 """What cycles are counted in along an axis."""
 
+_WIDE = 6.5
+"""Inches that three of the states' legends take beside one another."""
+
 MOST_BARS = 200
 """In a picture of 12 inches more of them have no gap between them."""
 
@@ -48,6 +51,11 @@ def figure_of(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def columns_below(figure: Figure) -> int:
+    """How many columns a legend of the array's states has room for, below everything else."""
+    return 3 if figure.get_figwidth() > _WIDE else 2
 
 
 def plain(text: str) -> str:
@@ -72,10 +80,17 @@ def bars(axes: Axes, count: int) -> Callable[..., Any]:
     return axes.bar if count <= MOST_BARS else area
 
 
-def stack(draw: Callable[..., Any], at: Any, splits: Sequence[Mapping[str, int]], units: Any, thick: float) -> None:
+def stack(
+    draw: Callable[..., Any],
+    at: Any,
+    splits: Sequence[Mapping[str, int]],
+    units: Any,
+    thick: float,
+    states: Sequence[State] = ARRAY,
+) -> None:
     """A bar for each split of the array's cycles, its states on top of one another; `draw` is `bar`, or of `bars`."""
     below = np.zeros(len(splits))
-    for state in ARRAY:
+    for state in states:
         sizes = np.array([split.get(state.key, 0) for split in splits]) / units
         if state.seldom and not sizes.any():
             continue

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import figure_of, plain, stack
+from tpusim.report.plots.figure import columns_below, figure_of, plain, stack
 from tpusim.report.tables.sweep_lowerings import ComparedLowerings
 from tpusim.result.vocabulary.states import ARRAY
 
@@ -31,31 +32,35 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
         for group, workload in enumerate(found.workloads)
         for place, lowering in enumerate(found.lowerings)
     }
-    for (workload, lowering), at in places.items():
-        _bar(axes, at, found, workload, lowering, numbered=len(places) <= _FEW)
+    done = {key: at for key, at in places.items() if found.point(*key)}
+    _bars(axes, done, found, numbered=len(places) <= _FEW)
+    _crosses(axes, [at for key, at in places.items() if key not in done])
     axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
     axes.set(title=title, ylabel=f"time relative to {plain(found.reference)}", xlim=(-1, slots - _GAP))
     axes.margins(y=0.1)
     _name(axes, [*places.values()], found)
-    handles = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    figure.legend(loc="outside lower center", ncols=columns_below(figure))
     return figure
 
 
-def _bar(axes: Axes, at: float, found: ComparedLowerings, workload: str, lowering: str, numbered: bool) -> None:
-    row, times = found.point(workload, lowering), found.times(workload, lowering)
-    if row is None or times is None:
-        foot = axes.get_xaxis_transform()
-        axes.plot(
-            at, 0.04, marker="x", color="black", markersize=4, ls="", transform=foot, label="failed: see points.csv"
-        )
-        return
-    split = {state.key: row[f"{state.key}_cycles"] for state in ARRAY}
-    stack(axes.bar, [at], [split], row["cycles"] / times, _BAR)
-    if numbered:
-        # Beyond the line at one, which would cross the number of a shorter bar.
-        above: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom"}
-        axes.annotate(f"{times:.2f}", (at, max(times, 1)), (0, 2), **above, fontsize=_SMALL, rotation=90)
+def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLowerings, numbered: bool) -> None:
+    """Those of the points that were done, of the states that any of them was in."""
+    rows, times = [found.point(*key) or {} for key in places], [found.times(*key) or 0.0 for key in places]
+    splits = [{state.key: row[f"{state.key}_cycles"] for state in ARRAY} for row in rows]
+    units = np.array([row["cycles"] / each for row, each in zip(rows, times, strict=True)])
+    states = [state for state in ARRAY if any(split[state.key] for split in splits)]
+    stack(axes.bar, [*places.values()], splits, units, _BAR, states)
+    # Beyond the line at one, which would cross the number of a shorter bar.
+    above: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": _SMALL, "rotation": 90}
+    for at, each in zip(places.values(), times, strict=True) if numbered else ():
+        axes.annotate(f"{each:.2f}", (at, max(each, 1)), (0, 2), **above)
+
+
+def _crosses(axes: Axes, places: Sequence[float]) -> None:
+    """Where a point failed."""
+    if places:
+        foot: Any = {"transform": axes.get_xaxis_transform(), "label": "failed: see points.csv"}
+        axes.plot(places, [0.04] * len(places), marker="x", color="black", markersize=4, ls="", **foot)
 
 
 def _name(axes: Axes, places: Sequence[float], found: ComparedLowerings) -> None:

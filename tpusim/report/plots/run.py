@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, figure_of, plain, stack
+from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack
 from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
 from tpusim.report.style import GREY, MAIN
 from tpusim.report.text import scale, shortened
@@ -91,7 +91,7 @@ def _breakdown(result: Result) -> Figure:
     shares.set(ylim=(0, 100), ylabel="share of cycles (%)")
     _name_layers(shares, layers, network_at=network_at)
     legend = cycles.get_legend_handles_labels()
-    figure.legend(*legend, loc="outside lower center", ncols=3 if figure.get_figwidth() > 6.5 else 2)
+    figure.legend(*legend, loc="outside lower center", ncols=columns_below(figure))
     return figure
 
 
