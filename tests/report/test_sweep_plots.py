@@ -10,6 +10,7 @@ import pytest
 from matplotlib import rc_context
 from rich.table import Table
 
+from tpusim.flow.lowerings import known
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.figure import STYLE
 from tpusim.report.plots.lowerings_plot import lowerings_figure
@@ -95,6 +96,17 @@ def test_two_axes_give_heat_maps_with_the_numbers() -> None:
     found = texts(made["tflops_net"])
     assert {"2.25", "3.25", "4.25"} <= {*found}
     assert "1.25" not in found
+
+
+def test_names_stand_upright_below_columns_that_are_narrower() -> None:
+    sweep = spec("lowering: all, batch: [1, 8]")
+    made = drawn(sweep, rows(sweep))["tflops_net"]
+    upright = re.findall(r"<text[^>]*rotate\(-90[^>]*>([^<]+)</text>", made)
+    assert {*known()} <= {*upright}
+    sweep = spec("batch: [1, 8], lowering: all")
+    made = drawn(sweep, rows(sweep))["tflops_net"]
+    upright = re.findall(r"<text[^>]*rotate\(-90[^>]*>([^<]+)</text>", made)
+    assert not {*known(), "1", "8"} & {*upright}
 
 
 def test_three_axes_give_a_panel_each() -> None:

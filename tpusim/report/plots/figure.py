@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
@@ -39,6 +40,9 @@ CYCLE_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0)
 _WIDE = 6.5
 """Inches that three of the states' legends take beside one another."""
 
+_APART = 3.0
+"""Dots at least between names below a plot."""
+
 MOST_BARS = 200
 """In a picture of 12 inches more of them have no gap between them."""
 
@@ -56,6 +60,20 @@ def figure_of(width: float, height: float) -> Figure:
 def columns_below(figure: Figure) -> int:
     """How many columns a legend of the array's states has room for, below everything else."""
     return 3 if figure.get_figwidth() > _WIDE else 2
+
+
+def uncrowded(figure: Figure) -> Figure:
+    """The same figure; where names below one of its plots would run into one another they stand upright, in as much
+    more height as they take.
+    """
+    figure.draw_without_rendering()
+    for plot in (each for each in figure.axes if each.xaxis.get_visible()):
+        boxes = [label.get_window_extent() for label in plot.get_xticklabels() if label.get_visible()]
+        if any(left.x1 + _APART > right.x0 for left, right in pairwise(boxes)):
+            plot.tick_params(axis="x", rotation=90)
+            more = max(box.width for box in boxes) / figure.dpi
+            figure.set_figheight(figure.get_figheight() + more)
+    return figure
 
 
 def plain(text: str) -> str:

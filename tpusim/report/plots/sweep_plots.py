@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
-from tpusim.report.plots.figure import Picture, figure_of, plain
+from tpusim.report.plots.figure import Picture, figure_of, plain, uncrowded
 from tpusim.report.plots.lowerings_plot import lowerings_figure
 from tpusim.report.plots.sweep_front_plot import front_figure
 from tpusim.report.plots.sweep_labels import Scale, axis_label, rows_of, scale_of, zipped
@@ -109,7 +109,7 @@ def _stacked(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figur
     curves = plots[0].get_lines()
     if len(curves) > 1:
         figure.legend(handles=curves, loc="outside lower center", ncols=min(4, len(curves)))
-    return figure
+    return uncrowded(figure)
 
 
 def _twins(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
@@ -124,7 +124,7 @@ def _twins(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
         plot.lines[0].set_label(COLUMNS[column].title)
     right.spines["right"].set_visible(True)
     figure.legend(handles=[left.lines[0], right.lines[0]], loc="outside lower center", ncols=2)
-    return figure
+    return uncrowded(figure)
 
 
 def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: int = 0, look: str = "-") -> None:
@@ -181,7 +181,7 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
     plot.set_yticks(*down.ticks())
     plot.set(xlabel=across.label, ylabel=down.label, title=title)
     figure.colorbar(image, label=shown.title)
-    return figure
+    return uncrowded(figure)
 
 
 def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
@@ -199,7 +199,7 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
         plot.set_ylabel(COLUMNS["tflops"].title)
     figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     figure.legend(handles=plots[0].get_lines(), loc="outside lower center", ncols=2)
-    return figure
+    return uncrowded(figure)
 
 
 def _panel(plot: Axes, rows: Sequence[Row], axis: str) -> None:
