@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,26 @@ def test_a_store_of_something_else_is_left_as_it_is(statements: list[str], says:
     assert "take another --out, or move it away" in shown.stderr
     assert Path("other/sweep.sqlite").read_bytes() == before
     assert [path.name for path in Path("other").iterdir()] == ["sweep.sqlite"]
+
+
+def test_a_store_of_other_columns_is_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is simulated, and however many columns came or went without a thought of this."""
+    Path("old").mkdir()
+    with monkeypatch.context() as earlier:
+        earlier.delitem(FIGURES, "transformation_share")
+        found = find_spec("tpusim.study.sweep.store")
+        assert found is not None
+        assert found.loader is not None
+        store = module_from_spec(found)
+        found.loader.exec_module(store)
+        store.Store(Path("old", FILE)).close()
+    before = Path("old", FILE).read_bytes()
+    shown = sweep("small.yaml", "--out", "old")
+    assert shown.exit_code == 2
+    assert "another version of tpusim wrote it" in shown.stderr
+    assert "0/9" not in shown.stderr
+    assert Path("old", FILE).read_bytes() == before
+    assert [path.name for path in Path("old").iterdir()] == [FILE]
 
 
 def test_a_second_run_writes_no_file_and_a_lost_one_comes_back() -> None:

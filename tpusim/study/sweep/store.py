@@ -24,11 +24,9 @@ from tpusim.study.sweep.space import Point
 FILE = "sweep.sqlite"
 
 _APPLICATION = int.from_bytes(b"tpus")
-_VERSION = 4
 _SQL = {int: "INTEGER", float: "REAL"}
 _COLUMNS = ", ".join(f"{key} {_SQL[figure.kind]}" for key, figure in FIGURES.items())
-_SCHEMA = f"""
-BEGIN IMMEDIATE;
+_TABLES = f"""
 CREATE TABLE IF NOT EXISTS points (
     key TEXT PRIMARY KEY, workload TEXT NOT NULL, batch INTEGER NOT NULL, hardware TEXT NOT NULL, error TEXT,
     {_COLUMNS}, detail TEXT, seal INTEGER NOT NULL
@@ -40,6 +38,12 @@ CREATE TABLE IF NOT EXISTS layers (
     seal INTEGER NOT NULL, PRIMARY KEY (key, position)
 );
 CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, digest TEXT NOT NULL, stamp TEXT NOT NULL);
+"""
+_VERSION = crc32(_TABLES.encode()) >> 1
+"""Of the tables, whatever columns they have; SQLite keeps 31 bits without a sign."""
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+{_TABLES}
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 COMMIT;
