@@ -185,5 +185,9 @@ def test_weights_enter_faster(rate: int) -> None:
 def test_a_trace_of_lanes_shows_one_port() -> None:
     pytest.importorskip("numba")
     work = Workload("one", 1, (conv(3, 4, 4, 3),))
-    with pytest.raises(InputError, match=r"vector_memory.ports: a trace of lanes shows one port a lane; a .perfetto"):
+    own = r"^vector_memory\.ports: a trace of lanes shows one port a lane, and here each client has its own"
+    with pytest.raises(InputError, match=own):
         next(trace(work, machine(4, 4, ports="separate"))[1](0, unwatched))
+    banks = r"^vector_memory\.organization: a trace of lanes shows one port a lane, and here the ifmap is read thr"
+    with pytest.raises(InputError, match=banks):
+        next(trace(work, machine(4, 4, organization="banked"), lowering="channel_last")[1](0, unwatched))

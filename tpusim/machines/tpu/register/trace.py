@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES, LOOK_EVERY, UNUSED, Cycle, Watch, unwatched
 from tpusim.machines.tpu.register.machine import Machine
 
@@ -17,13 +18,11 @@ def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterato
     """Run `machine` to its end and show every cycle from `first` on; `watch` is told how many have passed.
 
     Raises:
-        InputError: when each client has a port of its own: a lane has one letter.
+        InputError: when clients have ports of their own, or the ifmap is read from banks: a lane has one letter.
         CheckFailed, DeadlockError, PortConflict: see Machine.clock.
     """
     if len(machine.control.ports) > 1:
-        raise InputError(
-            [Problem("a trace of lanes shows one port a lane; a .perfetto-trace shows them all", "vector_memory.ports")]
-        )
+        raise InputError([_refusal(machine.hardware)])
     while not machine.finished:
         number = machine.now
         machine.clock()
@@ -31,6 +30,15 @@ def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterato
             watch(machine.now)
         if number >= first:
             yield Cycle(number, _ports(machine), machine.array.working, machine.weights.moving)
+
+
+def _refusal(hardware: Hardware) -> Problem:
+    """Why there is no single letter for a lane."""
+    if hardware.banked:
+        what, field = "one port a lane, and here the ifmap is read through ports of banks", "organization"
+    else:
+        what, field = "one port a lane, and here each client has its own", "ports"
+    return Problem(f"a trace of lanes shows {what}; a .perfetto-trace shows them all", f"vector_memory.{field}")
 
 
 def _ports(machine: Machine) -> str:
