@@ -82,6 +82,25 @@ def test_a_layers_own_lowering_wins(desk: Path) -> None:
     assert taken(select_layers(work, "[ac]*")) == {"a": FIRST, "c_1": OTHER, "c_2": OTHER}
 
 
+def test_the_heading_of_a_run_names_no_lowering_that_no_layer_took(desk: Path) -> None:
+    shown = CliRunner().invoke(cli.app, ["run", "net.yaml", "--hardware", "tiny_4x4", "--batch", "2"]).stdout
+    assert f": {FIRST} lowering, " in shown.splitlines()[0]
+    shown = CliRunner().invoke(cli.app, ["run", "net.yaml", "--hardware", "tiny_4x4", "--layers", "b"]).stdout
+    assert f": each layer by a lowering of its own (asked: {FIRST}), " in shown.splitlines()[0]
+    assert f"Lowered by {OTHER}: all layers." in shown
+
+
+@pytest.mark.parametrize("option", [[], ["--lowering", FIRST]])
+def test_explain_says_that_a_layers_own_lowering_goes_first(option: list[str], desk: Path) -> None:
+    def told(layer: str) -> str:
+        words = ["explain", "net.yaml", "--layer", layer, "--hardware", "tiny_4x4", "--batch", "2", *option]
+        return " ".join(CliRunner().invoke(cli.app, words).stdout.split())
+
+    own = f"How it is lowered, by {OTHER} - what the workload says of this layer, which goes before --lowering"
+    assert own in told("b")
+    assert "goes before" not in told("a")
+
+
 def test_two_layers_of_one_shape_share_no_program_by_different_lowerings(desk: Path) -> None:
     work, hardware = load_workload("net.yaml", batch=2), load_hardware("tiny_4x4")
     a, b, *_ = simulate(work, hardware).layers

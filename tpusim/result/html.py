@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from operator import itemgetter
 
 from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
+from tpusim.result.vocabulary.lowerings import in_heading
 from tpusim.result.vocabulary.states import parts_of
 
 MOST_LAYERS = 20
@@ -40,7 +41,7 @@ def html_of(result: Result) -> str:
         rows.append(_row([*cells, *[""] * (len(_HEADS) - len(cells))]))
     rows.append(_row([f"total of {len(result.layers):,}", "", *_figures(result.total)], "th"))
     machine = result.hardware.get("name", "unnamed hardware")
-    caption = f"{result.workload}, batch {result.batch}, on {machine}: {result.lowering} lowering"
+    caption = f"{result.workload}, batch {result.batch}, on {machine}: {in_heading(result)}"
     return f"<table><caption>{escape(caption)}</caption>{_row(_HEADS, 'th')}{''.join(rows)}</table>"
 
 

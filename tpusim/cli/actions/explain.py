@@ -41,7 +41,7 @@ def explain_and_report(
         fit, unfit = alternatives(setup, lambda done, name: meter.show(steps + done, name))
     deliver(
         partial(output.put, to_json(found, work.name, costs.alternatives_json(fit, unfit))),
-        partial(_report, found, work.name, output.words_to),
+        partial(_report, found, work, output.words_to),
         *([partial(_report_lowerings, found, fit, unfit, output.words_to)] if len(tried()) > 1 else []),
         *([partial(_draw, found, fit, work.name, out, output.words_to)] if out else []),
     )
@@ -67,14 +67,15 @@ def _check_picture(out: Path) -> None:
     probe(out)
 
 
-def _report(found: Bottleneck, workload: str, stream: TextIO) -> None:
+def _report(found: Bottleneck, work: Workload, stream: TextIO) -> None:
+    own = any(each.layer == found.layer.name for each in work.lowerings)
     room = terminal_width(stream)
     width = min(text.WIDTH, room or text.WIDTH)
-    show(stream, text.heading(found, workload), "", text.verdict(found, width), "")
+    show(stream, text.heading(found, work.name), "", text.verdict(found, width), "")
     show(stream, text.gains_table(found, room))
     show(stream, "", text.no_gain(found, width), "")
     show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width), "")
-    show(stream, text.lowering_heading(found), text.lowering_text(found, width))
+    show(stream, text.lowering_heading(found, own, width), text.lowering_text(found, width))
 
 
 def _report_lowerings(found: Bottleneck, fit: Sequence[Alternative], unfit: Sequence[Unfit], stream: TextIO) -> None:

@@ -181,10 +181,12 @@ def _cycles(found: Bottleneck, gain: Gain) -> str:
     return f"{cycles:,.0f}" if cycles >= 1 else "< 1"
 
 
-def lowering_heading(found: Bottleneck) -> str:
-    """By what; and where it was chosen, that it was."""
+def lowering_heading(found: Bottleneck, own: bool, width: int = WIDTH) -> str:
+    """By what; where it was chosen, that it was; and where the layer has its `own` lowering, that this counts."""
     asked, taken = found.setup.lowering, found.layer.lowering
-    return f"How it is lowered, by {taken}" + ("" if asked == taken else f", the fastest ({asked})")
+    chosen = "" if asked == taken else f", the fastest ({asked})"
+    whose = " - what the workload says of this layer, which goes before --lowering" if own else ""
+    return folded([f"How it is lowered, by {taken}{chosen}{whose}"], width)
 
 
 def lowering_text(found: Bottleneck, width: int = WIDTH) -> str:

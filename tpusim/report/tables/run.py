@@ -15,7 +15,7 @@ from tpusim.report.tables.layout import Column, figure_column, fitting, legend, 
 from tpusim.report.text import folded, percent, quantity, scale, shortened
 from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, TIMES, Figure, value_of
-from tpusim.result.vocabulary.lowerings import LOWERING, worth_telling
+from tpusim.result.vocabulary.lowerings import LOWERING, in_heading, worth_telling
 from tpusim.result.vocabulary.runs import with_extent
 from tpusim.result.vocabulary.states import State, parts_in, parts_of
 
@@ -118,7 +118,7 @@ def heading(result: Result) -> str:
     engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
     return with_extent(
         f"{result.workload}, batch {result.batch}, on {result.hardware.get('name', 'unnamed hardware')}: "
-        f"{result.lowering} lowering, {engine}, seed {result.seed}",
+        f"{in_heading(result)}, {engine}, seed {result.seed}",
         result,
     )
 

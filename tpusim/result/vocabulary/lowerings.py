@@ -19,6 +19,13 @@ def worth_telling(layers: Iterable[LayerResult], asked: str | None = None) -> bo
     return len(names) > 1 or asked not in (None, *names)
 
 
+def in_heading(result: Result) -> str:
+    """What made its layers passes: what it was asked for, unless no layer took that."""
+    if any(layer.lowering == result.lowering for layer in result.layers):
+        return f"{result.lowering} lowering"
+    return f"each layer by a lowering of its own (asked: {result.lowering})"
+
+
 def lowered_by(result: Result) -> str:
     """How many layers took which, and their share of the cycles; empty where that is not worth telling."""
     if not worth_telling(result.layers, result.lowering):
