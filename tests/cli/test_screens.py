@@ -43,6 +43,12 @@ def test_list_fits_and_nothing_is_cut() -> None:
     assert "arXiv:1311.2901, Figure 3" in " ".join(" ".join(lines).split())
 
 
+def test_list_shows_banks_where_there_are_any() -> None:
+    rows = {line.split()[0]: " ".join(line.split()) for line in in_terminal("list").splitlines() if line.strip()}
+    assert "128 x 128 KiB 128 x 128 KiB 8 x 4 B" in rows["tpu_v2_banked"]
+    assert "128 x 256 KiB - 8 x 4 B" in rows["tpu_v2"]
+
+
 def test_summaries_of_commands_are_not_cut() -> None:
     shown = in_terminal("--help")
     told = shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()

@@ -201,10 +201,16 @@ def hardware_table(machines: Sequence[Hardware], width: int | None = None) -> Ta
         Column("array", lambda each: f"{each.array.rows} x {each.array.cols}"),
         Column("clock", lambda each: FREQUENCY.format(each.clock_hz)),
         Column("vector memory", lambda each: f"{each.lanes} x {SIZE.format(each.vector_memory.capacity_bytes)}", 1),
+        Column("banks", _banks, 1),
         Column("word", lambda each: f"{each.vector_memory.word_elements} x {each.vector_memory.element_bytes} B", 2),
         Column("HBM", lambda each: BANDWIDTH.format(each.hbm.bandwidth_bytes_per_s)),
     ]
     return table(columns, machines, width)
+
+
+def _banks(machine: Hardware) -> str:
+    """Those of the ifmap beside the vector memory."""
+    return f"{machine.banks} x {SIZE.format(machine.vector_memory.bank_capacity_bytes)}" if machine.banked else "-"
 
 
 def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
