@@ -13,6 +13,7 @@ import pytest
 from tests import ROOT
 from tpusim.cli import app as cli
 from tpusim.cli.commands import ENGINES
+from tpusim.flow.lowerings import glosses, known
 from tpusim.input.source import shipped
 from tpusim.network.workload import load_workload
 
@@ -41,6 +42,18 @@ def test_list_fits_and_nothing_is_cut() -> None:
     assert row.split()[1] == str(len(load_workload("zfnet").layers))
     assert "M. D. Zeiler" in row
     assert "arXiv:1311.2901, Figure 3" in " ".join(" ".join(lines).split())
+
+
+def test_every_lowering_is_told_in_a_line_or_two_and_where_the_help_says() -> None:
+    lines = [line.rstrip() for line in in_terminal("list").splitlines()]
+    head = lines.index("lowering      how convolutions become passes")
+    told = lines[head + 2 : lines.index("", head)]
+    assert [line.split()[0] for line in told if not line.startswith(" ")] == [*known()]
+    assert all(len(gloss) > 20 for _, gloss in glosses())
+    for name in ("run", "explain"):
+        shown = " ".join(in_terminal(name, "--help").split())
+        assert "tpusim list says what each is" in shown
+        assert "A layer's own lowering: in the workload file goes before it." in shown
 
 
 def test_list_shows_banks_where_there_are_any() -> None:

@@ -294,7 +294,7 @@ def validate(
 @app.command("list", epilog="Example: tpusim list")
 @errors_reported()
 def list_shipped() -> None:
-    """List the workloads, machines and sweeps that come with tpusim."""
+    """List the workloads, machines, lowerings and sweeps there are."""
     from tpusim.cli.actions.shipped import show_shipped
 
     show_shipped()

@@ -44,7 +44,8 @@ Lowering = Annotated[
     str,
     Option(
         metavar="NAME",
-        help=f"How convolutions become passes: {', '.join(known())} ({AUTO}: the fastest of each layer).",
+        help=f"How convolutions become passes: {', '.join(known())}; tpusim list says what each is ({AUTO}: the "
+        "fastest of each layer). A layer's own lowering: in the workload file goes before it.",
         autocompletion=words(known()),
     ),
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.lowering.registry import GLOSSES, LOWERINGS
 
 if TYPE_CHECKING:
     from tpusim.network.ops import Op
@@ -19,6 +19,11 @@ AUTO = "auto"
 def known() -> tuple[str, ...]:
     """Every name."""
     return (*LOWERINGS, AUTO)
+
+
+def glosses() -> tuple[tuple[str, str], ...]:
+    """Every name, and what it means in a line."""
+    return (*((name, GLOSSES.get(name, "")) for name in LOWERINGS), (AUTO, "of each layer the fastest of these"))
 
 
 def candidates(lowering: str) -> tuple[str, ...]:

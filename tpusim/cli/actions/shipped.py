@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from tpusim.cli.terminal import show, terminal_width
+from tpusim.flow.lowerings import glosses
 from tpusim.input.source import open_document, shipped
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.workload import load_workload
@@ -12,7 +13,7 @@ from tpusim.report.tables import run as tables
 
 
 def show_shipped() -> None:
-    """Print the workloads, the machines and the sweeps that come with tpusim."""
+    """Print the workloads, the machines, the lowerings and the sweeps that come with tpusim."""
     works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
     machines = [load_hardware(name) for name in shipped("configs")]
     sweeps = [(name, open_document(name, "configs/sweeps").data) for name in shipped("configs/sweeps")]
@@ -22,6 +23,8 @@ def show_shipped() -> None:
         tables.workload_table(works),
         "",
         tables.hardware_table(machines, width),
+        "",
+        tables.lowering_table(glosses()),
         "",
         tables.sweep_table(sweeps),
         "",

@@ -213,6 +213,15 @@ def _banks(machine: Hardware) -> str:
     return f"{machine.banks} x {SIZE.format(machine.vector_memory.bank_capacity_bytes)}" if machine.banked else "-"
 
 
+def lowering_table(lowerings: Sequence[tuple[str, str]]) -> Table:
+    """Every lowering, as (name, what it is)."""
+    columns: list[Column[tuple[str, str]]] = [
+        Column("lowering", lambda row: row[0], justify="left"),
+        Column("how convolutions become passes", lambda row: row[1], justify="fold"),
+    ]
+    return table(columns, lowerings)
+
+
 def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """The shipped sweeps, as (name, what its file says)."""
     columns: list[Column[tuple[str, Mapping[str, Any]]]] = [

@@ -35,10 +35,16 @@ def _planned_from(module: str) -> Callable[[Op, int, Hardware], Planned]:
     return planned
 
 
-_MODULES = "channel_first", "channel_last", "explicit", "implicit_gemm", "indirect"
-
-LOWERINGS: dict[str, Lowering] = {name: _from(name) for name in _MODULES}
-PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _planned_from(name) for name in _MODULES}
+GLOSSES = {
+    "channel_first": "implicit im2col, tap by tap: a pass multiplies all pixels by one tap of the filter, or by a few",
+    "channel_last": "implicit im2col whose passes go through the taps of a channel, then of the next",
+    "explicit": "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
+    "implicit_gemm": "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
+    "indirect": "channel_first whose every address is read from a table of pointers",
+}
+"""Those shipped, each a module of its name; and what each is, for those who choose."""
+LOWERINGS: dict[str, Lowering] = {name: _from(name) for name in GLOSSES}
+PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _planned_from(name) for name in GLOSSES}
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
 
 
