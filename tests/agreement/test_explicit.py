@@ -236,6 +236,17 @@ def test_a_matrix_that_does_not_stay_is_read_again_and_that_is_said() -> None:
     assert once.aspects["lowered"].endswith("written and read once")
 
 
+@pytest.mark.parametrize("words", [400, 90])
+def test_columns_that_come_again_are_told(words: int) -> None:
+    layer, hardware = conv(8, 20, 8, 3), machine(8, 8, word_elements=4, capacity_words=words)
+    program, explanation = lower(layer, 4, hardware)
+    brought = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name == "ifmap")
+    more = 100 * (brought / (4 * stored(layer, 4)) - 1)
+    assert bool(more) == (words == 90)
+    told = f"; columns that parts share come again, {more:.1f} % more" if more else "x 18 of 18 x 18 outputs at a time"
+    assert told in explanation.aspects["window"]
+
+
 # ---- what needs no transformation
 
 

@@ -26,7 +26,7 @@ from tpusim.machines.tpu.lowering.tiled import chosen, lowered_by, planned_by, s
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.transformation import Transformation
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
-from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, units, window_of
+from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, again_of, units, window_of
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.program import Buffer, Program
@@ -171,7 +171,9 @@ def _window(work: Unfolding) -> str:
     rolls = f"{window.rows} x {window.cols} of {shape.row.extent} x {shape.col.extent} outputs at a time"
     copies = f", {work.copies} copies at once" if work.copies > 1 else ""
     again = "" if window.taps == shape.row.kernel * shape.col.kernel else f"; the ifmap comes for {window.taps} taps"
-    return f"{when}: {rolls}{copies}{again}"
+    shared = again_of(shape, window)
+    halos = f"; columns that parts share come again, {100 * shared:.1f} % more" if shared else ""
+    return f"{when}: {rolls}{copies}{again}{halos}"
 
 
 def _read(work: Unfolding, program: Program) -> str:

@@ -170,14 +170,27 @@ def _depth(axis: MapAxis, outputs: int, taps: range) -> int:
     return min(reach, len(axis.stored(range(axis.extent), taps)))
 
 
+def again_of(shape: ConvShape, window: RollingWindow) -> float:
+    """The part of the columns that is brought again, as parts that are unfolded one after another share it."""
+    wide = once = 0
+    for taps in tap_chunks(shape, window.taps):
+        wide += _wide(shape.col, taps, window.cols)
+        once += _wide(shape.col, taps, shape.col.extent)
+    return wide / once - 1 if once else 0
+
+
+def _wide(axis: MapAxis, taps: tuple[Tap, ...], cols: int) -> int:
+    """Grid columns that are stored for all outputs, so many of them at a time."""
+    return sum(len(axis.stored(each, span(taps, 1))) for each in portions(axis.extent, cols))
+
+
 def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
     """Cycles of the bus, roughly: what is brought and written, and for each unit a turn, or two where it must wait."""
     row, col, memory = shape.row, shape.col, hardware.vector_memory
     groups, fill = word_groups(shape.word_images, memory.word_elements)
     words = len(taps_of(shape)) * row.extent * col.extent
     for taps in tap_chunks(shape, window.taps):
-        wide = sum(len(col.stored(each, span(taps, 1))) for each in portions(col.extent, window.cols))
-        words += len(row.stored(range(row.extent), span(taps, 0))) * wide
+        words += len(row.stored(range(row.extent), span(taps, 0))) * _wide(col, taps, window.cols)
     elements = words * groups * fill * shape.groups * shape.channels
     # A run of images that is not all of them is rounded up to whole bursts.
     run = window.groups * fill * memory.element_bytes
