@@ -62,3 +62,13 @@ def test_twice_the_input_of_a_product_is_twice_its_rows(layer: Gemm) -> None:
     twice, batch, how = layer.with_more_input(8)
     assert (twice.macs(batch), batch, how) == (2 * layer.macs(8), 8, f"m={2 * layer.m}")
     assert layer.filled(8, 16)[0].m == layer.m
+
+
+def test_the_product_of_a_convolution_is_one_of_its_lowered_matrix() -> None:
+    layer = Conv2d("c", 6, 9, 8, 4, (3, 2), (2, 1), (1, 0), (1, 2), 2)
+    product = layer.product
+    assert (product.is_a_product, layer.is_a_product) == (True, False)
+    assert product.tensors(5).ifmap == (36, *layer.tensors(5).ofmap[1:])
+    assert product.tensors(5).ofmap == layer.tensors(5).ofmap
+    assert product.macs(5) == layer.macs(5)
+    assert product.product == product

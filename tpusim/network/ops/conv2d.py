@@ -71,6 +71,18 @@ class Conv2d(Op):
         into, out = self.in_channels // self.groups, self.out_channels // self.groups
         return counted(into, "input channel"), counted(out, "output channel")
 
+    @property
+    def is_a_product(self) -> bool:
+        """Whether the ifmap is its own lowered matrix."""
+        return prod((*self.kernel, *self.stride)) == 1 and self.padding == (0, 0)
+
+    @property
+    def product(self) -> Conv2d:
+        """The 1x1 convolution of the lowered matrix."""
+        rows, once = self.in_channels * prod(self.kernel), (1, 1)
+        one_tap = replace(self, kernel=once, stride=once, padding=(0, 0), dilation=once)
+        return replace(one_tap, in_channels=rows, in_height=self.out_height, in_width=self.out_width)
+
     def tensors(self, batch: int) -> Tensors:
         return Tensors(
             (self.in_channels, self.in_height, self.in_width, batch),

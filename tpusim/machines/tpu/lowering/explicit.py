@@ -7,7 +7,6 @@ already, as for a matrix product, nothing is transformed. The lowered matrix may
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError
@@ -47,7 +46,7 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         CapacityError: when window and product do not fit the vector memories, or the machine has banks.
     """
     conv, images = layer.convolution(batch)
-    if _is_lowered(conv):
+    if conv.is_a_product:
         return channel_first.lower(layer, batch, hardware)
     in_lanes(hardware, "explicit im2col reads the lowered matrix")
     if hardware.mapping.transformation == "on_chip":
@@ -61,7 +60,7 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
 def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down. Raises CapacityError as it does."""
     conv, images = layer.convolution(batch)
-    if _is_lowered(conv):
+    if conv.is_a_product:
         return channel_first.planned(layer, batch, hardware)
     in_lanes(hardware, "explicit im2col reads the lowered matrix")
     if hardware.mapping.transformation == "on_chip":
@@ -71,15 +70,10 @@ def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
     return Planned(steps.passes, steps.transfers + transfers, work.lowered.size)
 
 
-def _is_lowered(conv: Conv2d) -> bool:
-    """Whether the ifmap is its own lowered matrix."""
-    return prod((*conv.kernel, *conv.stride)) == 1 and conv.padding == (0, 0)
-
-
 def _work(conv: Conv2d, images: int, hardware: Hardware) -> Unfolding:
     """The transformation beside the product, or before it in the same words."""
     word = hardware.vector_memory.word_elements
-    shape, product = shape_of(conv, images, word), shape_of(_product(conv), images, word)
+    shape, product = shape_of(conv, images, word), shape_of(conv.product, images, word)
     if hardware.mapping.transformation == "before":
         tiling, window = chosen(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None
@@ -89,13 +83,6 @@ def _work(conv: Conv2d, images: int, hardware: Hardware) -> Unfolding:
         base = tiling.words
     plan = Plan(product, hardware, tiling, TapGroups(product, hardware), LOWERED)
     return Unfolding(shape, plan, window, base)
-
-
-def _product(conv: Conv2d) -> Conv2d:
-    """The 1x1 convolution of the lowered matrix."""
-    rows, apart = conv.in_channels * prod(conv.kernel), (1, 1)
-    lowered = replace(conv, kernel=apart, stride=apart, padding=(0, 0), dilation=apart)
-    return replace(lowered, in_channels=rows, in_height=conv.out_height, in_width=conv.out_width)
 
 
 def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[Tiling[int], RollingWindow]:

@@ -44,7 +44,7 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         CapacityError: when no tiling fits the vector memories together with its pointers, a word holds no
             pointer, or the machine has banks.
     """
-    if _is_a_product(layer, batch):
+    if layer.convolution(batch)[0].is_a_product:
         return channel_first.lower(layer, batch, hardware)
     with at_rest():
         plan = plan_of(layer, batch, hardware)
@@ -54,16 +54,10 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
 
 def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down if each pass filled its own pointers. Raises CapacityError as it does."""
-    if _is_a_product(layer, batch):
+    if layer.convolution(batch)[0].is_a_product:
         return channel_first.planned(layer, batch, hardware)
     steps = tiled.steps_of(plan_of(layer, batch, hardware))
     return steps._replace(transfers=steps.transfers + steps.passes)
-
-
-def _is_a_product(layer: Op, batch: int) -> bool:
-    """Whether the words of the ifmap are read one after another anyway."""
-    conv, _ = layer.convolution(batch)
-    return (*conv.kernel, *conv.stride) == (1, 1, 1, 1) and not any(conv.padding)
 
 
 def plan_of(layer: Op, batch: int, hardware: Hardware) -> Plan:
