@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.agreement.test_agreement import fitted, suppose
-from tests.strategies import cases, conv, convs, machine, machines_of_all_kinds
+from tests.strategies import cases, conv, convs, fills, machine, machines_of_all_kinds
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first, indirect
+from tpusim.machines.tpu.lowering import channel_first, indirect, tiled
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.indirect import lower
 from tpusim.machines.tpu.lowering.pointed import NAME
@@ -70,6 +70,8 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
     if NAME not in {each.name for each in program.tensors}:
         assert program == channel_first.lower(layer, batch, hardware)[0]
         return
+    counted = tiled.steps_of(indirect.plan_of(layer, batch, hardware)).transfers
+    assert indirect.planned(layer, batch, hardware).transfers - counted == len(fills(program, NAME))
     plain = without_pointers(program)
     same = matching(layer, batch, hardware)
     assert [words_of(step) for step in plain.streams] == [words_of(step) for step in same.streams]

@@ -42,13 +42,14 @@ def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int 
     return str(problem)
 
 
+@pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["resnet50", "alexnet", "densenet121"])
 @pytest.mark.parametrize("size", [128, 16])
-def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int) -> None:
+def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int, lowering: str) -> None:
     hardware, work = load_hardware("tpu_v2", {"array.size": size}), load_workload(name, batch=2)
     for layer in {layer.shape_key: layer for layer in work.layers[::5]}.values():
-        program, _ = lowered(layer, 2, hardware, "channel_first")
-        planned = planned_of(layer, 2, hardware, "channel_first")
+        program, _ = lowered(layer, 2, hardware, lowering)
+        planned = planned_of(layer, 2, hardware, lowering)
         assert planned is not None
         assert planned.passes == len(program.streams)
         transfers = sum(isinstance(step, Transfer) for step in program.steps)

@@ -8,10 +8,11 @@ a pointer of its own kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
@@ -22,16 +23,19 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, tiled
 from tpusim.machines.tpu.lowering.banked import in_lanes
+from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.pointed import Pointed, with_pointers
-from tpusim.machines.tpu.lowering.reduction import Cut
+from tpusim.machines.tpu.lowering.pointed import Key, Pointed, places, table_of, table_words, with_pointers
+from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
+from tpusim.machines.tpu.lowering.schedule import assign_buffers
 from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.pointers import pointer_bytes, pointers_a_word
 from tpusim.network.ops import Op
@@ -53,11 +57,49 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
 
 
 def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down if each pass filled its own pointers. Raises CapacityError as it does."""
+    """How many steps `lower` would write down. Raises CapacityError as it does."""
     if layer.convolution(batch)[0].is_a_product:
         return channel_first.planned(layer, batch, hardware)
-    steps = tiled.steps_of(plan_of(layer, batch, hardware))
-    return steps._replace(transfers=steps.transfers + steps.passes)
+    plan = plan_of(layer, batch, hardware)
+    steps = tiled.steps_of(plan)
+    return steps._replace(transfers=steps.transfers + _initialisations(plan))
+
+
+def _initialisations(plan: Plan) -> int:
+    """How many fills of pointers there are: one a table where all of them fit, else as the passes come."""
+    sizes, read = _tables(plan)
+    bases, _ = places(sizes, plan.tiling.words, plan.hardware)
+    if len(bases) == len(sizes):
+        return len(sizes)
+    wanted: list[int] = []
+    for stage in plan.stages:
+        section = plan.sections[stage.section]
+        first, numbers = plan.chunks[section.chunk].numbers.start, section.numbers
+        wanted += read[stage.block, section.chunk][numbers.start - first : numbers.stop - first]
+    return len(assign_buffers(wanted, len(bases))[0])
+
+
+def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
+    """The words of each table, and which ones the passes of a block and a chunk read."""
+    sizes: list[int] = []
+    tables: dict[Key, int] = {}
+    known: dict[Hashable, list[int]] = {}
+    read: dict[tuple[int, int], list[int]] = {}
+    for (at, block), (number, chunk) in product(enumerate(plan.blocks), enumerate(plan.chunks)):
+        kind = number, _walks(plan, chunk, block)
+        if kind not in known:
+            keys = [table_of(feed) for feed in plan.reads(chunk, block, 0)]
+            sizes += [table_words(key, block.words, plan.hardware) for key in dict.fromkeys(keys) if key not in tables]
+            known[kind] = [tables.setdefault(key, len(tables)) for key in keys]
+        read[at, number] = known[kind]
+    return sizes, read
+
+
+def _walks(plan: Plan, chunk: Chunk, block: Block) -> tuple[Counters, ...]:
+    """Equal for blocks whose passes read alike: how taps of the first column and of the first row are walked."""
+    patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
+    taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
+    return tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
 
 
 def plan_of(layer: Op, batch: int, hardware: Hardware) -> Plan:

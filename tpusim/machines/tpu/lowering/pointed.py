@@ -83,7 +83,7 @@ class _Pointing:
         self.per_word, self.bytes = pointers_a_word(hardware), pointer_bytes(hardware)
         known: dict[Feed, Key] = {}
         self.keys = [
-            known.get(step.reads) or known.setdefault(step.reads, _key(step.reads)) for step in program.streams
+            known.get(step.reads) or known.setdefault(step.reads, table_of(step.reads)) for step in program.streams
         ]
         self.contents: dict[Key, _Content] = {}
         first = 0
@@ -91,7 +91,8 @@ class _Pointing:
             self.contents[key] = content = _Content(_numbers(key), first)
             first += content.numbers.size
         self.tensor = Tensor(NAME, (1, first), number_bytes=self.bytes)
-        self.bases, self.words = self._places()
+        sizes = [table_words(key, each.numbers.shape[0] * key[0], hardware) for key, each in self.contents.items()]
+        self.bases, self.words = places(sizes, program.words, hardware)
         self.loads, self.uses = assign_buffers(self.keys, len(self.bases))
 
     def pointed(self) -> Pointed:
@@ -108,21 +109,6 @@ class _Pointing:
         )
         moved = sum(fill.hbm_bytes for _, fill in fills)
         return Pointed(program, len(self.contents), self.tensor.size, self.words, len(fills), moved)
-
-    def _places(self) -> tuple[list[int], int]:
-        """The base of each buffer, one a table if all fit, else as many as fit of the largest; words of them all."""
-        base, room = self.program.words, self.hardware.capacity_words - self.program.words
-        words = [-(-each.numbers.size // self.per_word) for each in self.contents.values()]
-        if sum(words) <= room:
-            return [base + before for before in accumulate(words[:-1], initial=0)], sum(words)
-        count, largest = room // max(words), max(words)
-        if not count:
-            raise CapacityError(
-                f"the pointers of a pass need {largest} words beside the {base} of its operands, and the vector memory "
-                f"has {self.hardware.capacity_words}; set vector_memory.capacity to at least "
-                f"{(base + largest) * self.hardware.word_bytes} B"
-            )
-        return [base + at * largest for at in range(count)], count * largest
 
     def _fills(self) -> list[tuple[int, Fill]]:
         """Each load of a table as a fill, and the step before which it stands: the first that brings what only the
@@ -168,6 +154,32 @@ class _Pointing:
                 for which, group in enumerate(feed.groups)
             )
         )
+
+
+def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
+    """Where tables of so many words stand from word `base` on: the first word of each, or, where they do not all fit,
+    of as many as fit of the largest; and the words of them all.
+
+    Raises:
+        CapacityError: when not even one fits.
+    """
+    room, largest = hardware.capacity_words - base, max(tables)
+    if sum(tables) <= room:
+        return [base + before for before in accumulate(tables[:-1], initial=0)], sum(tables)
+    count = room // largest
+    if not count:
+        raise CapacityError(
+            f"the pointers of a pass need {largest} words beside the {base} of its operands, and the vector memory "
+            f"has {hardware.capacity_words}; set vector_memory.capacity to at least "
+            f"{(base + largest) * hardware.word_bytes} B"
+        )
+    return [base + at * largest for at in range(count)], count * largest
+
+
+def table_words(key: Key, words: int, hardware: Hardware) -> int:
+    """Words of the table of a pass over so many words."""
+    repeat, walks = key
+    return -(-(words // repeat) * len(walks) // pointers_a_word(hardware))
 
 
 def _with_fills(
@@ -217,7 +229,8 @@ def _renumbered(step: Step, at: Mapping[int, int]) -> Step:
 # ---- what a pass reads, apart from where it begins
 
 
-def _key(feed: Feed) -> Key:
+def table_of(feed: Feed) -> Key:
+    """The table that a pass would read by."""
     walks = [_walk(group.pattern) for group in feed.groups]
     repeats = {_shared(walk) for walk in walks}
     if len(repeats) == 1 and (repeat := repeats.pop()) > 1:
