@@ -33,6 +33,7 @@ from tpusim.machines.tpu.program.tensor import Part
 from tpusim.network.ops import Conv2d, Gemm, Op
 from tpusim.network.workload import Workload, load_workload
 from tpusim.reference import Tensor
+from tpusim.result.vocabulary.figures import FIGURES
 
 CASES = cases(1 / 7)
 """Random machines and layers; for a proof by hand, many more."""
@@ -292,6 +293,17 @@ def test_time_and_size_of_the_transformation() -> None:
     assert total.lowered_bytes == transformed.lowered_bytes
     assert total.transformation_share == total.transformation_cycles / total.cycles
     assert total.intermediates_checked == 54 * 7 * 7 * 3
+
+
+def test_the_size_of_the_lowered_matrix_is_told_without_the_padding_of_its_channels() -> None:
+    layer, hardware = conv(5, 9, 8, 3), machine(8, 8)
+    plain, padded = (
+        simulate(Workload("net", 3, (layer,)), each, lowering="explicit").total
+        for each in (hardware, hardware.with_overrides({"hbm.channel_multiple": 8}))
+    )
+    assert padded.lowered_bytes == plain.lowered_bytes == 4 * 45 * 7 * 7 * 3
+    assert padded.hbm_write_bytes > plain.hbm_write_bytes
+    assert "without padding" in FIGURES["lowered_bytes"].meaning
 
 
 def test_beside_the_product_takes_no_longer_than_before_it() -> None:

@@ -97,7 +97,7 @@ FIGURES = _by_key(
     Figure("port_idle_ratio", "ports unused", float, EITHER, PERCENT, "", "ports\nunused",
            "port cycles without an access"),
     Figure("lowered_bytes", "lowered", int, LESS, BYTES, "MB", "lowered",
-           "bytes of tensors written to HBM and read again: the lowered matrix"),
+           "bytes of tensors written to HBM and read again, without padding: the lowered matrix"),
     Figure("transformation_cycles", "transformation", int, LESS, CYCLES, "", "transf",
            "cycles of the HBM bus that go to writing the lowered matrix"),
     Figure("transformation_share", "transformation's share", float, LESS, PERCENT, "", "transf %",
