@@ -195,7 +195,12 @@ def test_a_layer_that_one_of_two_workloads_lacks() -> None:
     [
         ("hbm.bandwidth >= 100 GiB", "compares bytes/s with bytes"),
         ("vector_memory.capacity * lanes == 700 MHz", "compares bytes with Hz"),
-        ("mapping.loop_order == 3", "is no single number"),
+        ("mapping.loop_order == 3", "is no single number; a condition compares numbers: clock, array.rows, "),
+        (
+            "lowering == explicit",
+            "'lowering' is no number; leave out of its list what is not wanted, as a condition compares numbers: clock",
+        ),
+        ("lanse == 4", "no field 'lanse'; did you mean lanes? a condition compares numbers: clock, "),
         ("array.size == 4", "is no single number"),
         ("mapping.multi_tile > 2", "cannot be worked out"),
         ("lanes / (pes - pes) > 1", "cannot be worked out"),

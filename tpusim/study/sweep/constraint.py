@@ -27,6 +27,8 @@ _ALLOWED = (
     ast.Load, ast.Constant,
 )  # fmt: skip
 _WORDS = ("and", "or", "not")
+_CHOSEN = ("lowering", "workload")
+"""What a sweep goes over besides."""
 _EXTRA = ("lanes", "pes", "batch")
 _LONGEST, _DEEPEST = 1000, 300
 
@@ -80,9 +82,12 @@ def _depth(tree: ast.AST) -> int:
 
 def _no_field(path: str) -> str:
     known = _known()
+    numbers = f"a condition compares numbers: {', '.join(known)}"
     if path in hardware_paths():
-        return f"{path!r} is no single number; a condition compares {', '.join(known)}"
-    return f"no field {path!r}{did_you_mean(path, known) or ';'} fields: {', '.join(known)}"
+        return f"{path!r} is no single number; {numbers}"
+    if path in _CHOSEN:
+        return f"{path!r} is no number; leave out of its list what is not wanted, as {numbers}"
+    return f"no field {path!r}{did_you_mean(path, known) or ';'} {numbers}"
 
 
 def _is_condition(node: ast.AST) -> bool:
