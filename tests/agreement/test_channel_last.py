@@ -288,7 +288,7 @@ def test_too_little_memory_is_said() -> None:
     [
         (
             "--lowering explicit",
-            "vector_memory.organization: explicit im2col reads the lowered matrix from the lanes; write lanes, or take",
+            "vector_memory.organization: this lowering reads from lanes alone; write lanes, or take another lowering",
         ),
         (
             "--lowering channel_last --set mapping.fetch=per_tap",

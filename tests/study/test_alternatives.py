@@ -111,6 +111,13 @@ def test_explain_shows_them(desk: None) -> None:
     assert sum(found[0]["units"]["systolic_array"].values()) == found[0]["cycles"]
 
 
+def test_what_cannot_run_for_one_reason_is_told_together(desk: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOWERINGS, "more_copies", too_large)
+    flat = " ".join(explained("--layer", "a").split())
+    assert "By copies or more_copies it cannot run here: its copies need 5 MiB a lane; set" in flat
+    assert flat.count("it cannot run here") == 1
+
+
 def test_a_layers_own_lowering_is_explained(desk: None) -> None:
     shown = explained("--layer", "b")
     assert f"How it is lowered, by {OTHER}" in shown

@@ -244,7 +244,7 @@ def test_only_passes_that_read_from_lanes_read_pointers() -> None:
     from_banks = replace(stream, reads=BankFeed(stream.reads.groups))
     with pytest.raises(CheckFailed, match="reads banks through pointers"):
         check_program(with_step(program, index, from_banks), banked)
-    with pytest.raises(CapacityError, match="indirect convolution reads the ifmap from the lanes"):
+    with pytest.raises(CapacityError, match="this lowering reads from lanes alone"):
         lowered(LAYER, BATCH, banked, "indirect")
 
 

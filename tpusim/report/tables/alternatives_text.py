@@ -51,7 +51,8 @@ def _columns(fit: Sequence[Alternative], taken: str) -> list[Column[Alternative]
 
 def meaning(fit: Sequence[Alternative], unfit: Sequence[Unfit], taken: str, width: int) -> str:
     """What the columns hold, and which lowerings do not fit."""
-    does_not = [f"By {each.lowering} it cannot run here: {each.reason}." for each in unfit]
+    alike = {each.reason: [other.lowering for other in unfit if other.reason == each.reason] for each in unfit}
+    does_not = [f"By {' or '.join(names)} it cannot run here: {reason}." for reason, names in alike.items()]
     return "\n".join([legend(_columns(fit, taken), width), *([folded(does_not, width)] if does_not else [])])
 
 

@@ -40,12 +40,11 @@ def planned_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware
     return tiled.steps_of(_plan(cutting, layer, batch, hardware))
 
 
-def in_lanes(hardware: Hardware, what: str) -> None:
-    """Raises CapacityError where the ifmap stands in banks, and `what` says who looks for it elsewhere."""
+def in_lanes(hardware: Hardware) -> None:
+    """Of a lowering that cannot read from banks: raises CapacityError where the ifmap stands in them."""
     if hardware.banked:
-        raise CapacityError(
-            Problem(f"{what} from the lanes; write lanes, or take another lowering", "vector_memory.organization")
-        )
+        says = "this lowering reads from lanes alone; write lanes, or take another lowering"
+        raise CapacityError(Problem(says, "vector_memory.organization"))
 
 
 def _plan(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> BankedPlan:

@@ -48,7 +48,7 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     conv, images = layer.convolution(batch)
     if conv.is_a_product:
         return channel_first.lower(layer, batch, hardware)
-    in_lanes(hardware, "explicit im2col reads the lowered matrix")
+    in_lanes(hardware)
     if hardware.mapping.transformation == "on_chip":
         return lowered_by(on_chip.cut, layer, batch, hardware)
     with at_rest():
@@ -62,7 +62,7 @@ def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
     conv, images = layer.convolution(batch)
     if conv.is_a_product:
         return channel_first.planned(layer, batch, hardware)
-    in_lanes(hardware, "explicit im2col reads the lowered matrix")
+    in_lanes(hardware)
     if hardware.mapping.transformation == "on_chip":
         return planned_by(on_chip.cut, layer, batch, hardware)
     work = _work(conv, images, hardware)

@@ -104,7 +104,7 @@ def _walks(plan: Plan, chunk: Chunk, block: Block) -> tuple[Counters, ...]:
 
 def plan_of(layer: Op, batch: int, hardware: Hardware) -> Plan:
     """The tiling of channel_first, where the pointers fit beside it; else the best with which they do."""
-    in_lanes(hardware, "pointers lead to words of a lane; indirect convolution reads the ifmap")
+    in_lanes(hardware)
     shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
     return Plan(shape, hardware, _chosen(shape, hardware), TapGroups(shape, hardware))
 
