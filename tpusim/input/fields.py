@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import Unit
 from tpusim.input.arithmetic import worked_out
-from tpusim.input.scalars import integer, name_text, show, whole_number
+from tpusim.input.scalars import integer, name_text, plain_number, rational_number, show, whole_number
 
 # Validation context of files: there a quantity needs its unit; in Python the attribute's name carries it.
 FROM_YAML = {"from_yaml": True}
@@ -82,6 +82,19 @@ class Quantity:
         if amount > most:
             raise InputError(f"{show(value)} is too large; write at most {self.most}")
         return amount
+
+
+@dataclass(frozen=True)
+class Rational:
+    """A Fraction from 0 to `most`, which YAML writes as a number, or as text such as "1/3"; taken as it is written."""
+
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        plain = core_schema.plain_serializer_function_ser_schema(plain_number)
+        return core_schema.no_info_plain_validator_function(
+            lambda value: rational_number(value, self.most), serialization=plain
+        )
 
 
 class Name:

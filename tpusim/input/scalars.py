@@ -6,11 +6,15 @@ import json
 import operator
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any
 
 from tpusim.base.errors import InputError
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
+RATIONAL = re.compile(
+    r"[-+]?([0-9]{1,20}/[1-9][0-9]{0,19}|([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][-+]?[0-9]{1,2})?)"
+)
 FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]{1,2})?")
 
 
@@ -24,6 +28,34 @@ def whole_number(value: object, least: int, most: int) -> int:
     if not least <= number <= most:
         raise InputError(f"{show(number)} is out of range; write {allowed}")
     return number
+
+
+def rational_number(value: object, most: int) -> Fraction:
+    """`value` if it is a number in [0, most], a float being what its digits say. Raises InputError."""
+    allowed = f"a number, 0 to {most}, such as 13.4 or 3/4"
+    number = _fraction(value)
+    if number is None:
+        raise InputError(f"{show(value)} is not a number; write {allowed}")
+    if not 0 <= number <= most:
+        raise InputError(f"{show(value)} is out of range; write {allowed}")
+    return number
+
+
+def _fraction(value: object) -> Fraction | None:
+    """A number or its text, exactly; None for all else."""
+    if isinstance(value, Fraction):
+        return value
+    if (whole := integer(value)) is not None:
+        return Fraction(whole)
+    text = str(value) if isinstance(value, float) else value
+    return Fraction(text) if isinstance(text, str) and RATIONAL.fullmatch(text) else None
+
+
+def plain_number(number: Fraction) -> int | float | str:
+    """The plainest that `rational_number` reads as `number`: 6, 13.4 or "1/3"."""
+    if number.denominator == 1:
+        return number.numerator
+    return float(number) if Fraction(str(float(number))) == number else str(number)
 
 
 def integer(value: Any) -> int | None:

@@ -13,7 +13,7 @@ from pydantic import ValidationInfo, field_validator
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.input.document import Document
-from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
+from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, Rational, whole, written
 from tpusim.input.form import Form, Section
 from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
@@ -73,12 +73,17 @@ class VectorUnit(Section):
     """`alus` vector ALUs over all lanes together; they add partial sums.
 
     Where numbers are wider on chip than in HBM, they also take `unpack_cycles` for each ifmap word that comes
-    in, and `pack_cycles` for each result word that goes out; 0 for a machine that converts nothing.
+    in, and `pack_cycles` for each result word that goes out; 0 for a machine that converts nothing. Where taps are
+    stacked, rotating a word into another lane group takes `stack_cycles`, for each copy beyond the second. Where a
+    lowering has the ifmap transposed, that takes `transpose_cycles` for at most `transpose_words` words of a pixel.
     """
 
     alus: Annotated[int, whole(2**24), written(256)]
-    unpack_cycles: Annotated[int, whole(65536, least=0)] = 0
-    pack_cycles: Annotated[int, whole(65536, least=0)] = 0
+    unpack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    pack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    stack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
+    transpose_words: Annotated[int, whole(65536)] = 8
 
 
 class Hbm(Section):
@@ -98,11 +103,13 @@ class Sequencer(Section):
     """What issues the steps of a layer: the cycles to launch one, and whether blocks overlap.
 
     Under `drain`, the weights of a block and column fold are not loaded before the results of the one ahead have
-    been written: a loop over blocks whose body is scheduled by itself.
+    been written: a loop over blocks whose body is scheduled by itself. `block_cycles` is what such a body takes
+    beyond its steps, before the first of its weights; where blocks overlap, it is hidden behind the passes ahead.
     """
 
     launch_cycles: Annotated[int, whole(2**24, least=0)] = 0
     between_blocks: Annotated[Literal["overlap", "drain"], Choice()] = "overlap"
+    block_cycles: Annotated[int, whole(2**24, least=0)] = 0
 
 
 class Hardware(Section):

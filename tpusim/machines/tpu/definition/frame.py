@@ -38,7 +38,7 @@ class Frame:
     Slots of a kind lie side by side, one an array: `IFMAP_SLOT`, `psum_slot` and `result_slot` are the first array's.
     Slots are fixed by kind of activity, never by data, so what is left over for preload and DMA is periodic.
     A frame lasts as long as the W' elements of a word need in the array, the slots need on the busiest port, or the
-    adds need in the vector unit, whichever is longest; the excess stalls the array.
+    adds, or what makes words ready, need in the vector unit, whichever is longest; the excess stalls the array.
 
     Attributes:
         slots: that the stream's clients own on the busiest port.
@@ -70,17 +70,18 @@ class Frame:
         ports: Ports = PORTS["shared"],
         arrays: int = 1,
         pointer_words: int = 1,
+        word_cycles: int = 0,
     ) -> Frame:
         """The shortest frame for words of `elements` elements; each of the stream's `clients` owns a slot an array,
         pointers as many as there are `pointer_words` in a frame at most.
 
-        `add_cycles` are those for the words of all arrays.
+        `add_cycles` are those for the words of all arrays; `word_cycles` make the one of one array ready.
         """
         owners = [[each for each in port if each in clients] for port in ports]
         wanted = {each: pointer_words if each == POINTER else arrays for each in clients}
         slots, accumulates = max(sum(wanted[each] for each in port) for port in owners), PSUM in clients
         adds = add_cycles if accumulates else 0
-        period = max(elements, slots, adds)
+        period = max(elements, slots, adds, word_cycles * arrays)
         first = {each: sum(wanted[one] for one in port[:at]) for port in owners for at, each in enumerate(port)}
         pointer = first.get(POINTER, 0)
         pointers = range(pointer, pointer + wanted.get(POINTER, 0))
@@ -121,7 +122,7 @@ class Frame:
 
     @property
     def blocked(self) -> int:
-        """Cycles a frame the array stands still because the vector unit is still adding."""
+        """Cycles a frame the array stands still because the vector unit is not done yet."""
         return self.period - self.elements - self.port_stall
 
     def psum_delay(self, latency: int) -> int:
@@ -134,12 +135,14 @@ class Frame:
         return _next_slot(done, self.result_slot, self.period)
 
 
-def frame_of(hardware: Hardware, elements: int, clients: Clients, pointer_words: int = 1) -> Frame:
+def frame_of(
+    hardware: Hardware, elements: int, clients: Clients, pointer_words: int = 1, word_cycles: int = 0
+) -> Frame:
     """The frame of a layer whose words have `elements` elements in use, and whose streams are these `clients`; of
-    pointers, they read `pointer_words` words a frame at most.
+    pointers, they read `pointer_words` words a frame at most. A word is made ready in `word_cycles`.
     """
     adds = add_cycles(elements, hardware)
-    return Frame.of(elements, adds, clients, ports_of(hardware), hardware.array.count, pointer_words)
+    return Frame.of(elements, adds, clients, ports_of(hardware), hardware.array.count, pointer_words, word_cycles)
 
 
 def ports_of(hardware: Hardware) -> Ports:

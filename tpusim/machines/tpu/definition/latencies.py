@@ -23,6 +23,12 @@ def add_cycles(elements: int, hardware: Hardware) -> int:
     return -(-elements * hardware.array.count * hardware.lanes // hardware.vector_unit.alus)
 
 
+def transposed_word_cycles(words: int, hardware: Hardware) -> int:
+    """The cycles a word in which the `words` of a pixel are transposed, so many of them together."""
+    unit = hardware.vector_unit
+    return -(-unit.transpose_cycles // min(unit.transpose_words, words))
+
+
 def preload_words(hardware: Hardware) -> int:
     """The weight words that a lane reads for one column of R weights, W to a word."""
     return -(-hardware.array.rows // hardware.vector_memory.word_elements)

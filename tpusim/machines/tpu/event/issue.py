@@ -73,12 +73,12 @@ class IssueUnit:
         self._board.end = max(self._board.end, self._ended)
 
     def _preload(self, index: int, step: Preload) -> None:
-        """Read the weight words in whatever slots are free, at most one every W cycles."""
+        """Read the weight words in whatever slots are free, at most one every W cycles, once the delay is over."""
         words = self._preload_words
         ready = max(self._issued if self._buffers > 1 else self._ended, self._free)
         filled, drained = self._board.known(step.after)
         self._filled[index] = filled
-        start = max(ready, filled, drained)
+        start = max(ready, filled, drained) + step.delay
         last_read = self._port[WEIGHT].claim(WEIGHT, start, words, self._hardware.weight_word_cycles, self._left)
         last = last_weight(last_read, self._hardware)
         self.loads.append(Loads((index,), 0, self._free, ready, filled, start, last))
@@ -181,7 +181,9 @@ class IssueUnit:
         preload, stream = self._steps[index], self._steps[self._order[place + 1]]
         return (
             isinstance(stream, Stream)
+            and isinstance(preload, Preload)
             and stream.preload == index
+            and not preload.delay
             and stream.words == step.words
             and stream.accumulate == step.accumulate
             and self._conflicts.of(stream) is self._conflicts.of(step)

@@ -38,6 +38,7 @@ class FromBanks:
     cut: Cut
     folds = 1
     copies = False
+    transposed = False
     ruled = None
 
     @property

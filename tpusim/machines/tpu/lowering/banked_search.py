@@ -36,7 +36,8 @@ class BankedEstimate(Estimate):
     def _load_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         moved = tilings.ifmap_words * self.word_fill * self._element_cycles * self._waste(tilings, "in")
         a_bank, a_lane = (-(-tilings.ifmap_words // each) for each in (self.hardware.banks, self.hardware.lanes))
-        return np.asarray(np.maximum(moved, np.maximum(a_bank, a_lane * self.hardware.vector_unit.unpack_cycles)))
+        unpacking = a_lane * float(self.hardware.vector_unit.unpack_cycles)
+        return np.asarray(np.maximum(moved, np.maximum(a_bank, unpacking)))
 
 
 class BankedCandidates(Candidates):

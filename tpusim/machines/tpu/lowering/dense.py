@@ -39,6 +39,7 @@ class Dense:
     k_order: str
     folds = 1
     copies = True
+    transposed = False
     ruled = None
 
     @cached_property

@@ -64,7 +64,8 @@ class Emitter:
                 finished.append(index)
         for index in finished:
             self._spill(index)
-        return Program((plan.ifmap, plan.filter, plan.ofmap), self._buffers(), tuple(self.steps), plan.word_fill)
+        tensors = plan.ifmap, plan.filter, plan.ofmap
+        return Program(tensors, self._buffers(), tuple(self.steps), plan.word_fill, word_cycles=plan.word_cycles)
 
     def _buffers(self) -> tuple[Buffer, ...]:
         """Ifmap buffers, then filter buffers, then partial sums."""
@@ -200,15 +201,15 @@ class Emitter:
         result, freed = self._result_base(number), self._cleared(number)
         weights = plan.filter_base(self.filters[filter_load].buffer)
         cols, words = len(plan.col_folds[stage.fold]), plan.blocks[stage.block].words
-        preload = stream = -1
+        preload, stream, delay = -1, -1, self._delay(index, stage)
         for place in plan.sections[stage.section].numbers:
             rows, filled, reads = streamed[place]
             loaded: tuple[int, ...] = (self.weights_ready[filter_load, place],)
             if place == 0:
                 loaded, filled = (*loaded, *self._drained()), (*filled, *freed)
-            preload = self.add(Preload(loaded, weights, plan.pass_words[place], rows, cols))
+            preload = self.add(Preload(loaded, weights, plan.pass_words[place], rows, cols, delay))
             stream = self.add(Stream(filled, preload, reads, result, words, rows, cols, place > 0))
-            weights += plan.pass_words[place]
+            weights, delay = weights + plan.pass_words[place], 0
         self.last_preload.append(preload)
         self.last_stream.append(stream)
 
@@ -219,6 +220,16 @@ class Emitter:
     def _drained(self) -> tuple[int, ...]:
         """The end of the block ahead, where blocks do not overlap."""
         return tuple(self.last_stream[-1:]) if self.drains else ()
+
+    def _delay(self, index: int, stage: Stage) -> int:
+        """What is done before the first weights of a stage: where it begins a block, and where its ifmap is new."""
+        plan, load = self.plan, self.ifmaps[self.ifmap_of[index]]
+        ahead = plan.stages[index - 1] if index else None
+        goes_on = ahead is not None and (ahead.group, ahead.block) == (stage.group, stage.block)
+        delay = 0 if goes_on else plan.hardware.sequencer.block_cycles
+        if load.stage == index:
+            delay += plan.stacking_cycles(plan.blocks[stage.block], plan.chunks[load.key[2]])
+        return delay
 
     def _cleared(self, number: int) -> tuple[int, ...]:
         """The spill that frees the partial sums of a block."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, ports_of
+from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 from tpusim.machines.tpu.lowering.reduction import Cut
@@ -84,9 +86,11 @@ class Estimate:
     def _at_once(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
         results, groups = costs.results, self.shape.groups
-        array = results * (self.passes * costs.per_pass + self._drain_cycles())
+        loaded, turns = groups * self._ifmap_loads(tilings), self._turns(tilings)
+        ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._stacking(tilings)
+        array = results * (self.passes * costs.per_pass + self._drain_cycles()) + self._exposed(ahead, turns, costs)
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
-        loads = groups * self._ifmap_loads(tilings) * self._moving(costs.load, self._ifmap_pieces(tilings))
+        loads = loaded * self._moving(costs.load, self._ifmap_pieces(tilings))
         bus = filters + loads + costs.spill * results
         # Stages that a spill lags behind hide the wait for what it spills, once there are enough of them under way.
         hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
@@ -97,12 +101,14 @@ class Estimate:
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
         chunks = self._chunks(tilings)
-        array = self.passes / chunks * costs.per_pass
+        turns, stacking = self._turns(tilings), self._exposed(self._stacking(tilings), 1, costs)
+        array = self.passes / chunks * costs.per_pass + stacking / tilings.kept_folds
+        turn = self._exposed(turns * self.hardware.sequencer.block_cycles, turns, costs) / costs.results
         # The next chunk but one may come when this one is done, unless there is a third buffer.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
         loads = (self._moving(costs.load, self._ifmap_pieces(tilings)) + freed) / tilings.kept_folds
         bus = self._section_cycles(tilings) * self._kept(tilings) / chunks + loads
-        end = np.maximum(array + self._drain_cycles(), bus + costs.spill + self._turnaround)
+        end = np.maximum(array + turn + self._drain_cycles(), bus + costs.spill + self._turnaround)
         return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
 
     @property
@@ -145,6 +151,28 @@ class Estimate:
         again = _ceil(self.columns, tilings.kept_folds) if tilings.loop_order == "filter_major" else 1
         return tilings.blocks * np.where(tilings.blocks > 2, again, 1)
 
+    def _turns(self, tilings: Tiling[Counts]) -> Counts:
+        """How often the loop comes to another block."""
+        again = _ceil(self.columns, tilings.kept_folds) if tilings.loop_order == "filter_major" else 1
+        return np.asarray(self.shape.groups * tilings.blocks * np.where(tilings.blocks > 1, again, 1))
+
+    def _stacking(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Rotating one load of the ifmap into the lane groups of its copies."""
+        return np.asarray(tilings.ifmap_words * self._stacking_of_a_word)
+
+    @cached_property
+    def _stacking_of_a_word(self) -> float:
+        cycles = float(self.hardware.vector_unit.stack_cycles)
+        if not cycles or self.cut.transposed:
+            return 0.0
+        places = [place for chunk in self.cut.chunks(self.cut.groups, self.cut.folds) for place in chunk.places]
+        return cycles * sum(place.rotations for place in places) / len(places)
+
+    def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
+        """What is left of waits before weights are loaded; where blocks overlap, passes ahead hide some each time."""
+        spare = 0 if self.drains else costs.per_pass - self.hardware.preload_cycles
+        return np.asarray(np.maximum(cycles - times * spare, 0))
+
     def _pass_cycles(self, tilings: Tiling[Counts]) -> Counts:
         """One pass over a block: its stream or the next preload, whichever takes longer."""
         hardware, arrays, (frame, slots) = self.hardware, self.hardware.array.count, self._frame
@@ -159,7 +187,8 @@ class Estimate:
         of_stream = (IFMAP, PSUM, RESULT) if self.passes > 1 else (IFMAP, RESULT)
         slots = max(len({*port} & {*of_stream}) for port in ports_of(hardware)) * arrays
         adds = -(-self.word_fill * arrays * hardware.lanes // hardware.vector_unit.alus) if self.passes > 1 else 0
-        return max(self.word_fill, slots, adds), slots
+        ready = transposed_word_cycles(self.groups, hardware) * arrays if self.cut.transposed else 0
+        return max(self.word_fill, slots, adds, ready), slots
 
     @property
     def _port_cycles(self) -> float:
@@ -180,7 +209,7 @@ class Estimate:
             * self._stored_channels(self.cut.per_fold, self.shape.channels)
         )
         moved = elements * self._element_cycles * self._waste(tilings, "in")
-        per_word = max(self.hardware.vector_unit.unpack_cycles, self._port_cycles if self.cut.copies else 0)
+        per_word = max(float(self.hardware.vector_unit.unpack_cycles), self._port_cycles if self.cut.copies else 0)
         return np.asarray(np.maximum(moved, tilings.ifmap_words * per_word), dtype=np.float64)
 
     def _spill_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
@@ -188,7 +217,7 @@ class Estimate:
         out = self.shape.out_channels
         channels = self._stored_channels(self.width, out)
         moved = tilings.psum_words * self.word_fill * channels * self._element_cycles * self._waste(tilings, "out")
-        return np.maximum(moved, tilings.psum_words * self.hardware.vector_unit.pack_cycles)
+        return np.asarray(np.maximum(moved, tilings.psum_words * float(self.hardware.vector_unit.pack_cycles)))
 
     def _filter_cycles(self) -> float:
         """The filter of one channel group, once."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
-from math import prod
+from math import ceil, prod
 
+from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shifted
@@ -121,6 +122,16 @@ class Plan:
     def word_fill(self) -> int:
         """Elements of a word in use."""
         return self._word_groups[1]
+
+    @property
+    def word_cycles(self) -> int:
+        """Cycles in which the vector unit transposes a word that a pass streams; 0 where it need not."""
+        return transposed_word_cycles(self._word_groups[0], self.hardware) if self.cut.transposed else 0
+
+    def stacking_cycles(self, block: Block, chunk: Chunk) -> int:
+        """Cycles in which the vector unit rotates the words of a patch into the lane groups of their copies."""
+        rotations = 0 if self.cut.transposed else sum(place.rotations for place in chunk.places)
+        return ceil(rotations * self.patch(block, chunk).words * self.hardware.vector_unit.stack_cycles)
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:

@@ -62,6 +62,11 @@ class Place:
     taps: tuple[Tap, ...] = ()
 
     @property
+    def rotations(self) -> int:
+        """Copies beyond the second: how often each of its words is rotated into another lane group, once filled."""
+        return max(0, len(self.first_lanes) - 2)
+
+    @property
     def brought(self) -> int:
         """Channels that HBM hands out for it."""
         return sum(len(channels) for _, channels in brought_by((self,)))
@@ -200,6 +205,7 @@ class Cut(Protocol):
         together: groups that may be filled together; fewer than `groups` where each tap comes by itself.
         row_folds: portions of K or of the channels, as people are told.
         copies: whether lanes hold the ifmap so many times that their ports may bound its fill.
+        transposed: whether the vector unit transposes the words of a pixel for each pass, so that no lane needs a copy.
         per_fold: channels that HBM hands out for all folds of a group together, roughly.
         multi_tile: taps in a pass, at most.
         stacked: what people are told of a pass.
@@ -216,6 +222,8 @@ class Cut(Protocol):
     def row_folds(self) -> int: ...
     @property
     def copies(self) -> bool: ...
+    @property
+    def transposed(self) -> bool: ...
     @property
     def per_fold(self) -> float: ...
     @property

@@ -27,6 +27,7 @@ class TapGroups:
     shape: ConvShape
     hardware: Hardware
     copies = False
+    transposed = False
 
     @cached_property
     def multi_tile(self) -> int:

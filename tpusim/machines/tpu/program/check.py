@@ -25,6 +25,8 @@ def check_program(program: Program, hardware: Hardware) -> None:
         raise CheckFailed(f"the Program takes {program.words} words a lane; the machine has {hardware.capacity_words}")
     if program.bank_words > hardware.bank_words:
         raise CheckFailed(f"the Program takes {program.bank_words} words of banks; there are {hardware.bank_words}")
+    if program.word_cycles < 0:
+        raise CheckFailed(f"the Program makes words ready in {program.word_cycles} cycles")
     widest = program.widest_word(hardware.vector_memory.word_elements)
     for table in program.tables:
         if table.per_word > widest:
@@ -70,6 +72,8 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
         case Preload():
             if step.words != -(-step.rows // word_elements):
                 yield f"reads {step.words} words for {step.rows} weights"
+            if step.delay < 0:
+                yield f"begins {-step.delay} cycles before it can"
         case Transfer():
             if isinstance(step, Spill) and any(len(part.first_lanes) > 1 for part in step.parts):
                 yield "takes one element from several lanes"

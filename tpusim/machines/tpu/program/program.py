@@ -56,6 +56,7 @@ class Program:
         steps: in an order that is valid when they are executed one at a time.
         word_fill: elements of a word that a pass streams, and that its results fill.
         constants: operands that come with the Program.
+        word_cycles: that the vector unit takes to make a word ready which a pass streams.
     """
 
     tensors: tuple[Tensor, ...]
@@ -64,6 +65,7 @@ class Program:
     word_fill: int
     banked: tuple[Buffer, ...] = ()
     constants: tuple[Constant, ...] = ()
+    word_cycles: int = 0
 
     @cached_property
     def words(self) -> int:
@@ -105,7 +107,7 @@ class Program:
         """The port's period while the layer runs."""
         arrays = hardware.array.count
         pointer_words = max((table.a_frame(arrays) for table in self.tables), default=0)
-        return frame_of(hardware, self.word_fill, self.clients, pointer_words)
+        return frame_of(hardware, self.word_fill, self.clients, pointer_words, self.word_cycles)
 
     def given(self, operands: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The tensors that are there before the first step: the layer's operands, and the Program's own."""

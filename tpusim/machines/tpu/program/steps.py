@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -121,7 +122,7 @@ class Fill(LaneTransfer, Inbound):
     """HBM -> lanes."""
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        return self.words * hardware.vector_unit.unpack_cycles if self.tensor.converted else 0
+        return ceil(self.words * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class BankFill(Inbound):
 
     def conversion_cycles(self, hardware: Hardware) -> int:
         words = -(-self.lane_words // hardware.lanes)
-        return words * hardware.vector_unit.unpack_cycles if self.tensor.converted else 0
+        return ceil(words * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +158,15 @@ class Spill(LaneTransfer):
         return Use(hbm_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        return self.words * hardware.vector_unit.pack_cycles if self.tensor.converted else 0
+        return ceil(self.words * hardware.vector_unit.pack_cycles) if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Preload(Step):
-    """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on."""
+    """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on.
+
+    It begins `delay` cycles after it could: what is done before a block, by units that nothing else tells of.
+    """
 
     cause = "waiting_weights"
 
@@ -170,10 +174,12 @@ class Preload(Step):
     words: int
     rows: int
     cols: int
+    delay: int = 0
 
     @property
     def facts(self) -> Mapping[str, int | str]:
-        return {"rows": self.rows, "cols": self.cols}
+        delay = {"delay": self.delay} if self.delay else {}
+        return {"rows": self.rows, "cols": self.cols, **delay}
 
     @property
     def use(self) -> Use:

@@ -21,6 +21,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload
 from tpusim.machines.tpu.register.array import PeArray
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
@@ -148,6 +149,12 @@ def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
     return registers(words), per_word, together
 
 
+def _longest_wait(program: Program, hardware: Hardware) -> int:
+    """The cycles that may pass, before any of the frame, in which nothing moves and yet all is well."""
+    delay = max((step.delay for step in program.steps if isinstance(step, Preload)), default=0)
+    return hardware.latency_cycles + hardware.sequencer.launch_cycles + delay
+
+
 def _control(
     program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, banks: Banks | None, sums: Sums
 ) -> Control:
@@ -164,5 +171,5 @@ def _control(
         PreloadUnit(program, scoreboard, hardware, frame),
         DmaUnit(program, scoreboard, hbm, banks, hardware, settings),
         program.ports(hardware),
-        patience=1000 + hardware.latency_cycles + hardware.sequencer.launch_cycles + 4 * (frame.period + lanes),
+        patience=1000 + _longest_wait(program, hardware) + 4 * (frame.period + lanes),
     )

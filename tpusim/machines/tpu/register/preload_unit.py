@@ -26,7 +26,7 @@ class PreloadUnit:
         self.fills = {
             index: [other for other in step.after if program.steps[other].cause == STARVED] for index, step in self.todo
         }
-        self.started = 0
+        self.started = self.delayed = 0
         self.row = self.rows
         self.injecting = 0
         self.use: Counter[str] = Counter()
@@ -44,7 +44,9 @@ class PreloadUnit:
                 self.scoreboard.finish(self.index, now)
 
     def clock(self, now: int, issued: int, running: bool) -> None:
-        """Start the next preload if a weight buffer is free: its stream before is issued, or over if it has none."""
+        """Start the next preload once its delay is over and, before that, a weight buffer is free: its stream before is
+        issued, or over if it has none.
+        """
         if self.under_way or not self.todo:
             return
         if issued != self.started or (running and self.buffers == 1):
@@ -53,7 +55,11 @@ class PreloadUnit:
             self.use["starved"] += 1
         elif self.scoreboard.waiting(self.todo[0][1].after, now):
             self.use["blocked"] += 1
+        elif self.delayed < self.todo[0][1].delay:
+            self.delayed += 1
+            self.use["blocked"] += 1
         else:
+            self.delayed = 0
             self.index, self.step = self.todo.popleft()
             self.buffer = self.started % self.buffers
             self.started += 1
