@@ -13,13 +13,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Weights:
-    """A preload: `rows` x `cols` weights from word `base` on, when the steps `after` are done."""
+    """A preload: `rows` x `cols` weights from word `base` on, `delay` cycles after the steps `after` are done."""
 
     step: int
     after: tuple[int, ...]
     base: int
     rows: int
     cols: int
+    delay: int
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ class Plan:
     word: int
     elements: int
     alus: int
-    unpack_cycles: int
-    pack_cycles: int
+    unpack_cycles: Fraction
+    pack_cycles: Fraction
+    word_cycles: int
     buffers: int
     depth: int
     bytes_per_cycle: Fraction
@@ -109,7 +111,7 @@ class Plan:
     @property
     def frame(self) -> int:
         """F."""
-        return max(self.elements, self.slots, self.adds)
+        return max(self.elements, self.slots, self.adds, self.arrays * self.word_cycles)
 
     @property
     def psum_delay(self) -> int:
@@ -133,7 +135,7 @@ class Plan:
     def bus_cycles(self, transfer: Transfer) -> int:
         """D: the bytes, or the conversion of the words where that takes longer."""
         pace = {"ifmap": self.unpack_cycles, "filter": 0, "spill": self.pack_cycles}[transfer.kind]
-        return max(1, ceil(transfer.hbm_bytes / self.bytes_per_cycle), pace * transfer.words)
+        return max(1, ceil(transfer.hbm_bytes / self.bytes_per_cycle), ceil(pace * transfer.words))
 
     def _at_slot(self, slot: int, earliest: int) -> int:
         return next(at for at in range(earliest, earliest + self.frame) if at % self.frame == slot)

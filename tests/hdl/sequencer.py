@@ -162,7 +162,7 @@ class Preloads(Elaboratable):
             Signal(range(plan.rows + 1)),
         )
         entering, rest = Signal(range(plan.word + 1)), Signal(range(plan.rows + 1))
-        begins = Signal()
+        could, begins, delayed = Signal(), Signal(), Signal(COUNT_BITS)
         moving = entering != 0
         m.d.comb += rest.eq(left - moving)
         with m.If(moving & (left == 1)):
@@ -170,12 +170,14 @@ class Preloads(Elaboratable):
         after = masks([each.after for each in plan.weights], plan.steps, started)
         room = (self.issued + self.issue == started) & (Const(plan.buffers > 1) | self.over)
         m.d.comb += [
-            begins.eq((rest == 0) & (started < len(plan.weights)) & room & ~(after & ~self.done).any()),
+            could.eq((rest == 0) & (started < len(plan.weights)) & room & ~(after & ~self.done).any()),
+            begins.eq(could & (delayed == rom([each.delay for each in plan.weights], started))),
             self.word.eq(Mux(begins, 0, at)),
             self.number.eq(started - ~begins),
             self.read.eq((self.word < words) & (entering <= 1) & self.port_free),
         ]
         m.d.sync += [left.eq(Mux(begins, plan.rows, rest)), at.eq(self.word), started.eq(started + begins)]
+        m.d.sync += delayed.eq(Mux(could & ~begins, delayed + 1, 0))
         with m.If(moving):
             m.d.sync += entering.eq(entering - 1)
         with m.If(self.read):

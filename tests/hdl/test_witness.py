@@ -56,15 +56,16 @@ def gemm(m: int, k: int, n: int) -> Gemm:
 
 @dataclass(frozen=True)
 class Case:
-    """A layer on a machine."""
+    """A layer on a machine, whose words take some time to be made ready."""
 
     layer: Gemm | Conv2d
     hardware: Hardware
     batch: int = 1
+    word_cycles: int = 0
 
     @property
     def program(self) -> Program:
-        return lower(self.layer, self.batch, self.hardware)[0]
+        return replace(lower(self.layer, self.batch, self.hardware)[0], word_cycles=self.word_cycles)
 
     @property
     def operands(self) -> dict[str, Tensor]:
@@ -96,7 +97,10 @@ def first_difference(seen: list[Access], expected: list[Access]) -> tuple[Access
     return None
 
 
-EVERYTHING = {"launch_cycles": 23, "between_blocks": "drain", "unpack_cycles": 3, "pack_cycles": 4, "array_count": 2}
+EVERYTHING = {
+    "launch_cycles": 23, "between_blocks": "drain", "block_cycles": 6, "unpack_cycles": 3, "pack_cycles": 4.4,
+    "stack_cycles": "2/3", "array_count": 2,
+}  # fmt: skip
 """All that a machine may do beyond the plain one."""
 
 CASES = {
@@ -143,6 +147,16 @@ CASES = {
     "unpacking_sets_the_pace": Case(gemm(8, 6, 4), machine(unpack_cycles=3)),
     "packing_sets_the_pace": Case(gemm(8, 6, 8), machine(pack_cycles=5, capacity_words=16)),
     "conversion_as_fast_as_hbm": Case(gemm(7, 6, 4), machine(unpack_cycles=1, pack_cycles=2, bytes_per_cycle=16)),
+    "conversion_in_fractions": Case(gemm(7, 6, 4), machine(unpack_cycles=3.4, pack_cycles="13/3")),
+    "loop_of_blocks": Case(gemm(6, 6, 6), machine(between_blocks="drain", block_cycles=9, capacity_words=14)),
+    "loop_behind_passes": Case(gemm(30, 3, 6), machine(block_cycles=9, capacity_words=30, bytes_per_cycle=1000)),
+    "loop_one_buffer": Case(gemm(9, 6, 6), machine(block_cycles=9, capacity_words=14, weight_buffers=1)),
+    "copies_are_rotated": Case(
+        conv(1, 6, 3, 3, padding=1), machine(stack_cycles=0.75, multi_tile=4, capacity_words=40), batch=2
+    ),
+    "transposed": Case(gemm(8, 4, 4), machine(), word_cycles=7),
+    "transposed_sums": Case(gemm(8, 14, 7), machine(word_elements=4), word_cycles=11),
+    "transposed_two_arrays": Case(gemm(9, 10, 6), machine(array_count=2), word_cycles=5),
     "two_arrays": Case(gemm(12, 4, 4), machine(array_count=2)),
     "two_arrays_sums": Case(gemm(10, 10, 6), machine(array_count=2)),
     "two_arrays_sums_one_buffer": Case(gemm(10, 10, 6), machine(array_count=2, weight_buffers=1)),
@@ -249,6 +263,11 @@ def without_drain(plan: Plan) -> Plan:
     return replace(plan, weights=tuple(weights))
 
 
+def without_delays(plan: Plan) -> Plan:
+    """Every preload begins when it could."""
+    return replace(plan, weights=tuple(replace(each, delay=0) for each in plan.weights))
+
+
 def first_result_further_on(plan: Plan) -> Plan:
     """One pass that collects a word further on."""
     moved = replace(plan.passes[0], result_base=plan.passes[0].result_base + 1)
@@ -259,6 +278,10 @@ WRONG: dict[str, tuple[str, Callable[[Plan], Plan]]] = {
     "address": ("by_hand", first_result_further_on),
     "launch": ("launch", lambda plan: replace(plan, launch=plan.launch - 1)),
     "drain": ("drain_between_blocks", without_drain),
+    "loop": ("loop_of_blocks", without_delays),
+    "loop behind passes": ("loop_behind_passes", without_delays),
+    "rotation": ("copies_are_rotated", without_delays),
+    "transposition": ("transposed", lambda plan: replace(plan, word_cycles=6)),
     "unpacking": ("unpacking_sets_the_pace", lambda plan: replace(plan, unpack_cycles=2)),
     "packing": ("packing_sets_the_pace", lambda plan: replace(plan, pack_cycles=4)),
     "arrays": ("two_arrays", lambda plan: replace(plan, arrays=1)),

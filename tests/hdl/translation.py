@@ -29,13 +29,14 @@ def plan_of(program: Program, hardware: Hardware) -> hdl.Plan:
         alus=unit.alus,
         unpack_cycles=unit.unpack_cycles,
         pack_cycles=unit.pack_cycles,
+        word_cycles=program.word_cycles,
         buffers=array.weight_buffers,
         depth=program.words,
         bytes_per_cycle=hardware.hbm_bytes_per_cycle,
         latency=hardware.latency_cycles,
         launch=hardware.sequencer.launch_cycles,
         weights=tuple(
-            hdl.Weights(index, step.after, step.base, step.rows, step.cols)
+            hdl.Weights(index, step.after, step.base, step.rows, step.cols, step.delay)
             for index, step in steps
             if isinstance(step, Preload)
         ),

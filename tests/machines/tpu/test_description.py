@@ -40,7 +40,9 @@ def machines(draw):
             weight_buffers=draw(st.integers(1, 2)),
         ),
         vector_memory=VectorMemory(**memory, capacity_bytes=draw(st.integers(64 * 8, 2**34))),
-        vector_unit=VectorUnit(alus=draw(st.integers(1, 2**24))),
+        vector_unit=VectorUnit(
+            alus=draw(st.integers(1, 2**24)), stack_cycles=draw(st.fractions(0, 65536, max_denominator=10**6))
+        ),
         hbm=Hbm(
             bandwidth_bytes_per_s=draw(st.integers(1, 10**15)),
             latency_ps=draw(st.integers(1, 10**9)),
@@ -167,9 +169,14 @@ def test_size_may_stand_beside_sides_that_agree():
         ("vector_unit.alus=512", lambda h: h.vector_unit.alus, 512),
         ("vector_unit.unpack_cycles=6", lambda h: h.vector_unit.unpack_cycles, 6),
         ("vector_unit.pack_cycles=14", lambda h: h.vector_unit.pack_cycles, 14),
+        ("vector_unit.pack_cycles=13.4", lambda h: h.vector_unit.pack_cycles, Fraction(67, 5)),
+        ("vector_unit.stack_cycles=3/4", lambda h: h.vector_unit.stack_cycles, Fraction(3, 4)),
+        ("vector_unit.transpose_cycles=64", lambda h: h.vector_unit.transpose_cycles, 64),
+        ("vector_unit.transpose_words=4", lambda h: h.vector_unit.transpose_words, 4),
         ("hbm.channel_multiple=128", lambda h: h.hbm.channel_multiple, 128),
         ("sequencer.launch_cycles=250", lambda h: h.sequencer.launch_cycles, 250),
         ("sequencer.between_blocks=drain", lambda h: h.sequencer.between_blocks, "drain"),
+        ("sequencer.block_cycles=40", lambda h: h.sequencer.block_cycles, 40),
         ("hbm.bandwidth=300 GB/s", lambda h: h.hbm.bandwidth_bytes_per_s, 3 * 10**11),
         ("hbm.latency=100 ns", lambda h: h.latency_cycles, 70),
         ("hbm.burst=32 B", lambda h: h.hbm.burst_bytes, 32),
@@ -210,6 +217,25 @@ def test_override_mapping_takes_numbers():
 def test_one_override_needs_no_list():
     assert load_hardware("tpu_v2", "array.size=64") == load_hardware("tpu_v2", ["array.size=64"])
     assert load_hardware("tpu_v2").with_overrides("array.size=64").array.rows == 64
+
+
+@pytest.mark.parametrize(
+    ("written", "exactly", "again"),
+    [("6", 6, 6), ("13.4", Fraction(67, 5), 13.4), ("0.1", Fraction(1, 10), 0.1), ("1/3", Fraction(1, 3), "1/3"),
+     ("6/8", Fraction(3, 4), 0.75), ("1e-2", Fraction(1, 100), 0.01)],
+)  # fmt: skip
+def test_fractions_are_what_is_written(written: str, exactly: object, again: object) -> None:
+    """In any spelling; not the binary number next to it."""
+    machine = load_hardware("tpu_v2", [f"vector_unit.pack_cycles={written}"])
+    assert machine.vector_unit.pack_cycles == exactly
+    assert machine.to_dict()["vector_unit"]["pack_cycles"] == again
+    assert VectorUnit(alus=1, pack_cycles=again) == VectorUnit(alus=1, pack_cycles=exactly)
+
+
+@pytest.mark.parametrize("wrong", ["-1", "-0.5", "65537", "fast", "1/0", "5 cycles", "true", "nan", "9" * 5000])
+def test_fractions_that_are_none_are_refused(wrong: str) -> None:
+    with pytest.raises(InputError, match=r"write a number, 0 to 65536, such as 13\.4 or 3/4"):
+        load_hardware("tpu_v2", [f"vector_unit.stack_cycles={wrong}"])
 
 
 def test_integers_of_numpy_are_numbers():

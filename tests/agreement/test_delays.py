@@ -1,0 +1,237 @@
+"""What comes before the weights of a block, and what words wait for: rules by hand, and both engines on any delays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import conv, fills, gemms, machine, machines, small_layers
+from tpusim.base.errors import CapacityError, CheckFailed
+from tpusim.flow.verify import expected, operands_of
+from tpusim.machines.tpu import event, register
+from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.candidates import Candidates
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.geometry import shape_of
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.tiled import Cutting, lowered_by
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
+from tpusim.network.ops import Conv2d, Gemm
+
+MOST_CYCLES = 3_000
+
+
+def agreed(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardware) -> Timing:
+    """What both engines say; the register engine's values are right, too."""
+    operands = operands_of(layer, batch, seed=2)
+    timing, written = register.run(program, hardware, operands)
+    assert timing == event.run(program, hardware)
+    np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
+    return timing
+
+
+def delayed(program: Program, delays: Sequence[int]) -> Program:
+    """Its preloads delayed by these, over and over."""
+    steps, number = list(program.steps), 0
+    for index, step in enumerate(steps):
+        if isinstance(step, Preload):
+            steps[index] = replace(step, delay=delays[number % len(delays)])
+            number += 1
+    return replace(program, steps=tuple(steps))
+
+
+def delays(program: Program) -> list[int]:
+    return [step.delay for step in program.steps if isinstance(step, Preload)]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    layer=st.one_of(small_layers(), gemms(largest=60)),
+    batch=st.integers(1, 4),
+    hardware=machines(8),
+    some=st.lists(st.sampled_from([0, 0, 1, 2, 7, 30]), min_size=1, max_size=4),
+)
+def test_any_preload_may_be_delayed(layer: Conv2d | Gemm, batch: int, hardware: Hardware, some: Sequence[int]) -> None:
+    """Those of the passes that the event engine takes many of at once as well."""
+    try:
+        program = delayed(lower(layer, batch, hardware)[0], some)
+    except CapacityError:
+        assume(False)
+    assume(event.run(program, hardware).cycles < MOST_CYCLES)
+    agreed(layer, batch, program, hardware)
+
+
+def test_many_passes_alike_with_a_delay_among_them() -> None:
+    layer, hardware = Gemm("long", 8, 4, 400), machine(4, 4, bytes_per_cycle=1000, ports="separate")
+    program = lower(layer, 1, hardware)[0]
+    plain = agreed(layer, 1, program, hardware)
+    for at in (40, 97, 99):
+        some = [50 if number == at else 0 for number in range(100)]
+        timing = agreed(layer, 1, delayed(program, some), hardware)
+        assert plain.cycles < timing.cycles <= plain.cycles + 50 + program.frame(hardware).period
+
+
+def test_a_delay_by_hand() -> None:
+    """docs/timing.md, section 7: the preload of 8 begins in 13 and reads in 13, 15; the ifmap is there before it."""
+    layer, hardware = Gemm("gemm", 4, 4, 4), machine(4, 4, block_cycles=5)
+    program = lower(layer, 1, hardware)[0]
+    assert delays(program) == [5]
+    timing, plain = agreed(layer, 1, program, hardware), event.run(delayed(program, [0]), hardware)
+    assert timing.units["preload"] == {**plain.units["preload"], "blocked": 5, "idle": timing.cycles - 13 - 4}
+    # Weights are in the array at 17 instead of 12, so that the first word is read in 18 instead of 14.
+    assert (plain.cycles, timing.cycles) == (35, 39)
+
+
+@pytest.mark.parametrize("between", ["drain", "overlap"])
+@pytest.mark.parametrize("order", ["block_major", "filter_major"])
+def test_the_loop_comes_to_each_block(between: str, order: str) -> None:
+    """A block's column folds, one after another, are one body; where filters come first, each block is one anew."""
+    layer = Gemm("g", 24, 12, 6)
+    hardware = machine(4, 4, capacity_words=24, between_blocks=between, loop_order=order, block_cycles=30)
+    program, explanation = lower(layer, 1, hardware)
+    blocking, columns = explanation.blocking, explanation.blocking.col_folds
+    assert blocking.blocks > 1
+    kept = int(explanation.choices["kept_folds"])
+    bodies = blocking.blocks * (ceil(columns / kept) if order == "filter_major" else 1)
+    assert sorted(delays(program)) == [0] * (len(program.streams) - bodies) + [30] * bodies
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Preload) and step.delay:
+            assert not next(each for each in program.steps[index:] if isinstance(each, Stream)).accumulate
+    agreed(layer, 1, program, hardware)
+
+
+def test_a_loop_that_drains_shows_what_its_bodies_take() -> None:
+    """Every body, serially; where blocks overlap, long passes hide it."""
+    layer = Gemm("g", 480, 4, 4)
+    more = {}
+    for between in ("drain", "overlap"):
+        options: dict[str, Any] = {"word_elements": 8, "capacity_words": 60, "bytes_per_cycle": 5000}
+        hardware = machine(4, 4, latency_cycles=1, between_blocks=between, **options)
+        program, explanation = lower(layer, 1, hardware)
+        assert (explanation.blocking.blocks, len(program.streams)) == (5, 5)
+        some, many = (agreed(layer, 1, delayed(program, [each]), hardware).cycles for each in (20, 60))
+        more[between] = many - some
+    assert more == {"drain": 5 * 40, "overlap": 40}
+
+
+@pytest.mark.parametrize(("tile", "copies"), [(1, 1), (2, 2), (3, 3), (9, 9)])
+@pytest.mark.parametrize("cycles", [0.75, 3, "1/3"])
+def test_copies_beyond_the_second_are_rotated(tile: int, copies: int, cycles: object) -> None:
+    """So many cycles a word and copy, rounded up for a block, before the passes that use a new patch; once."""
+    layer = conv(1, 9, 6, 3, padding=1)
+    hardware = machine(9, 4, multi_tile=tile, stack_cycles=cycles, capacity_words=200, loop_order="block_major")
+    program = lower(layer, 2, hardware)[0]
+    parts = [part for fill in fills(program, "ifmap") for part in fill.parts]
+    assert {len(part.first_lanes) for part in parts} == {copies}
+    per_copy, blocks = hardware.vector_unit.stack_cycles, {part.base for part in parts}
+    assert per_copy.limit_denominator(9) == per_copy
+    if len(blocks) == 1:
+        total = ceil(sum(part.words for part in parts) * max(0, copies - 2) * per_copy)
+        assert sum(delays(program)) == total
+    assert (sum(delays(program)) > 0) == (copies > 2)
+    agreed(layer, 2, program, hardware)
+
+
+def test_a_patch_that_stays_is_rotated_once() -> None:
+    """Several column folds use it, one after another."""
+    layer, hardware = conv(1, 6, 12, 3), machine(4, 4, multi_tile=4, stack_cycles=1, loop_order="block_major")
+    program, explanation = lower(layer, 1, hardware)
+    assert (explanation.blocking.col_folds, explanation.blocking.blocks) == (3, 1)
+    assert [*filter(None, delays(program))] == [2 * sum(fill.words for fill in fills(program, "ifmap"))]
+
+
+@pytest.mark.parametrize(
+    ("cycles", "words", "groups", "each"),
+    [(64, 8, 1, 64), (64, 8, 3, 22), (64, 8, 8, 8), (64, 8, 20, 8), (0, 8, 2, 0), (7, 1, 9, 7)],
+)
+def test_words_of_a_pixel_are_transposed_together(cycles: int, words: int, groups: int, each: int) -> None:
+    hardware = machine(transpose_cycles=cycles, transpose_words=words)
+    assert transposed_word_cycles(groups, hardware) == each
+
+
+class Transposed(TapGroups):
+    """A cut whose ifmap is transposed for each pass."""
+
+    transposed = True
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6])
+@pytest.mark.parametrize("arrays", [1, 2])
+def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> None:
+    """A frame lasts as long as its words take; what is beyond elements and slots is booked as blocked."""
+    layer = conv(1, 6, 4, 3)
+    options: dict[str, Any] = {"multi_tile": 4, "array_count": arrays, "bytes_per_cycle": 1000}
+    hardware = machine(4, 4, transpose_cycles=31, stack_cycles=2, **options)
+    program = lowered_by(Transposed, layer, batch, hardware)[0]
+    groups = -(-batch // 2)
+    assert program.word_cycles == -(-31 // groups)
+    frame = program.frame(hardware)
+    assert frame.period == program.word_cycles * arrays
+    assert frame.elements + frame.port_stall + frame.blocked == frame.period
+    # Nothing is rotated, either.
+    assert delays(program) == [0] * len(program.streams)
+    timing = agreed(layer, batch, program, hardware)
+    frames = sum(-(-step.words // arrays) for step in program.streams)
+    assert timing.units["systolic_array"]["blocked"] >= frames * frame.blocked > 0
+    assert lower(layer, batch, hardware)[0].word_cycles == 0
+
+
+def test_what_no_machine_can_do_is_refused() -> None:
+    hardware = machine()
+    program = lower(Gemm("g", 4, 4, 4), 1, hardware)[0]
+    with pytest.raises(CheckFailed, match=r"step \d+ \(preload\) begins 3 cycles before it can"):
+        check_program(delayed(program, [-3]), hardware)
+    with pytest.raises(CheckFailed, match="makes words ready in -1 cycles"):
+        check_program(replace(program, word_cycles=-1), hardware)
+
+
+# ---- blocks are chosen with these costs
+
+
+def chosen(layer: Conv2d | Gemm, **options: Any) -> tuple[int, int]:
+    """The blocks that the search takes, and the cycles of the layer."""
+    hardware = machine(8, 8, capacity_words=400, between_blocks="drain", bytes_per_cycle=30, **options)
+    program, explanation = lower(layer, 1, hardware)
+    return explanation.blocking.blocks, event.run(program, hardware).cycles
+
+
+def test_blocks_are_fewer_where_each_costs_more() -> None:
+    """And the layer takes less time than with the blocks of a machine on which they cost nothing."""
+    layer = conv(8, 48, 8, 3)
+    (many, cheap), (few, dear) = chosen(layer), chosen(layer, block_cycles=1000)
+    assert few < many
+    assert dear - cheap < 1000 * many
+
+
+def test_the_estimate_knows_what_a_stacked_word_and_a_long_frame_take() -> None:
+    """Where all blocks are alike, the estimate grows as the engine's cycles do."""
+    layer = conv(1, 30, 8, 3)
+    for options, cut in (({"stack_cycles": 5}, TapGroups), ({"transpose_cycles": 40}, Transposed)):
+        cycles, estimates = [], []
+        for machine_has in ({}, options):
+            hardware = machine(9, 8, multi_tile=9, between_blocks="drain", bytes_per_cycle=1000, **machine_has)
+            program, explanation = lowered_by(cut, layer, 2, hardware)
+            cycles.append(event.run(program, hardware).cycles)
+            estimates.append(estimated(cut, layer, 2, hardware, explanation.blocking.blocks))
+        grown = cycles[1] - cycles[0]
+        assert grown > 0.3 * cycles[0]
+        assert estimates[1] - estimates[0] == pytest.approx(grown, rel=0.1)
+
+
+def estimated(cutting: Cutting, layer: Conv2d, batch: int, hardware: Hardware, blocks: int) -> float:
+    """The estimate of the tiling that is taken, found among those of the first way."""
+    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    candidates = Candidates(shape, hardware, cutting(shape, hardware), None)
+    tilings = next(candidates.whole())
+    return float(candidates.estimate.cycles(tilings)[tilings.blocks == blocks].min())
