@@ -190,6 +190,30 @@ def test_what_the_machine_has_already_is_not_offered() -> None:
         assert {gain.relaxation.name for gain in found.gains} & some == offered
 
 
+def gain(found: Bottleneck, name: str) -> float:
+    return next(each.gain for each in found.gains if each.relaxation.name == name)
+
+
+def test_what_a_block_takes_beyond_its_steps_may_bound_a_layer() -> None:
+    dear = ["sequencer.block_cycles=100000", "sequencer.between_blocks=drain"]
+    found = explained(of_resnet50("layer2.1.conv2"), 8, *dear)
+    assert gain(found, "blocks that take nothing beyond their steps") > 1.2
+    assert found.limit == "sequencer"
+    assert "a block 100000 beyond its steps" in " ".join(explain_text.verdict(found).split())
+
+
+def test_what_stacked_words_take_may_bound_a_layer() -> None:
+    """Half of a fraction is another."""
+    found = explained(of_resnet50("conv1"), 8, "vector_unit.stack_cycles=30.5", "sequencer.between_blocks=drain")
+    faster = next(each for each in found.gains if each.relaxation.name == "a vector unit twice as fast")
+    assert faster.gain > 1.1
+    assert "vector_unit.stack_cycles=15.25" in faster.how
+    longer = next(each for each in found.gains if each.relaxation.name == "words twice as long")
+    assert "vector_unit.stack_cycles=61" in longer.how
+    facts = "".join(explain_text._a_word(found))
+    assert facts == "a word of stacked taps takes 30.5 for each copy beyond the second; "
+
+
 def test_what_cannot_be_simulated_is_said() -> None:
     found = explained(Gemm("one", 4, 4, 4), 1, "vector_memory.word_elements=4096", "vector_memory.capacity=16 GiB")
     reasons = {each.relaxation.name: each.reason for each in found.untried}

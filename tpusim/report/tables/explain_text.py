@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from textwrap import fill
@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from tpusim.base.words import counted
+from tpusim.input.scalars import plain_number
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document, folded, percent, quantity
 from tpusim.result.vocabulary.figures import BYTES, TIMES
@@ -38,7 +39,7 @@ LIMITS = {
     "memory": ("the size of the vector memories",
                "cut into blocks that fit, the layer reads {reads:.2f} times its operands from HBM."),
     "vector_unit": ("the vector unit", "{conversions}it adds partial sums in {vector_unit} % of the cycles."),
-    "sequencer": ("the sequencer", "a layer takes {launch} cycles to launch{drains}."),
+    "sequencer": ("the sequencer", "a layer takes {launch} cycles to launch{bodies}{drains}."),
     "input": ("too little input", "{loads}; the layer's start and end take {ends} % of its cycles. More input would "
               "share them."),
 }  # fmt: skip
@@ -71,12 +72,11 @@ def verdict(found: Bottleneck, width: int = WIDTH) -> str:
 def _facts(found: Bottleneck) -> dict[str, object]:
     """What LIMITS tells of a layer: shares of its cycles, and what they come from."""
     layer, hardware, phases, units = found.layer, found.setup.hardware, found.phases, found.layer.units
-    unit, sequencer, streams = hardware.vector_unit, hardware.sequencer, found.program.streams
+    sequencer, streams = hardware.sequencer, found.program.streams
     rows, cols = fmean(each.rows for each in streams), fmean(each.cols for each in streams)
     computes = units["systolic_array"]["busy"] / layer.passes
     operands = found.setup.layer.operands(found.setup.batch) * hardware.vector_memory.element_bytes
     ends = phases.first_fill + phases.drain + phases.spill + phases.skew
-    converts = f"a word takes {unit.unpack_cycles} cycles to unpack, or {unit.pack_cycles} to pack; "
     drains = ", and no block begins before the one ahead has drained"
     return {
         "busy": percent(units["systolic_array"]["busy"] / layer.cycles),
@@ -90,12 +90,25 @@ def _facts(found: Bottleneck) -> dict[str, object]:
         "latency": hardware.latency_cycles,
         "loads": f"weights take {hardware.preload_cycles} cycles to load for a pass that computes for {computes:,.0f}",
         "reads": layer.hbm_read_bytes / operands,
-        "conversions": converts if unit.unpack_cycles or unit.pack_cycles else "",
+        "conversions": "".join(_a_word(found)),
         "vector_unit": percent(units["vector_unit"]["busy"] / layer.cycles),
         "launch": sequencer.launch_cycles,
+        "bodies": f", a block {sequencer.block_cycles} beyond its steps" if sequencer.block_cycles else "",
         "drains": drains if sequencer.between_blocks == "drain" else "",
         "ends": percent(ends / layer.cycles),
     }
+
+
+def _a_word(found: Bottleneck) -> Iterator[str]:
+    """What the vector unit takes for a word, besides adding."""
+    unit = found.setup.hardware.vector_unit
+    if unit.unpack_cycles or unit.pack_cycles:
+        unpacks, packs = plain_number(unit.unpack_cycles), plain_number(unit.pack_cycles)
+        yield f"a word takes {unpacks} cycles to unpack, or {packs} to pack; "
+    if unit.stack_cycles:
+        yield f"a word of stacked taps takes {plain_number(unit.stack_cycles)} for each copy beyond the second; "
+    if found.program.word_cycles:
+        yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
 
 
 def _best(most: Gain, found: Bottleneck) -> str:

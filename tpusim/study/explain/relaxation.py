@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from tpusim.base.units import UNITS
 from tpusim.flow.choice import prepared
+from tpusim.input.scalars import plain_number
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.result.vocabulary.fields import by_path
 
-_ALUS = "vector_unit.alus"
-_CONVERSIONS = ("vector_unit.unpack_cycles", "vector_unit.pack_cycles")
+_ALUS, _WORD = "vector_unit.alus", "vector_memory.word_elements"
+_A_WORD = ("vector_unit.unpack_cycles", "vector_unit.pack_cycles", "vector_unit.stack_cycles")
+"""Cycles that the vector unit takes for a word, in fractions."""
 
 Setting = str | int | Callable[[Any], object]
 
@@ -77,7 +80,21 @@ def _twice(value: Any) -> object:
 
 
 def _half(value: Any) -> object:
-    return value // 2
+    """Return half of a whole number, rounded up."""
+    return -(-value // 2)
+
+
+def _scaled(by: Fraction) -> Callable[[Any], object]:
+    """A multiple of what may be a fraction, as it is written."""
+    return lambda value: plain_number(by * Fraction(str(value)))
+
+
+def _longer_words(setup: Setup) -> Relaxed | None:
+    """The vector unit takes as long for an element as before."""
+    settings: dict[str, Setting] = {_WORD: _twice, **dict.fromkeys(_A_WORD, _scaled(Fraction(2)))}
+    if setup.hardware.vector_unit.transpose_cycles:
+        settings["vector_unit.transpose_words"] = _half
+    return _machine(settings)(setup)
 
 
 def _latency(setup: Setup) -> Relaxed | None:
@@ -111,25 +128,24 @@ def _filled(setup: Setup) -> Relaxed | None:
     return None if filled == setup.layer else (replace(setup, layer=filled), how)
 
 
+_FASTER: Mapping[str, Setting] = {
+    _ALUS: _twice,
+    **dict.fromkeys(_A_WORD, _scaled(Fraction(1, 2))),
+    "vector_unit.transpose_cycles": _half,
+}
 _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
     Relaxation("twice the HBM bandwidth", "hbm", _machine({"hbm.bandwidth": _twice})),
     Relaxation("HBM latency of one cycle", "latency", _latency),
     Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"})),
     Relaxation("twice the ports of a bank", "banks", _bank_ports),
-    # Conversions take as long for an element as before.
-    Relaxation(
-        "words twice as long",
-        "ports",
-        _machine({"vector_memory.word_elements": _twice, **dict.fromkeys(_CONVERSIONS, _twice)}),
-    ),
+    Relaxation("words twice as long", "ports", _longer_words),
     Relaxation("weights enter twice as fast", "weights", _machine({"array.weights_per_cycle": _twice})),
     Relaxation("a second weight buffer", "weights", _machine({"array.weight_buffers": 2})),
     Relaxation("twice the vector memory", "memory", _machine({"vector_memory.capacity": _twice})),
-    Relaxation(
-        "a vector unit twice as fast", "vector_unit", _machine({_ALUS: _twice, **dict.fromkeys(_CONVERSIONS, _half)})
-    ),
+    Relaxation("a vector unit twice as fast", "vector_unit", _machine(_FASTER)),
     Relaxation("blocks that overlap", "sequencer", _machine({"sequencer.between_blocks": "overlap"})),
+    Relaxation("blocks that take nothing beyond their steps", "sequencer", _machine({"sequencer.block_cycles": 0})),
     Relaxation("no launch", "sequencer", _machine({"sequencer.launch_cycles": 0})),
     Relaxation("the loop order left open", "mapping", _machine({"mapping.loop_order": "auto"})),
     Relaxation("chunks where they are cheaper", "mapping", _machine({"mapping.chunks": "auto"})),
