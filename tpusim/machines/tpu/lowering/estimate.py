@@ -165,8 +165,8 @@ class Estimate:
         cycles = float(self.hardware.vector_unit.stack_cycles)
         if not cycles or self.cut.transposed:
             return 0.0
-        places = [place for chunk in self.cut.chunks(self.cut.groups, self.cut.folds) for place in chunk.places]
-        return cycles * sum(place.rotations for place in places) / len(places)
+        (chunk,) = self.cut.chunks(self.cut.groups, self.cut.folds)
+        return cycles * chunk.rotations / len(chunk.places)
 
     def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
         """What is left of waits before weights are loaded; where blocks overlap, passes ahead hide some each time."""

@@ -130,8 +130,10 @@ class Plan:
 
     def stacking_cycles(self, block: Block, chunk: Chunk) -> int:
         """Cycles in which the vector unit rotates the words of a patch into the lane groups of their copies."""
-        rotations = 0 if self.cut.transposed else sum(place.rotations for place in chunk.places)
-        return ceil(rotations * self.patch(block, chunk).words * self.hardware.vector_unit.stack_cycles)
+        cycles = self.hardware.vector_unit.stack_cycles
+        if not cycles or self.cut.transposed:
+            return 0
+        return ceil(chunk.rotations * self.patch(block, chunk).words * cycles)
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:

@@ -145,6 +145,11 @@ class Chunk:
             return [((0, 0), channels) for channels in neighbours(self.channels)]
         return brought_by(self.places[places.start : places.stop])
 
+    @cached_property
+    def rotations(self) -> int:
+        """Those of all its places together."""
+        return sum(place.rotations for place in self.places)
+
     @property
     def by_tap(self) -> bool:
         """Whether a lane holds the points of one tap only."""
