@@ -159,6 +159,11 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
         "fetch": draw(st.sampled_from(["resident", "resident", "per_tap"])),
         "k_order": draw(st.sampled_from(["channels_fastest", "taps_fastest"])),
         "transformation": draw(st.sampled_from(["overlapped", "before", "on_chip"])),
+        "multi_tile": draw(st.sampled_from([hardware.mapping.multi_tile, "dense"])),
+        "patch": draw(st.sampled_from(["touched", "touched", "window"])),
+        "weights": draw(st.sampled_from(["rows", "rows", "least_padding"])),
+        "row_windows": draw(st.sampled_from([0, 0, 2, 4])),
+        "transposed_channels": draw(st.sampled_from([0, 0, 2, 8])),
         **{f"block_{axis}": draw(sizes) for axis in "mkn"},
         "block": draw(blocks()),
     }

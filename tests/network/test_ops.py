@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from tests.strategies import conv, convs, gemms, layers
+from tests.strategies import conv, convs, gemms, layers, machine
 from tpusim import reference
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.network.ops import Conv2d, Gemm, Op
@@ -28,7 +28,7 @@ def test_a_product_is_a_convolution_of_as_many_pixels_as_it_has_rows(layer: Gemm
     point, images = layer.convolution(8)
     assert point.tensors(images) == layer.tensors(8)
     assert point.macs(images) == layer.macs(8) == layer.m * layer.n * layer.k
-    shape = shape_of(layer, 8, word_elements=8)
+    shape = shape_of(layer, 8, machine(word_elements=8))
     assert isinstance(shape, ConvShape)
     assert (shape.images, shape.row.strips) == (layer.m, 1)
 

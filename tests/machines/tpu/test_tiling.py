@@ -69,7 +69,7 @@ def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
 
 
 def candidates_of(layer: Op, batch: int, hardware: Hardware, block: tuple[int, int, int] | None = None) -> Candidates:
-    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    shape = shape_of(layer, batch, hardware)
     return Candidates(shape, hardware, TapGroups(shape, hardware), block)
 
 

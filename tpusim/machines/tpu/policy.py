@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ValidationInfo, field_validator
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Choice
+from tpusim.input.fields import Choice, whole
 from tpusim.input.form import Section
 
 _MOST = 2**24
@@ -56,12 +56,16 @@ class MappingPolicy(Section):
     A run may take several lowerings: a choice goes to those that know it.
     """
 
-    multi_tile: Annotated[int | Literal["auto", "rows"], Choice(65536)] = "auto"
+    multi_tile: Annotated[int | Literal["auto", "rows", "dense"], Choice(65536)] = "auto"
     loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
     chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
     transformation: Annotated[Literal["overlapped", "before", "on_chip"], Choice()] = "overlapped"
     fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
     k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
+    patch: Annotated[Literal["touched", "window"], Choice()] = "touched"
+    weights: Annotated[Literal["rows", "least_padding"], Choice()] = "rows"
+    row_windows: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
+    transposed_channels: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     block_m: _Extent = "auto"
     block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
     block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"

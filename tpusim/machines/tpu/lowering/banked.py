@@ -48,7 +48,7 @@ def in_lanes(hardware: Hardware) -> None:
 
 
 def _plan(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> BankedPlan:
-    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    shape = shape_of(layer, batch, hardware)
     if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
     every = {"taps": shape.taps, "in_channels": shape.channels}

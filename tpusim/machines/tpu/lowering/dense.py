@@ -21,7 +21,7 @@ from tpusim.machines.tpu.lowering.reduction import (
 )
 from tpusim.machines.tpu.program.tensor import Coordinates
 
-_Row = tuple[Tap, int]
+Row = tuple[Tap, int]
 """What an array row of a pass has: a tap and a channel."""
 _Key = tuple[Tap, int] | int
 """What a lane holds for a row: a channel's points under every tap, or under one."""
@@ -36,7 +36,7 @@ class Dense:
 
     shape: ConvShape
     hardware: Hardware
-    k_order: str
+    k_order: str = "channels_fastest"
     folds = 1
     copies = True
     transposed = False
@@ -103,12 +103,12 @@ class Dense:
         """So many groups, in words."""
         return "1 pass" if groups == 1 else f"{groups} passes"
 
-    def _chunk(self, passes: Sequence[Sequence[_Row]]) -> tuple[list[ReductionPass], list[Place]]:
-        held: list[dict[_Key, int]] = [{} for _ in passes[0]]
+    def _chunk(self, passes: Sequence[Sequence[Row]]) -> tuple[list[ReductionPass], list[Place]]:
+        held: list[dict[_Key, int]] = [{} for _ in range(max(map(len, passes)))]
         each = [ReductionPass.of([*_runs(rows, self._placed(rows, held))]) for rows in passes]
         return each, [self._place(held, number) for number in range(max(map(len, held)))]
 
-    def _placed(self, rows: Sequence[_Row], held: Sequence[dict[_Key, int]]) -> Iterator[int]:
+    def _placed(self, rows: Sequence[Row], held: Sequence[dict[_Key, int]]) -> Iterator[int]:
         """The place in which each row of a pass finds its points; a lane that has them nowhere gets one more."""
         for row, lane in zip(rows, held, strict=False):
             yield lane.setdefault(row if self.by_tap else row[1], len(lane))
@@ -126,7 +126,7 @@ class Dense:
         return Place(*_copies([channel for _, channel in rows]))
 
     @cached_property
-    def _rows(self) -> list[list[_Row]]:
+    def _rows(self) -> list[list[Row]]:
         """The rows of every pass."""
         width, size = self.shape.col.kernel, self.block_k
         pairs = (self._pair(at) for at in range(self._size))
@@ -169,7 +169,7 @@ def dense(shape: ConvShape, hardware: Hardware, k_order: str) -> Dense:
     return (Windows if hardware.banked else Dense)(shape, hardware, k_order)
 
 
-def _runs(rows: Sequence[_Row], places: Iterable[int]) -> Iterator[Run]:
+def _runs(rows: Sequence[Row], places: Iterable[int]) -> Iterator[Run]:
     """Neighbouring rows together that have a tap and a place in common, and channels that follow one another."""
     run: Run | None = None
     for at, ((tap, channel), place) in enumerate(zip(rows, places, strict=True)):

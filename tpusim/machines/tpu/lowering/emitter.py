@@ -117,7 +117,7 @@ class Emitter:
             pieces = [(cut, patch) for cut in self._cuts(load.stage, places)]
         else:
             # Pieces share the rows that taps of both stand on; where those go to other words, they come again.
-            most = 1 if chunk.scattered else min(len(slots), MOST_PIECES)
+            most = 1 if chunk.shares_points else min(len(slots), MOST_PIECES)
             pieces = [(range(places), part) for part in patch.cut(most)]
         where = spread(len(pieces), slots)
         return [
@@ -206,7 +206,7 @@ class Emitter:
             rows, filled, reads = streamed[place]
             loaded: tuple[int, ...] = (self.weights_ready[filter_load, place],)
             if place == 0:
-                loaded, filled = (*loaded, *self._drained()), (*filled, *freed)
+                loaded, filled = (*loaded, *self._drained(index)), (*filled, *freed)
             preload = self.add(Preload(loaded, weights, plan.pass_words[place], rows, cols, delay))
             stream = self.add(Stream(filled, preload, reads, result, words, rows, cols, place > 0))
             weights, delay = weights + plan.pass_words[place], 0
@@ -217,16 +217,20 @@ class Emitter:
         """The number of the results of a block and column fold, in the order in which they begin."""
         return self.results.setdefault((stage.group, stage.block, stage.fold), len(self.results))
 
-    def _drained(self) -> tuple[int, ...]:
+    def _drained(self, index: int) -> tuple[int, ...]:
         """The end of the block ahead, where blocks do not overlap."""
-        return tuple(self.last_stream[-1:]) if self.drains else ()
+        return tuple(self.last_stream[-1:]) if self.drains and self._begins(index) else ()
+
+    def _begins(self, index: int) -> bool:
+        """Whether a stage is the first of a block, of all column folds that it keeps."""
+        kept = self.plan.tiling.kept_folds
+        bodies = [(each.group, each.block, each.fold // kept) for each in self.plan.stages[max(0, index - 1) : index + 1]]
+        return index == 0 or bodies[0] != bodies[1]
 
     def _delay(self, index: int, stage: Stage) -> int:
         """What is done before the first weights of a stage: where it begins a block, and where its ifmap is new."""
         plan, load = self.plan, self.ifmaps[self.ifmap_of[index]]
-        ahead = plan.stages[index - 1] if index else None
-        goes_on = ahead is not None and (ahead.group, ahead.block) == (stage.group, stage.block)
-        delay = 0 if goes_on else plan.hardware.sequencer.block_cycles
+        delay = plan.hardware.sequencer.block_cycles if self._begins(index) else 0
         if load.stage == index:
             delay += plan.stacking_cycles(plan.blocks[stage.block], plan.chunks[load.key[2]])
         return delay

@@ -72,8 +72,7 @@ def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
 
 def _work(conv: Conv2d, images: int, hardware: Hardware) -> Unfolding:
     """The transformation beside the product, or before it in the same words."""
-    word = hardware.vector_memory.word_elements
-    shape, product = shape_of(conv, images, word), shape_of(conv.product, images, word)
+    shape, product = shape_of(conv, images, hardware), shape_of(conv.product, images, hardware)
     if hardware.mapping.transformation == "before":
         tiling, window = chosen(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None

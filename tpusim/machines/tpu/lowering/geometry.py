@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 
+from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import Tensors
 
@@ -19,7 +20,7 @@ class MapAxis:
 
     Tap `t` of output `o` stands on padded coordinate `o * stride + t * dilation`; all of these are multiples
     of `pitch`, so only every `pitch`-th coordinate is fetched and stored (paper Fig. 8: the fill shrinks with
-    the stride).
+    the stride). Of an axis that is `whole`, every one is.
 
     With `strips` above 1 the outputs are cut into that many strips of `extent` outputs each, which run side
     by side as if they were images of their own: a word then holds the same pixel of every strip (of both axes
@@ -33,10 +34,13 @@ class MapAxis:
     padding: int
     dilation: int
     strips: int = 1
+    whole: bool = False
 
     @cached_property
     def pitch(self) -> int:
         """Distance of neighbouring grid points in ifmap elements."""
+        if self.whole:
+            return 1
         return gcd(self.stride, self.dilation) if self.kernel > 1 else self.stride
 
     @cached_property
@@ -124,17 +128,18 @@ class ConvShape:
         return self.images * self.strips
 
 
-def shape_of(layer: Op, batch: int, word_elements: int) -> ConvShape:
-    """The convolution that computes `layer`.
+def shape_of(layer: Op, batch: int, hardware: Hardware) -> ConvShape:
+    """The convolution that computes `layer`, on such a machine.
 
     A batch smaller than half a word is complemented by strips of the map, so that words are not left empty.
     """
     conv, images = layer.convolution(batch)
+    whole = hardware.mapping.patch == "window"
     row, col = (
-        MapAxis(size, conv.kernel[i], conv.stride[i], conv.padding[i], conv.dilation[i])
+        MapAxis(size, conv.kernel[i], conv.stride[i], conv.padding[i], conv.dilation[i], whole=whole)
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
-    rows, cols = best_strips(row.outputs, col.outputs, images, word_elements)
+    rows, cols = best_strips(row.outputs, col.outputs, images, hardware.vector_memory.word_elements)
     row, col = replace(row, strips=rows), replace(col, strips=cols)
     groups = conv.groups
     channels, out_channels = conv.in_channels // groups, conv.out_channels // groups

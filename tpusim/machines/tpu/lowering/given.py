@@ -8,6 +8,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
+from tpusim.machines.tpu.lowering.weights import taps_on_chip
 
 
 class Given(NamedTuple):
@@ -30,7 +31,7 @@ class Given(NamedTuple):
 def given_block(shape: ConvShape, hardware: Hardware, cut: Cut) -> Given:
     """What the machine's policy says of the blocks of a layer."""
     block = hardware.mapping.block.given
-    chunk_taps, chunk_folds = cut.held(block.get("taps"), block.get("in_channels"))
+    chunk_taps, chunk_folds = cut.held(taps_on_chip(shape, hardware), block.get("in_channels"))
     return Given(
         rows=_at_most(block.get("rows"), shape.row.extent),
         cols=_at_most(block.get("cols"), shape.col.extent),

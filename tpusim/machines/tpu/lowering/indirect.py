@@ -32,7 +32,6 @@ from tpusim.machines.tpu.lowering.pointed import Key, Pointed, places, table_of,
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.schedule import assign_buffers
 from tpusim.machines.tpu.lowering.search import choose
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Counters
@@ -105,16 +104,16 @@ def _walks(plan: Plan, chunk: Chunk, block: Block) -> tuple[Counters, ...]:
 def plan_of(layer: Op, batch: int, hardware: Hardware) -> Plan:
     """The tiling of channel_first, where the pointers fit beside it; else the best with which they do."""
     in_lanes(hardware)
-    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
-    return Plan(shape, hardware, _chosen(shape, hardware), TapGroups(shape, hardware))
+    shape = shape_of(layer, batch, hardware)
+    return Plan(shape, hardware, _chosen(shape, hardware), channel_first.cut(shape, hardware))
 
 
 @lru_cache(maxsize=1 << 16)
 def _chosen(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
     pointers_a_word(hardware)
-    cut = TapGroups(shape, hardware)
+    cut = channel_first.cut(shape, hardware)
     with suppress(CapacityError):
-        counted_on = tiled.chosen(TapGroups, shape, hardware)
+        counted_on = tiled.chosen(channel_first.cut, shape, hardware)
         if counted_on.words + int(_pointer_words(cut, counted_on, hardware)) <= hardware.capacity_words:
             return counted_on
     return choose(shape, hardware, cut, _PointedCandidates)
@@ -165,5 +164,5 @@ def _words(pointed: Pointed, plan: Plan) -> Iterator[str]:
         f"{counted(pointed.fills, 'initialisation')} of {counted(pointed.tables, 'table')}, "
         f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without"
     )
-    if plan.tiling != tiled.chosen(TapGroups, shape, hardware):
+    if plan.tiling != tiled.chosen(channel_first.cut, shape, hardware):
         yield "with counters the blocks would be others"

@@ -46,4 +46,4 @@ class OnChip(Dense):
 
 def cut(shape: ConvShape, hardware: Hardware) -> OnChip:
     """The lowered matrix of a convolution."""
-    return OnChip(shape, hardware, "channels_fastest")
+    return OnChip(shape, hardware)

@@ -164,7 +164,7 @@ class Plan:
     def brought(self, chunk: Chunk, places: range, filled: Patch, group: int) -> Iterator[Box]:
         """What HBM hands out, in strip 0, where some places of a chunk are `filled` for a channel group."""
         (row, col), (rows, cols), images = (self.shape.row, self.shape.col), (filled.rows, filled.cols), filled.groups
-        if chunk.scattered:
+        if chunk.shares_points:
             rows, cols = row.touched(rows, chunk.tap_rows), col.touched(cols, chunk.tap_cols)
         rows, cols = row.coordinates(rows), col.coordinates(cols)
         for (down, across), channels in chunk.brought(places):

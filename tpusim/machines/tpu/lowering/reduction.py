@@ -135,6 +135,11 @@ class Chunk:
         return sorted({channel for place in self.places for channel in place.channels})
 
     @property
+    def shares_points(self) -> bool:
+        """Whether HBM hands out a point once for several taps that hold it in words of their own."""
+        return self.scattered and self.by_tap
+
+    @property
     def one_by_one(self) -> bool:
         """Whether HBM hands out place after place."""
         return len(self.places) > 1 and not self.scattered

@@ -18,6 +18,7 @@ from tpusim.machines.tpu.lowering.reduction import (
     numbered,
     portions_within,
 )
+from tpusim.machines.tpu.lowering.weights import taps_on_chip
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class TapGroups:
         rows = [[(i, j) for j in range(width)] for i in range(height)]
         if tile > width:
             rows = [[tap for row in rows for tap in row]]
-        held = self.hardware.mapping.block.given.get("taps")
+        held = taps_on_chip(self.shape, self.hardware)
         return tuple(tuple(row[at.start : at.stop]) for row in rows for at in portions_within(len(row), held, tile))
 
     @cached_property

@@ -47,7 +47,7 @@ def steps_of(plan: Plan) -> Planned:
 
 def plan_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Plan:
     """The plan of a layer. Raises CapacityError."""
-    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    shape = shape_of(layer, batch, hardware)
     return Plan(shape, hardware, chosen(cutting, shape, hardware), cutting(shape, hardware))
 
 
