@@ -167,7 +167,7 @@ class Candidates:
         return _tilings(
             self._blocks,
             loop_order=order,
-            kept_folds=self.given.kept_folds or 1,
+            kept_folds=self._kept(order),
             chunk_taps=self.taps,
             chunk_folds=self.folds,
             section_passes=section,
@@ -178,6 +178,11 @@ class Candidates:
             section_words=section_words,
             lag=lag,
         )
+
+    def _kept(self, order: str) -> int:
+        """Column folds of a block that is given its whole reduction: where it drains and they follow one another, all."""
+        together = self.columns if self.estimate.drains and order == "block_major" else 1
+        return self.given.kept_folds or together
 
     def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
         """Chunks of so many tap groups and row folds; the filter comes for each block, or stays for all."""

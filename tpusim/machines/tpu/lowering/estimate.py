@@ -88,7 +88,7 @@ class Estimate:
         results, groups = costs.results, self.shape.groups
         loaded, turns = groups * self._ifmap_loads(tilings), self._turns(tilings)
         ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._stacking(tilings)
-        array = results * (self.passes * costs.per_pass + self._drain_cycles()) + self._exposed(ahead, turns, costs)
+        array = results * self.passes * costs.per_pass + turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
         loads = loaded * self._moving(costs.load, self._ifmap_pieces(tilings))
         bus = filters + loads + costs.spill * results
@@ -108,7 +108,8 @@ class Estimate:
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
         loads = (self._moving(costs.load, self._ifmap_pieces(tilings)) + freed) / tilings.kept_folds
         bus = self._section_cycles(tilings) * self._kept(tilings) / chunks + loads
-        end = np.maximum(array + turn + self._drain_cycles(), bus + costs.spill + self._turnaround)
+        drain = turns * self._drain_cycles() / costs.results
+        end = np.maximum(array + turn + drain, bus + costs.spill + self._turnaround)
         return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
 
     @property
@@ -152,9 +153,8 @@ class Estimate:
         return tilings.blocks * np.where(tilings.blocks > 2, again, 1)
 
     def _turns(self, tilings: Tiling[Counts]) -> Counts:
-        """How often the loop comes to another block."""
-        again = _ceil(self.columns, tilings.kept_folds) if tilings.loop_order == "filter_major" else 1
-        return np.asarray(self.shape.groups * tilings.blocks * np.where(tilings.blocks > 1, again, 1))
+        """How often the loop comes to another block, of all column folds that it keeps."""
+        return np.asarray(self.shape.groups * tilings.blocks * _ceil(self.columns, tilings.kept_folds))
 
     def _stacking(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Rotating one load of the ifmap into the lane groups of its copies."""
