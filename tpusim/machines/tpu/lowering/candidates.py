@@ -163,20 +163,21 @@ class Candidates:
     def _whole(self, order: str, section: int, section_words: int, buffers: int, lag: int = 1) -> Tiling[Counts]:
         """Every block, with the ifmap of its whole reduction; the filter in sections of so many passes."""
         rows, cols, groups, _, blocks, _ = self._blocks
+        kept = self._kept(order)
         parts = self.shape.groups * blocks
         return _tilings(
             self._blocks,
             loop_order=order,
-            kept_folds=self._kept(order),
+            kept_folds=kept,
             chunk_taps=self.taps,
             chunk_folds=self.folds,
             section_passes=section,
             ifmap_buffers=np.minimum(lag + 1, parts),
             filter_buffers=buffers,
-            psum_buffers=np.minimum(lag + 1, parts * self.columns),
+            psum_buffers=np.minimum(2 * kept if self.estimate.drains else lag + 1, parts * self.columns),
             ifmap_words=self._held(self.chunk, rows, cols, groups),
             section_words=section_words,
-            lag=lag,
+            lag=kept * -(-len(self.passes) // section) if self.estimate.drains and kept > 1 else lag,
         )
 
     def _kept(self, order: str) -> int:
