@@ -206,7 +206,9 @@ class Emitter:
             rows, filled, reads = streamed[place]
             loaded: tuple[int, ...] = (self.weights_ready[filter_load, place],)
             if place == 0:
-                loaded, filled = (*loaded, *self._drained(index)), (*filled, *freed)
+                filled = (*filled, *freed)
+            if preload < 0:
+                loaded = (*loaded, *self._drained(index))
             preload = self.add(Preload(loaded, weights, plan.pass_words[place], rows, cols, delay))
             stream = self.add(Stream(filled, preload, reads, result, words, rows, cols, place > 0))
             weights, delay = weights + plan.pass_words[place], 0
@@ -218,17 +220,20 @@ class Emitter:
         return self.results.setdefault((stage.group, stage.block, stage.fold), len(self.results))
 
     def _drained(self, index: int) -> tuple[int, ...]:
-        """The end of the block ahead, where blocks do not overlap."""
+        """The end of the body ahead, where blocks do not overlap."""
         return tuple(self.last_stream[-1:]) if self.drains and self._begins(index) else ()
 
     def _begins(self, index: int) -> bool:
-        """Whether a stage is the first of a block, of all column folds that it keeps."""
-        kept = self.plan.tiling.kept_folds
-        bodies = [(each.group, each.block, each.fold // kept) for each in self.plan.stages[max(0, index - 1) : index + 1]]
-        return index == 0 or bodies[0] != bodies[1]
+        """Whether a stage is the first of a body: of a chunk of a block, for all column folds that the block keeps."""
+        return index == 0 or self._body(self.plan.stages[index - 1]) != self._body(self.plan.stages[index])
+
+    def _body(self, stage: Stage) -> tuple[int, int, int, int]:
+        """What stages of one body have in common."""
+        chunk, kept = self.plan.sections[stage.section].chunk, self.plan.tiling.kept_folds
+        return stage.group, stage.block, stage.fold // kept, chunk
 
     def _delay(self, index: int, stage: Stage) -> int:
-        """What is done before the first weights of a stage: where it begins a block, and where its ifmap is new."""
+        """What is done before the first weights of a stage: where it begins a body, and where its ifmap is new."""
         plan, load = self.plan, self.ifmaps[self.ifmap_of[index]]
         delay = plan.hardware.sequencer.block_cycles if self._begins(index) else 0
         if load.stage == index:

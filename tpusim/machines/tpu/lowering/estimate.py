@@ -88,7 +88,9 @@ class Estimate:
         results, groups = costs.results, self.shape.groups
         loaded, turns = groups * self._ifmap_loads(tilings), self._turns(tilings)
         ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._stacking(tilings)
-        array = results * self.passes * costs.per_pass + turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
+        array = (
+            results * self.passes * costs.per_pass + turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
+        )
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
         loads = loaded * self._moving(costs.load, self._ifmap_pieces(tilings))
         bus = filters + loads + costs.spill * results
@@ -101,15 +103,13 @@ class Estimate:
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
         chunks = self._chunks(tilings)
-        turns, stacking = self._turns(tilings), self._exposed(self._stacking(tilings), 1, costs)
-        array = self.passes / chunks * costs.per_pass + stacking / tilings.kept_folds
-        turn = self._exposed(turns * self.hardware.sequencer.block_cycles, turns, costs) / costs.results
+        ahead = self._exposed(self._stacking(tilings) + self.hardware.sequencer.block_cycles, 1, costs)
+        array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles()) / tilings.kept_folds
         # The next chunk but one may come when this one is done, unless there is a third buffer.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
         loads = (self._moving(costs.load, self._ifmap_pieces(tilings)) + freed) / tilings.kept_folds
         bus = self._section_cycles(tilings) * self._kept(tilings) / chunks + loads
-        drain = turns * self._drain_cycles() / costs.results
-        end = np.maximum(array + turn + drain, bus + costs.spill + self._turnaround)
+        end = np.maximum(array, bus + costs.spill + self._turnaround)
         return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
 
     @property

@@ -70,6 +70,10 @@ class MapAxis:
         first = max(first_real, outputs.start * self.step + taps.start * self.tap_step)
         return range(first, max(first, min(end_real, end)))
 
+    def reach(self, outputs: int, taps: range) -> int:
+        """Grid points from the first to the last under so many neighbouring outputs, padding among them."""
+        return (outputs - 1) * self.step + (len(taps) - 1) * self.tap_step + 1
+
     @cached_property
     def _real(self) -> tuple[int, int]:
         """The first grid point that is not padding in every strip, and the one after the last."""

@@ -129,11 +129,13 @@ class Plan:
         return transposed_word_cycles(self._word_groups[0], self.hardware) if self.cut.transposed else 0
 
     def stacking_cycles(self, block: Block, chunk: Chunk) -> int:
-        """Cycles in which the vector unit rotates the words of a patch into the lane groups of their copies."""
+        """Cycles in which the vector unit rotates what a block needs, padding too, into the lane groups of copies."""
         cycles = self.hardware.vector_unit.stack_cycles
         if not cycles or self.cut.transposed:
             return 0
-        return ceil(chunk.rotations * self.patch(block, chunk).words * cycles)
+        rows = self.shape.row.reach(len(block.rows), chunk.tap_rows)
+        cols = self.shape.col.reach(len(block.cols), chunk.tap_cols)
+        return ceil(chunk.rotations * rows * cols * len(block.groups) * cycles)
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:
