@@ -66,6 +66,7 @@ class MappingPolicy(Section):
     weights: Annotated[Literal["rows", "least_padding"], Choice()] = "rows"
     row_windows: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     transposed_channels: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
+    column_folds: Annotated[Literal["one", "all"], Choice()] = "one"
     block_m: _Extent = "auto"
     block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
     block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"

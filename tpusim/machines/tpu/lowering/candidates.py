@@ -63,13 +63,20 @@ class Candidates:
             section //= 2
 
     def deep(self) -> Iterator[Tiling[Counts]]:
-        """A column fold at a time, with buffers for several blocks: where HBM sets the pace, it should not wait until
-        the array has drained, unless blocks are meant to. A block that is given keeps the buffers it would have.
+        """What hides more of HBM: where blocks drain, results that go out beside the next block.
+
+        Else a column fold at a time, with buffers for several blocks: where HBM sets the pace, it should not wait until
+        the array has drained. A block that is given keeps the buffers it would have.
         """
-        fast = self.estimate.bound_by_hbm and not self.estimate.drains
-        worth = len(self.passes) == 1 and fast and self.block is None and self._uncut
+        passes, whole, order = len(self.passes), sum(self.pass_words), self._orders()[0]
+        if self.estimate.drains:
+            kept = self._kept(order)
+            for buffers in (self.shape.groups * self.columns, self._few_buffers) if self._uncut and kept > 1 else ():
+                yield self._whole(order, passes, whole, buffers, lag=kept, psums=2 * kept)
+            return
+        worth = passes == 1 and self.estimate.bound_by_hbm and self.block is None and self._uncut
         for depth in (2, 4) if worth else ():
-            yield self._whole(self._orders()[0], len(self.passes), sum(self.pass_words), self._few_buffers, depth)
+            yield self._whole(order, passes, whole, self._few_buffers, depth, depth + 1, depth + 1)
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
         """Every block and number of folds kept, with chunks of row folds, then of ever fewer tap groups of one fold.
@@ -160,30 +167,31 @@ class Candidates:
             self.shape, self.hardware, self.cut, len(self.passes), self.col_folds, self.groups, self.word_fill
         )
 
-    def _whole(self, order: str, section: int, section_words: int, buffers: int, lag: int = 1) -> Tiling[Counts]:
+    def _whole(
+        self, order: str, section: int, section_words: int, buffers: int, lag: int = 1, psums: int = 2, ifmaps: int = 2
+    ) -> Tiling[Counts]:
         """Every block, with the ifmap of its whole reduction; the filter in sections of so many passes."""
         rows, cols, groups, _, blocks, _ = self._blocks
-        kept = self._kept(order)
         parts = self.shape.groups * blocks
         return _tilings(
             self._blocks,
             loop_order=order,
-            kept_folds=kept,
+            kept_folds=self._kept(order),
             chunk_taps=self.taps,
             chunk_folds=self.folds,
             section_passes=section,
-            ifmap_buffers=np.minimum(lag + 1, parts),
+            ifmap_buffers=np.minimum(ifmaps, parts),
             filter_buffers=buffers,
-            psum_buffers=np.minimum(2 * kept if self.estimate.drains else lag + 1, parts * self.columns),
+            psum_buffers=np.minimum(psums, parts * self.columns),
             ifmap_words=self._held(self.chunk, rows, cols, groups),
             section_words=section_words,
-            lag=kept * -(-len(self.passes) // section) if self.estimate.drains and kept > 1 else lag,
+            lag=lag,
         )
 
     def _kept(self, order: str) -> int:
-        """Column folds of a block that is given its whole reduction: where it drains and they follow one another, all."""
-        together = self.columns if self.estimate.drains and order == "block_major" else 1
-        return self.given.kept_folds or together
+        """Column folds of a block with its whole reduction: those given, or what the policy says of a block's own."""
+        together = self.hardware.mapping.column_folds == "all" and order == "block_major"
+        return self.given.kept_folds or (self.columns if together else 1)
 
     def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
         """Chunks of so many tap groups and row folds; the filter comes for each block, or stays for all."""

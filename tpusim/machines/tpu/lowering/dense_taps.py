@@ -1,4 +1,4 @@
-"""The cut that Google's compiler makes for the TPU: passes are filled with taps of what is resident, across filter rows.
+"""The cut that Google's compiler makes: passes are filled with taps of what is resident, across filter rows.
 
 Read off the instruction counts of 86 convolutions that it compiled for one core of a TPU v2 (docs/validation.md).
 """

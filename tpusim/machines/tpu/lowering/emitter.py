@@ -117,7 +117,7 @@ class Emitter:
             pieces = [(cut, patch) for cut in self._cuts(load.stage, places)]
         else:
             # Pieces share the rows that taps of both stand on; where those go to other words, they come again.
-            most = 1 if chunk.shares_points or self.drains else min(len(slots), MOST_PIECES)
+            most = 1 if chunk.shares_points else min(len(slots), MOST_PIECES)
             pieces = [(range(places), part) for part in patch.cut(most)]
         where = spread(len(pieces), slots)
         return [

@@ -53,7 +53,9 @@ class Estimate:
         """Estimated cycles of the layer for every candidate."""
         costs = self._costs(tilings)
         between = self._in_chunks if (self._chunks(tilings) > 1).any() else self._at_once
-        return np.asarray(costs.first + between(tilings, costs) + costs.spill, dtype=np.float64)
+        # Where blocks drain, all that lags behind goes out in the end.
+        behind = np.minimum(tilings.lag, costs.results) if self.drains else 1
+        return np.asarray(costs.first + between(tilings, costs) + costs.spill * behind, dtype=np.float64)
 
     def late(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Cycles that `cycles` leaves out: the first block cannot hide behind others while its own operands come.
@@ -88,9 +90,8 @@ class Estimate:
         results, groups = costs.results, self.shape.groups
         loaded, turns = groups * self._ifmap_loads(tilings), self._turns(tilings)
         ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._stacking(tilings)
-        array = (
-            results * self.passes * costs.per_pass + turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
-        )
+        exposed = turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
+        array = results * self.passes * costs.per_pass + exposed
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
         loads = loaded * self._moving(costs.load, self._ifmap_pieces(tilings))
         bus = filters + loads + costs.spill * results

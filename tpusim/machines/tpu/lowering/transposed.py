@@ -1,4 +1,4 @@
-"""The cut of first layers: K is packed densely by transposing the ifmap's registers, word by word, ahead of the array."""
+"""The cut of first layers: K is packed densely, by transposing the ifmap's words ahead of the array."""
 
 from __future__ import annotations
 
