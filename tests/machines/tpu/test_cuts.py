@@ -19,6 +19,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.dense import Dense
+from tpusim.machines.tpu.lowering.dense_taps import DenseTaps
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
@@ -31,6 +32,7 @@ relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(He
 CUTS = {
     "channel_first": TapGroups,
     "by taps": lambda shape, hardware: Dense(shape, hardware, "channel_first"),
+    "dense": DenseTaps,
     "by channels": lambda shape, hardware: Dense(shape, hardware, "taps_fastest"),
 }
 
@@ -53,6 +55,8 @@ def plans(draw: st.DrawFn) -> Plan:
         block_m=draw(sizes),
         block_k=draw(sizes),
         block_n=draw(sizes),
+        layout=draw(st.sampled_from(["plain", "least_padding"])),
+        row_windows=draw(st.integers(0, 3)),
     )
     try:
         return plan_of(CUTS[draw(st.sampled_from([*CUTS]))], draw(layers()), draw(st.integers(1, 9)), hardware)

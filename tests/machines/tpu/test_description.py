@@ -186,6 +186,11 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.transformation=before", lambda h: h.mapping.transformation, "before"),
         ("mapping.fetch=per_tap", lambda h: h.mapping.fetch, "per_tap"),
         ("mapping.k_order=taps_fastest", lambda h: h.mapping.k_order, "taps_fastest"),
+        ("mapping.layout=least_padding", lambda h: h.mapping.layout, "least_padding"),
+        ("mapping.patch=window", lambda h: h.mapping.patch, "window"),
+        ("mapping.transposed_channels=4", lambda h: h.mapping.transposed_channels, 4),
+        ("mapping.row_windows=5", lambda h: h.mapping.row_windows, 5),
+        ("mapping.column_folds=all", lambda h: h.mapping.column_folds, "all"),
         ("mapping.block_m=100", lambda h: h.mapping.block_m, 100),
         ("mapping.block_k=auto", lambda h: h.mapping.block_k, "auto"),
         ("mapping.block_n=64", lambda h: h.mapping.block_n, 64),
@@ -244,7 +249,7 @@ def test_integers_of_numpy_are_numbers():
     assert Hbm(bandwidth_bytes_per_s=np.int64(7)) == Hbm(bandwidth_bytes_per_s=7)
     policy = MappingPolicy(multi_tile=np.int64(2))
     assert (policy, type(policy.multi_tile)) == (MappingPolicy(multi_tile=2), int)
-    with pytest.raises(ValidationError, match="0 is not allowed; write auto or rows or a whole number"):
+    with pytest.raises(ValidationError, match="0 is not allowed; write auto or rows or dense or a whole number"):
         MappingPolicy(multi_tile=np.int64(0))
 
 

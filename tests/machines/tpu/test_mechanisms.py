@@ -11,6 +11,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition.frame import IFMAP, PORTS, PSUM, RESULT, Frame
+from tpusim.machines.tpu.lowering import channel_first, tiled
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
@@ -58,17 +59,24 @@ def test_a_slow_bus_hides_the_conversion() -> None:
     assert paced == slow
 
 
-def test_draining_blocks_do_not_overlap() -> None:
-    """The first preload of every block and column fold waits for the stream ahead, and only that one."""
-    hardware = {"capacity_words": 60}
-    plain, fast = timed(conv(5, 9, 7, 3), 2, **hardware)
-    program, slow = timed(conv(5, 9, 7, 3), 2, between_blocks="drain", **hardware)
-    waiting = [
-        step for step in program.steps
-        if isinstance(step, Preload) and any(isinstance(program.steps[other], Stream) for other in step.after)
-    ]  # fmt: skip
-    assert len(waiting) == sum(step.label == "ofmap spill" for step in program.steps) - 1
-    assert not any(isinstance(plain.steps[o], Stream) for s in plain.steps if isinstance(s, Preload) for o in s.after)
+def waiting(program: Program) -> int:
+    """Preloads that wait for a stream."""
+    preloads = (step for step in program.steps if isinstance(step, Preload))
+    return sum(any(isinstance(program.steps[other], Stream) for other in step.after) for step in preloads)
+
+
+@pytest.mark.parametrize(("policy", "chunks"), [("auto", 6), ("needed", 1)])
+def test_draining_blocks_do_not_overlap(policy: str, chunks: int) -> None:
+    """The first preload of every block, column fold and chunk waits for the stream ahead, and only that one."""
+    layer, options = conv(5, 9, 7, 3), {"capacity_words": 60, "chunks": policy}
+    drained = machine(between_blocks="drain", **options)
+    plain, fast = timed(layer, 2, **options)
+    program, slow = timed(layer, 2, between_blocks="drain", **options)
+    plan = tiled.plan_of(channel_first.cut, layer, 2, drained)
+    assert len(plan.chunks) == chunks
+    bodies = len(plan.blocks) * len(plan.chunks) * -(-len(plan.col_folds) // plan.tiling.kept_folds)
+    assert waiting(program) == bodies - 1
+    assert waiting(plain) == 0
     assert slow.units["preload"]["blocked"] > fast.units["preload"]["blocked"]
 
 

@@ -63,7 +63,7 @@ class MappingPolicy(Section):
     fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
     k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
     patch: Annotated[Literal["touched", "window"], Choice()] = "touched"
-    weights: Annotated[Literal["rows", "least_padding"], Choice()] = "rows"
+    layout: Annotated[Literal["plain", "least_padding"], Choice()] = "plain"
     row_windows: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     transposed_channels: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     column_folds: Annotated[Literal["one", "all"], Choice()] = "one"

@@ -39,7 +39,6 @@ class Dense:
     k_order: str = "channels_fastest"
     folds = 1
     copies = True
-    transposed = False
     ruled = None
 
     @cached_property
@@ -54,6 +53,11 @@ class Dense:
         passes = -(-self._size // rows)
         least = range(-(-self._size // passes), min(rows, self._size) + 1)
         return min(least, key=lambda size: (self._copies(size, passes), size))
+
+    @property
+    def transposed(self) -> bool:
+        """No: lanes have copies."""
+        return False
 
     @property
     def groups(self) -> int:

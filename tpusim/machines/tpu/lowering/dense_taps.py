@@ -13,7 +13,7 @@ from itertools import product
 from tpusim.machines.tpu.lowering.dense import Dense, Row
 from tpusim.machines.tpu.lowering.geometry import padded
 from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, portions_within
-from tpusim.machines.tpu.lowering.weights import channels_in_lanes, taps_on_chip
+from tpusim.machines.tpu.lowering.tiles import channels_in_lanes, images_in_lanes, taps_on_chip
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class DenseTaps(Dense):
 
     What passes have in common comes from HBM once, and is written to every lane that has a use for it.
     """
+
+    @property
+    def transposed(self) -> bool:
+        """Where images lie in lanes."""
+        return images_in_lanes(self.shape, self.hardware) and not self.hardware.banked
 
     @property
     def groups(self) -> int:
@@ -47,10 +52,10 @@ class DenseTaps(Dense):
     @property
     def stacked(self) -> str:
         """What is told of the taps of a pass."""
-        if self.multi_tile == 1:
-            return ""
         split = any(len(run.channels) < self.shape.channels for each in self._whole.passes for run in each.runs)
-        return f"up to {self.multi_tile} stacked in a pass{', split where it is full' if split else ''} (dense)"
+        words = f"up to {self.multi_tile} stacked in a pass{', split where it is full' if split else ''} (dense)"
+        told = [words] if self.multi_tile > 1 else []
+        return "; ".join([*told, *(["images lie in lanes, and are transposed"] if self.transposed else [])])
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` passes at a time; what comes for one place is there for all."""

@@ -9,6 +9,7 @@ from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.geometry import padded, shifted
 from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Plan, Stage
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
+from tpusim.machines.tpu.lowering.tiles import stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Buffer, Program
@@ -292,8 +293,16 @@ class Emitter:
 
     def _strip_bytes(self, box: Box, tensor: Tensor) -> int:
         hardware, (channels, height, width, images) = self.plan.hardware, tensor.shape
-        stored = padded(channels, hardware.hbm.channel_multiple)
-        # Padding comes after the last of all channels.
+        stored, together = self._stored(tensor)
+        # Padding comes after the last of all channels, and of all images.
         moved = range(box.channels.start, stored if box.channels.stop == channels else box.channels.stop)
-        shape, element = (stored, height, width, images), hardware.vector_memory.element_bytes
-        return burst_bytes(box._replace(channels=moved), shape, element, hardware.hbm.burst_bytes)
+        batch = range(box.images.start, together if box.images.stop == images else box.images.stop)
+        shape, element = (stored, height, width, together), hardware.vector_memory.element_bytes
+        return burst_bytes(box._replace(channels=moved, images=batch), shape, element, hardware.hbm.burst_bytes)
+
+    def _stored(self, tensor: Tensor) -> tuple[int, int]:
+        """The channels and images that a feature map is stored as."""
+        if tensor.name == self.plan.ifmap.name:
+            return stored_ifmap(self.plan.shape, self.plan.hardware)
+        channels, *_, images = tensor.shape
+        return padded(channels, self.plan.hardware.hbm.channel_multiple), images

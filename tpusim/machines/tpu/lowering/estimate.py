@@ -15,6 +15,7 @@ from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 from tpusim.machines.tpu.lowering.reduction import Cut
+from tpusim.machines.tpu.lowering.tiles import stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
 
 Cycles: TypeAlias = Any  # a float, or an array of them: one a candidate
@@ -203,12 +204,7 @@ class Estimate:
 
     def _load_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The ifmap of one block, from HBM or through the unpacking."""
-        elements = (
-            tilings.ifmap_words
-            / self.folds
-            * self.word_fill
-            * self._stored_channels(self.cut.per_fold, self.shape.channels)
-        )
+        elements = tilings.ifmap_words / self.folds * self.word_fill * self.cut.per_fold * self._stored_share
         moved = elements * self._element_cycles * self._waste(tilings, "in")
         per_word = max(float(self.hardware.vector_unit.unpack_cycles), self._port_cycles if self.cut.copies else 0)
         return np.asarray(np.maximum(moved, tilings.ifmap_words * per_word), dtype=np.float64)
@@ -249,6 +245,12 @@ class Estimate:
     def drains(self) -> bool:
         return self.hardware.sequencer.between_blocks == "drain"
 
+    @property
+    def _stored_share(self) -> float:
+        """Elements of the ifmap as it is stored, over those that it has."""
+        channels, images = stored_ifmap(self.shape, self.hardware)
+        return channels * images / (self.shape.channels * self.shape.groups * self.shape.images)
+
     def _stored_channels(self, channels: float, of_group: int) -> float:
         """Channels moved for `channels`, with their share of the padding after the last of all."""
         total = of_group * self.shape.groups
@@ -261,8 +263,8 @@ class Estimate:
     def _waste(self, tilings: Tiling[Counts], direction: str) -> NDArray[np.float64]:
         """Bytes moved over bytes wanted: short runs of images are rounded up to whole bursts."""
         groups = tilings.groups
-        channels = self.shape.channels if direction == "in" else self.shape.out_channels
-        stored = self._stored_channels(channels, channels)
+        out = self.shape.out_channels
+        stored = self.shape.channels * self._stored_share if direction == "in" else self._stored_channels(out, out)
         run = np.where(groups == self.groups, stored * self.shape.images, groups * self.word_fill)
         run_bytes = run * self.hardware.vector_memory.element_bytes
         burst = self.hardware.hbm.burst_bytes

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
+from tpusim.machines.tpu.lowering.tiles import taps_on_chip
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
-from tpusim.machines.tpu.lowering.weights import taps_on_chip
 
 
 class Given(NamedTuple):

@@ -18,7 +18,7 @@ from tpusim.machines.tpu.lowering.reduction import (
     numbered,
     portions_within,
 )
-from tpusim.machines.tpu.lowering.weights import taps_on_chip
+from tpusim.machines.tpu.lowering.tiles import taps_on_chip
 
 
 @dataclass(frozen=True)

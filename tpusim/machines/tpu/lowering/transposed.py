@@ -14,7 +14,10 @@ class Transposed(Dense):
     The lanes hold the ifmap as the transposition hands it on; that takes its time for each word of a stream.
     """
 
-    transposed = True
+    @property
+    def transposed(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def stacked(self) -> str:

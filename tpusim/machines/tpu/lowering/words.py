@@ -6,6 +6,7 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.lowering.given import said
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.tiles import by_filter_row
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.network.ops import Op
 from tpusim.result.records import Blocking
@@ -27,7 +28,7 @@ def explanation_of(plan: Plan, layer: Op, into: str = "") -> Explanation:
         "passes": _passes(plan),
         "block": _block(plan, blocking, layer),
         **({"chunks": _chunks(plan)} if len(plan.chunks) > 1 else {}),
-        "order": _ORDERS[plan.tiling.loop_order],
+        "order": _order(plan),
         "words": _words(plan, layer),
         "memory": _buffers(plan),
     }
@@ -106,7 +107,15 @@ def _chunks(plan: Plan) -> str:
     tiling, cut = plan.tiling, plan.cut
     size = cut.size_of(tiling.chunk_taps) if tiling.chunk_taps < cut.groups else counted(tiling.chunk_folds, "row fold")
     kept = counted(min(tiling.kept_folds, len(plan.col_folds)), "column fold")
-    return f"the reduction comes in {len(plan.chunks):,} chunks of {size}, while the sums of {kept} stay on chip"
+    row = ", one filter row at a time (row_windows)" if by_filter_row(plan.shape, plan.hardware) else ""
+    return f"the reduction comes in {len(plan.chunks):,} chunks of {size}{row}, while the sums of {kept} stay on chip"
+
+
+def _order(plan: Plan) -> str:
+    kept = min(plan.tiling.kept_folds, len(plan.col_folds))
+    drains = plan.hardware.sequencer.between_blocks == "drain" and kept > 1
+    body = f"; {'all' if kept == len(plan.col_folds) else kept} column folds in one body" if drains else ""
+    return _ORDERS[plan.tiling.loop_order] + body
 
 
 def _words(plan: Plan, layer: Op) -> str:
