@@ -94,16 +94,21 @@ def test_a_delay_by_hand() -> None:
 
 
 @pytest.mark.parametrize("between", ["drain", "overlap"])
-@pytest.mark.parametrize("order", ["block_major", "filter_major"])
-def test_the_loop_comes_to_each_block(between: str, order: str) -> None:
-    """A block's column folds, one after another, are one body; where filters come first, each block is one anew."""
+@pytest.mark.parametrize(
+    ("order", "column_folds"), [("block_major", "one"), ("block_major", "all"), ("filter_major", "one")]
+)
+def test_the_loop_comes_to_each_block(between: str, order: str, column_folds: str) -> None:
+    """A body is a block with the column folds that it keeps."""
     layer = Gemm("g", 24, 12, 6)
-    hardware = machine(4, 4, capacity_words=24, between_blocks=between, loop_order=order, block_cycles=30)
+    hardware = machine(
+        4, 4, capacity_words=30, between_blocks=between, loop_order=order, block_cycles=30, chunks="needed"
+    )
+    mapping = hardware.mapping.model_copy(update={"column_folds": column_folds})
+    hardware = hardware.model_copy(update={"mapping": mapping})
     program, explanation = lower(layer, 1, hardware)
     blocking, columns = explanation.blocking, explanation.blocking.col_folds
-    assert blocking.blocks > 1
-    kept = int(explanation.choices["kept_folds"])
-    bodies = blocking.blocks * (ceil(columns / kept) if order == "filter_major" else 1)
+    assert (blocking.blocks > 1, blocking.chunks, columns) == (True, 1, 3)
+    bodies = blocking.blocks * (1 if column_folds == "all" else 3)
     assert sorted(delays(program)) == [0] * (len(program.streams) - bodies) + [30] * bodies
     for index, step in enumerate(program.steps):
         if isinstance(step, Preload) and step.delay:
@@ -201,7 +206,7 @@ def test_what_no_machine_can_do_is_refused() -> None:
 
 def chosen(layer: Conv2d | Gemm, **options: Any) -> tuple[int, int]:
     """The blocks that the search takes, and the cycles of the layer."""
-    hardware = machine(8, 8, capacity_words=400, between_blocks="drain", bytes_per_cycle=30, **options)
+    hardware = machine(8, 8, capacity_words=1000, between_blocks="drain", bytes_per_cycle=30, **options)
     program, explanation = lower(layer, 1, hardware)
     return explanation.blocking.blocks, event.run(program, hardware).cycles
 
@@ -231,7 +236,7 @@ def test_the_estimate_knows_what_a_stacked_word_and_a_long_frame_take() -> None:
 
 def estimated(cutting: Cutting, layer: Conv2d, batch: int, hardware: Hardware, blocks: int) -> float:
     """The estimate of the tiling that is taken, found among those of the first way."""
-    shape = shape_of(layer, batch, hardware.vector_memory.word_elements)
+    shape = shape_of(layer, batch, hardware)
     candidates = Candidates(shape, hardware, cutting(shape, hardware), None)
     tilings = next(candidates.whole())
     return float(candidates.estimate.cycles(tilings)[tilings.blocks == blocks].min())

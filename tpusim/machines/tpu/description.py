@@ -102,9 +102,9 @@ class Hbm(Section):
 class Sequencer(Section):
     """What issues the steps of a layer: the cycles to launch one, and whether blocks overlap.
 
-    Under `drain`, the weights of a block and column fold are not loaded before the results of the one ahead have
-    been written: a loop over blocks whose body is scheduled by itself. `block_cycles` is what such a body takes
-    beyond its steps, before the first of its weights; where blocks overlap, it is hidden behind the passes ahead.
+    Under `drain`, the weights of a block, or of a chunk of one, are not loaded before the results of the one ahead have
+    been written: a loop whose body, with all column folds that a block keeps, is scheduled by itself. `block_cycles` is
+    what a body takes beyond its steps, before the first of its weights; where blocks overlap, passes ahead hide it.
     """
 
     launch_cycles: Annotated[int, whole(2**24, least=0)] = 0

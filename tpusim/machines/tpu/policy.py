@@ -43,7 +43,12 @@ _RECTANGLE = ("rows", "cols", "images")
 class MappingPolicy(Section):
     """Choices of the lowering: how many taps one pass stacks, which loop goes outside, and when a reduction is cut.
 
-    Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit.
+    Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit;
+    `dense` fills passes as Google's compiler does, across filter rows (`lowering/dense_taps`). What else it does:
+    tensors lie in tiles whichever way round pads less (`layout: least_padding`); layers of at most
+    `transposed_channels` are packed by transposing words (0: none), in `vector_unit.transpose_cycles`; kernels of at
+    least `row_windows` taps a side, whose channels do not fill the array, are held a filter row at a time (0: none);
+    blocks keep all of their column folds (`column_folds`), and bring the points between those they need (`patch`).
     Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
     Where the ifmap is transformed before it is multiplied, that goes on beside the product (`overlapped`) or all of it
     `before`, by way of HBM; or what a block needs of the lowered matrix never leaves the vector memories (`on_chip`).
