@@ -245,7 +245,7 @@ def test_phases_add_up(name: str, hardware: str) -> None:
 
 def test_a_disagreement_is_said() -> None:
     """Conversion is by the word, in all lanes at once: filled lanes share it, though the array waits for data."""
-    found = explained(of_resnet50("layer1.0.conv1"), 8, hardware="tpu_v2_core")
+    found = explained(of_resnet50("layer1.0.conv1"), 8, hardware="tpu_v2_estimator")
     assert (found.limit, found.main_state, found.agrees) == ("mapping", "starved", False)
     assert "points elsewhere: it is waiting for data from HBM" in " ".join(explain_text.verdict(found).split())
 
