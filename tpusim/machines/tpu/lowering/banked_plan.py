@@ -194,7 +194,7 @@ class BankedEmitter(Emitter):
         channels = range(group * shape.channels + held.start, group * shape.channels + held.stop)
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
-        moved = self.bytes_of(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
+        moved = self.traffic.bytes_of(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
         items, offsets = plan.map_items(rows, cols, filled.groups, apart), self._offsets(patch, filled, held)
         part = BankPart(plan.ifmap_base(load.buffer), offsets, (Along(CHANNEL, channels),), items, plan.word_fill)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tpusim.machines.tpu.lowering.block import Patch
-from tpusim.machines.tpu.lowering.geometry import padded, shifted
+from tpusim.machines.tpu.lowering.geometry import shifted
 from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Plan, Stage
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
-from tpusim.machines.tpu.lowering.tiles import stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
+from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.memory.layout import Box, burst_bytes, inside, whole_bursts
+from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.memory.layout import Box, whole_bursts
 
 _Streamed = tuple[int, tuple[int, ...], Feed]
 """A pass: its rows, the fill of its ifmap, and where it reads."""
@@ -47,7 +47,7 @@ class Emitter:
         self.last_preload: list[int] = []
         self.results: dict[tuple[int, int, int], int] = {}
         self.spills: list[int] = []
-        self.moved: dict[tuple[str, Box], int] = {}
+        self.traffic = Traffic(plan)
         self.streamed: dict[int, dict[int, _Streamed]] = {}
 
     def program(self) -> Program:
@@ -140,7 +140,7 @@ class Emitter:
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         brought = plan.brought(plan.chunks[load.key[2]], places, filled, load.key[0])
-        moved = sum(self.bytes_of(each, plan.ifmap, apart) for each in brought)
+        moved = sum(self.traffic.bytes_of(each, plan.ifmap, apart) for each in brought)
         items = plan.map_items(rows, cols, filled.groups, apart)
         base = patch.words_before(filled)
         return emit
@@ -268,41 +268,12 @@ class Emitter:
         for each in block.rectangles:
             items = plan.map_items(each.rows, each.cols, each.groups, apart)
             parts.append(Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill))
-            moved += self.bytes_of(Box(channels, each.rows, each.cols, plan.images(each.groups)), plan.ofmap, apart)
+            moved += self.traffic.bytes_of(
+                Box(channels, each.rows, each.cols, plan.images(each.groups)), plan.ofmap, apart
+            )
             base += each.words
         self.spills.append(self.add(Spill((self.last_stream[index],), plan.ofmap, tuple(parts), moved)))
 
     def _result_base(self, number: int) -> int:
         """First word of the partial sums of the results of that number."""
         return self.plan.psum_base(number % self.plan.tiling.psum_buffers)
-
-    def bytes_of(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> int:
-        """HBM bytes of `box` in every strip, worked out once: a chunk comes many times."""
-        key = tensor.name, box
-        if key not in self.moved:
-            self.moved[key] = sum(self._strip_bytes(each, tensor) for each in self._strips(box, tensor, apart))
-        return self.moved[key]
-
-    def _strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Iterator[Box]:
-        """`box` in every strip, as far as it is inside the tensor; strips lie `apart` (rows, cols) from one another."""
-        shape, (_, height, width, _) = self.plan.shape, tensor.shape
-        for row in range(shape.row.strips):
-            for col in range(shape.col.strips):
-                rows, cols = inside(box.rows, row * apart[0], height), inside(box.cols, col * apart[1], width)
-                yield box._replace(rows=rows, cols=cols)
-
-    def _strip_bytes(self, box: Box, tensor: Tensor) -> int:
-        hardware, (channels, height, width, images) = self.plan.hardware, tensor.shape
-        stored, together = self._stored(tensor)
-        # Padding comes after the last of all channels, and of all images.
-        moved = range(box.channels.start, stored if box.channels.stop == channels else box.channels.stop)
-        batch = range(box.images.start, together if box.images.stop == images else box.images.stop)
-        shape, element = (stored, height, width, together), hardware.vector_memory.element_bytes
-        return burst_bytes(box._replace(channels=moved, images=batch), shape, element, hardware.hbm.burst_bytes)
-
-    def _stored(self, tensor: Tensor) -> tuple[int, int]:
-        """The channels and images that a feature map is stored as."""
-        if tensor.name == self.plan.ifmap.name:
-            return stored_ifmap(self.plan.shape, self.plan.hardware)
-        channels, *_, images = tensor.shape
-        return padded(channels, self.plan.hardware.hbm.channel_multiple), images

@@ -63,7 +63,7 @@ class Transformation:
 
     def _fill(self, place: int) -> int:
         unit, work, freed = self.units[place], self.unfolding, self._frees(place)
-        moved = self.emitter.bytes_of(work.source(unit), work.ifmap, work.apart)
+        moved = self.emitter.traffic.bytes_of(work.source(unit), work.ifmap, work.apart)
         after = (self.spills[freed],) if freed >= 0 else ()
         return self.emitter.add(Fill(after, work.ifmap, tuple(work.filled(unit)), moved))
 
@@ -79,4 +79,4 @@ class Transformation:
         images, apart = work.plan.images(unit.groups), (work.shape.row.extent, work.shape.col.extent)
         lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
         boxes = (Box(rows, unit.rows, unit.cols, images) for rows in lowered)
-        return sum(self.emitter.bytes_of(box, work.lowered, apart) for box in boxes)
+        return sum(self.emitter.traffic.bytes_of(box, work.lowered, apart) for box in boxes)
