@@ -38,6 +38,8 @@ def machine(
     pack_cycles: Any = 0,
     stack_cycles: Any = 0,
     transpose_cycles: int = 0,
+    relayout_cycles: Any = 0,
+    entry: Any = "ready",
     transpose_words: int = 8,
     launch_cycles: int = 0,
     between_blocks: Any = "overlap",
@@ -71,6 +73,7 @@ def machine(
             stack_cycles=stack_cycles,
             transpose_cycles=transpose_cycles,
             transpose_words=transpose_words,
+            relayout_cycles=relayout_cycles,
         ),
         hbm=Hbm(
             bandwidth_bytes_per_s=bytes_per_cycle * 10**9,
@@ -79,7 +82,7 @@ def machine(
             channel_multiple=channel_multiple,
         ),
         sequencer=Sequencer(launch_cycles=launch_cycles, between_blocks=between_blocks, block_cycles=block_cycles),
-        mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order, chunks=chunks),
+        mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order, chunks=chunks, entry=entry),
     )
 
 
@@ -134,6 +137,8 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         stack_cycles=draw(st.sampled_from([0, 0, 1, 0.75, "1/3"])),
         transpose_cycles=draw(st.sampled_from([0, 0, 9, 64])),
         transpose_words=draw(st.sampled_from([1, 2, 8])),
+        relayout_cycles=draw(st.sampled_from([0, 8, "7/5", 30])),
+        entry=draw(st.sampled_from(["ready", "ready", "relaid"])),
         launch_cycles=draw(st.sampled_from([0, 0, 17])),
         between_blocks=draw(st.sampled_from(["overlap", "overlap", "drain"])),
         block_cycles=draw(st.sampled_from([0, 0, 3, 40])),

@@ -18,12 +18,14 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import explicit
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiled import Cutting, lowered_by
 from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.policy import BlockSizes
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
@@ -157,6 +159,45 @@ def test_a_patch_that_stays_is_rotated_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("channels", "kernel", "tile", "new"),
+    [
+        (4, 1, 1, [36 * 9 + 2 - 72]),
+        # A pass streams 16 words in 32 cycles, two words of weights and 16 sums come besides.
+        (4, 3, 1, [16 * 9 + 2 - 32] + 4 * [4 * 9 + 2 + 16 - 32]),
+        # 16 words more are loaded again; the passes of one tap have one word of weights.
+        (2, 3, 2, [20 * 9 + 2 + 16 - 32, 4 * 9 + 1 + 32 - 32] + 2 * [5 * 9 + 2 + 32 - 32, 9 + 1 + 32 - 32]),
+        # Two words a point, each in a pass of its own.
+        (8, 1, 1, [36 * 9 + 2 - 72, 36 * 9 + 2 + 36 - 72]),
+    ],
+)
+def test_an_ifmap_that_arrives_in_another_layout_is_laid_out_anew(
+    channels: int, kernel: int, tile: int, new: list[int]
+) -> None:
+    """Each word once, in the first pass that wants it; what its stream does not hide comes ahead of the block."""
+    layer = conv(channels, 6, 4, kernel)
+    for entry, total in (("relaid", sum(new)), ("ready", 0)):
+        hardware = machine(4, 4, multi_tile=tile, relayout_cycles=9, entry=entry, loop_order="block_major")
+        whole = hardware.mapping.model_copy(update={"block": BlockSizes(rows=6, cols=6, in_channels=8)})
+        hardware = hardware.model_copy(update={"mapping": whole})
+        program, explanation = lower(layer, 2, hardware)
+        assert (explanation.blocking.blocks, explanation.blocking.chunks) == (1, 1)
+        assert [*filter(None, delays(program))] == [total] * (total > 0)
+        agreed(layer, 2, program, hardware)
+
+
+def test_what_passes_hide_takes_nothing() -> None:
+    """As many cycles as a word streams; the loads of weights remain."""
+    program = lower(conv(4, 6, 4, 1), 2, machine(4, 4, relayout_cycles=2, entry="relaid"))[0]
+    assert sum(delays(program)) == 2 * sum(delay > 0 for delay in delays(program)) > 0
+
+
+def test_a_transformation_ahead_takes_any_layout() -> None:
+    """The lowered matrix is written as it is read."""
+    hardware = machine(4, 4, relayout_cycles=9, entry="relaid")
+    assert not any(delays(explicit.lower(conv(3, 6, 4, 3), 2, hardware)[0]))
+
+
+@pytest.mark.parametrize(
     ("cycles", "words", "groups", "each"),
     [(64, 8, 1, 64), (64, 8, 3, 22), (64, 8, 8, 8), (64, 8, 20, 8), (0, 8, 2, 0), (7, 1, 9, 7)],
 )
@@ -222,7 +263,8 @@ def test_blocks_are_fewer_where_each_costs_more() -> None:
 def test_the_estimate_knows_what_a_stacked_word_and_a_long_frame_take() -> None:
     """Where all blocks are alike, the estimate grows as the engine's cycles do."""
     layer = conv(1, 30, 8, 3)
-    for options, cut in (({"stack_cycles": 5}, TapGroups), ({"transpose_cycles": 40}, Transposed)):
+    relaid = {"relayout_cycles": 60, "entry": "relaid"}
+    for options, cut in (({"stack_cycles": 5}, TapGroups), ({"transpose_cycles": 40}, Transposed), (relaid, TapGroups)):
         cycles, estimates = [], []
         for machine_has in ({}, options):
             hardware = machine(9, 8, multi_tile=9, between_blocks="drain", bytes_per_cycle=1000, **machine_has)

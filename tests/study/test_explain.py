@@ -202,6 +202,16 @@ def test_what_a_block_takes_beyond_its_steps_may_bound_a_layer() -> None:
     assert "a block 100000 beyond its steps" in " ".join(explain_text.verdict(found).split())
 
 
+def test_laying_out_an_ifmap_anew_may_bound_a_layer() -> None:
+    told = ["vector_unit.relayout_cycles=100", "sequencer.between_blocks=drain", "mapping.entry=relaid"]
+    found = explained(of_resnet50("layer1.0.conv1"), 8, *told)
+    faster = next(each for each in found.gains if each.relaxation.name == "a vector unit twice as fast")
+    assert faster.gain > 1.1
+    assert "vector_unit.relayout_cycles=50" in faster.how
+    assert "a word of an ifmap in another layout takes 100 cycles of loads; " in explain_text._a_word(found)
+    assert "arrives in another layout" in found.explanation.aspects["words"]
+
+
 def test_what_stacked_words_take_may_bound_a_layer() -> None:
     """Half of a fraction is another."""
     found = explained(of_resnet50("conv1"), 8, "vector_unit.stack_cycles=30.5", "sequencer.between_blocks=drain")

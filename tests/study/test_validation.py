@@ -22,6 +22,7 @@ from tpusim.cli import app as cli
 from tpusim.network.ops import Gemm
 from tpusim.report.style import SERIES
 from tpusim.report.tables.validation_tables import summaries, summary_legend
+from tpusim.study.validation import convolutions
 from tpusim.study.validation.cases import WORDS, Case, NumberSet
 from tpusim.study.validation.compare import Plan, compare
 from tpusim.study.validation.comparison import ComparedCase, Comparison, Spread, by_word
@@ -260,3 +261,16 @@ def test_mistakes(arguments: list[str], says: str) -> None:
     assert shown.exit_code == 2
     assert says in shown.stderr
     assert shown.stdout == ""
+
+
+def test_the_code_of_some_isolated_convolutions_lays_their_ifmap_out_anew() -> None:
+    """Those whose code loads much more for a multiplication; never a network's."""
+    relaid = {case.name: each.kind for each in number_sets().values() for case in each.cases if case.changes}
+    assert {*relaid.values()} == {"convolutions"}
+    loads = {
+        shape.name: int(row["count_vld"]) / int(row["count_vmatmul"])
+        for shape, row in convolutions._code().items()
+        if shape.channels > convolutions.THIN_CHANNELS
+    }
+    assert {name for name, each in loads.items() if each > 3.5} == {*relaid}
+    assert len(relaid) == 10

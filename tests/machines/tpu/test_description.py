@@ -173,6 +173,8 @@ def test_size_may_stand_beside_sides_that_agree():
         ("vector_unit.stack_cycles=3/4", lambda h: h.vector_unit.stack_cycles, Fraction(3, 4)),
         ("vector_unit.transpose_cycles=64", lambda h: h.vector_unit.transpose_cycles, 64),
         ("vector_unit.transpose_words=4", lambda h: h.vector_unit.transpose_words, 4),
+        ("vector_unit.relayout_cycles=8", lambda h: h.vector_unit.relayout_cycles, 8),
+        ("mapping.entry=relaid", lambda h: h.mapping.entry, "relaid"),
         ("hbm.channel_multiple=128", lambda h: h.hbm.channel_multiple, 128),
         ("sequencer.launch_cycles=250", lambda h: h.sequencer.launch_cycles, 250),
         ("sequencer.between_blocks=drain", lambda h: h.sequencer.between_blocks, "drain"),

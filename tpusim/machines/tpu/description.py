@@ -76,6 +76,8 @@ class VectorUnit(Section):
     in, and `pack_cycles` for each result word that goes out; 0 for a machine that converts nothing. Where taps are
     stacked, rotating a word into another lane group takes `stack_cycles`, for each copy beyond the second. Where a
     lowering has the ifmap transposed, that takes `transpose_cycles` for at most `transpose_words` words of a pixel.
+    Where the ifmap arrives in another layout (`mapping.entry: relaid`), a word takes `relayout_cycles` of loads, most
+    of which passes hide.
     """
 
     alus: Annotated[int, whole(2**24), written(256)]
@@ -84,6 +86,7 @@ class VectorUnit(Section):
     stack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
     transpose_words: Annotated[int, whole(65536)] = 8
+    relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
 
 
 class Hbm(Section):
@@ -204,6 +207,12 @@ class Hardware(Section):
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values; `Hardware.model_validate` gives an equal Hardware back."""
         return self.model_dump(by_alias=True)
+
+    def with_entry(self, entry: Literal["ready", "relaid"]) -> Hardware:
+        """This machine with another `mapping.entry`."""
+        if entry == self.mapping.entry:
+            return self
+        return self.model_copy(update={"mapping": self.mapping.model_copy(update={"entry": entry})})
 
     def with_overrides(self, overrides: Overrides) -> Hardware:
         """This machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""

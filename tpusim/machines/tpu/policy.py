@@ -49,6 +49,8 @@ class MappingPolicy(Section):
     `transposed_channels` are packed by transposing words (0: none), in `vector_unit.transpose_cycles`; kernels of at
     least `row_windows` taps a side, whose channels do not fill the array, are held a filter row at a time (0: none);
     blocks keep all of their column folds (`column_folds`), and bring the points between those they need (`patch`).
+    An ifmap is `ready` as its words are, or arrives in another layout and is laid out anew, patch by patch (`entry:
+    relaid`), as that of a layer compiled by itself.
     Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
     Where the ifmap is transformed before it is multiplied, that goes on beside the product (`overlapped`) or all of it
     `before`, by way of HBM; or what a block needs of the lowered matrix never leaves the vector memories (`on_chip`).
@@ -72,6 +74,7 @@ class MappingPolicy(Section):
     row_windows: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     transposed_channels: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     column_folds: Annotated[Literal["one", "all"], Choice()] = "one"
+    entry: Annotated[Literal["ready", "relaid"], Choice()] = "ready"
     block_m: _Extent = "auto"
     block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
     block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"

@@ -107,6 +107,8 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
         yield f"a word takes {unpacks} cycles to unpack, or {packs} to pack; "
     if unit.stack_cycles:
         yield f"a word of stacked taps takes {plain_number(unit.stack_cycles)} for each copy beyond the second; "
+    if unit.relayout_cycles and found.setup.hardware.mapping.entry == "relaid":
+        yield f"a word of an ifmap in another layout takes {plain_number(unit.relayout_cycles)} cycles of loads; "
     if found.program.word_cycles:
         yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
 

@@ -15,7 +15,7 @@ from tpusim.network.ops import Op
 from tpusim.result.vocabulary.fields import by_path
 
 _ALUS, _WORD = "vector_unit.alus", "vector_memory.word_elements"
-_A_WORD = ("vector_unit.unpack_cycles", "vector_unit.pack_cycles", "vector_unit.stack_cycles")
+_A_WORD = tuple([f"vector_unit.{what}_cycles" for what in ("unpack", "pack", "stack", "relayout")])
 """Cycles that the vector unit takes for a word, in fractions."""
 
 Setting = str | int | Callable[[Any], object]

@@ -21,7 +21,8 @@ class Case:
 
     `estimated` and `scheduled` are what these words say of the same layers, where known. `their_block` are changes of
     the machine that impose the compiler's own block on the lowering; a case that has some is simulated with and without
-    them. `quirk`: the estimator does not charge all taps (`convolutions.uncharged`).
+    them. `changes` go with the case in any way. `quirk`: the estimator does not charge all taps
+    (`convolutions.uncharged`).
     """
 
     name: str
@@ -32,6 +33,7 @@ class Case:
     scheduled: float | None = None
     their_block: tuple[str, ...] = ()
     quirk: bool = False
+    changes: tuple[str, ...] = ()
 
     @property
     def fitted(self) -> bool:

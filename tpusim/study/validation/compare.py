@@ -90,7 +90,7 @@ def _work(
     case: Case, numbers: NumberSet, changes: Sequence[str], lowering: str, machine: Callable[..., Hardware]
 ) -> Work:
     def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
-        hardware = machine(numbers.hardware, *numbers.changes, *changes, *more)
+        hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
         return tuple(Simulation(layer, case.batch, hardware, lowering, bool(more)) for layer in case.layers)
 
     return Work(case, on(()), on(case.their_block) if case.their_block else ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -14,7 +15,9 @@ USUAL_BATCH = 8
 FIRST_CHANNELS = 4
 """Convolutions of at most so many input channels are judged apart: the compiler has other ways for first layers."""
 THIN_CHANNELS, LANES = 64, 128
+SUBLANES = 8
 SMALL_KERNEL = 3
+RELAID = ("mapping.entry=relaid",)
 
 ESTIMATED = {
     "first_layers": f"at most {FIRST_CHANNELS} input channels",
@@ -78,7 +81,20 @@ def estimated(name: str) -> tuple[Case, ...]:
 def scheduled(name: str) -> tuple[Case, ...]:
     """What the emitted code takes with HBM, for one of the classes `SCHEDULED`."""
     chosen = ((shape, row) for shape, row in _code().items() if _scheduled_class(shape) == name)
-    return tuple(_case(shape, row["scheduled_with_hbm"], row["estimated_cycles"]) for shape, row in chosen)
+    cases = ((shape, _case(shape, row["scheduled_with_hbm"], row["estimated_cycles"])) for shape, row in chosen)
+    return tuple(replace(case, changes=RELAID) if relaid(shape) else case for shape, case in cases)
+
+
+def relaid(shape: Shape) -> bool:
+    """Whether the code of a convolution compiled by itself lays its ifmap out anew.
+
+    That comes from outside with columns of the map in sublanes, where the array wants images. Read off the instruction
+    counts: from more than 64 channels on, where rows and columns fill tiles, the code loads 8 registers for each word;
+    else a copy ahead of it has done so, an operation of its own. Between the layers of a network nothing is laid out
+    anew. Words that hold strips of few images are loaded otherwise.
+    """
+    tiles = shape.height % SUBLANES == 0 and shape.width % SUBLANES == 0
+    return tiles and shape.channels > THIN_CHANNELS and shape.batch >= SUBLANES
 
 
 def uncharged(channels: int, taps: int) -> bool:

@@ -238,7 +238,7 @@ class Emitter:
         plan, load = self.plan, self.ifmaps[self.ifmap_of[index]]
         delay = plan.hardware.sequencer.block_cycles if self._begins(index) else 0
         if load.stage == index:
-            delay += plan.stacking_cycles(plan.blocks[stage.block], plan.chunks[load.key[2]])
+            delay += plan.preparation_cycles(plan.blocks[stage.block], plan.chunks[load.key[2]])
         return delay
 
     def _cleared(self, number: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
+from tpusim.machines.tpu.lowering.preparation import patch, relaying
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiles import stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
@@ -90,7 +91,7 @@ class Estimate:
         """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
         results, groups = costs.results, self.shape.groups
         loaded, turns = groups * self._ifmap_loads(tilings), self._turns(tilings)
-        ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._stacking(tilings)
+        ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._preparing(tilings)
         exposed = turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
         array = results * self.passes * costs.per_pass + exposed
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
@@ -105,7 +106,7 @@ class Estimate:
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
         chunks = self._chunks(tilings)
-        ahead = self._exposed(self._stacking(tilings) + self.hardware.sequencer.block_cycles, 1, costs)
+        ahead = self._exposed(self._preparing(tilings) + self.hardware.sequencer.block_cycles, 1, costs)
         array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles()) / tilings.kept_folds
         # The next chunk but one may come when this one is done, unless there is a third buffer.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
@@ -158,17 +159,21 @@ class Estimate:
         """How often the loop comes to another block, of all column folds that it keeps."""
         return np.asarray(self.shape.groups * tilings.blocks * _ceil(self.columns, tilings.kept_folds))
 
-    def _stacking(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Rotating one load of the ifmap into the lane groups of its copies."""
-        return np.asarray(tilings.ifmap_words * self._stacking_of_a_word)
+    def _preparing(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """What the vector unit takes for one load of the ifmap, before passes use it."""
+        return np.asarray(tilings.ifmap_words * self._preparing_a_word)
 
     @cached_property
-    def _stacking_of_a_word(self) -> float:
-        cycles = float(self.hardware.vector_unit.stack_cycles)
-        if not cycles or self.cut.transposed:
+    def _preparing_a_word(self) -> float:
+        """As if the whole map were one block."""
+        hardware, shape = self.hardware, self.shape
+        if not hardware.vector_unit.stack_cycles and hardware.mapping.entry == "ready":
             return 0.0
         (chunk,) = self.cut.chunks(self.cut.groups, self.cut.folds)
-        return cycles * chunk.rotations / len(chunk.places)
+        stacking = 0 if self.cut.transposed else hardware.vector_unit.stack_cycles * chunk.rotations
+        sizes = shape.row.extent, shape.col.extent, self.groups
+        points = prod(patch(shape, chunk, sizes)) * self.groups
+        return float(stacking + relaying(shape, chunk, sizes, hardware) / points) / len(chunk.places)
 
     def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
         """What is left of waits before weights are loaded; where blocks overlap, passes ahead hide some each time."""

@@ -72,6 +72,8 @@ def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
 
 def _work(conv: Conv2d, images: int, hardware: Hardware) -> Unfolding:
     """The transformation beside the product, or before it in the same words."""
+    # What is transformed may lie in any way, and the lowered matrix lies as it is read.
+    hardware = hardware.with_entry("ready")
     shape, product = shape_of(conv, images, hardware), shape_of(conv.product, images, hardware)
     if hardware.mapping.transformation == "before":
         tiling, window = chosen(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, groupby
 from math import ceil, prod
@@ -12,6 +13,7 @@ from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shifted
+from tpusim.machines.tpu.lowering.preparation import Sizes, relaying, rotating
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
 from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words, word_groups
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
@@ -128,14 +130,20 @@ class Plan:
         """Cycles in which the vector unit transposes a word that a pass streams; 0 where it need not."""
         return transposed_word_cycles(self._word_groups[0], self.hardware) if self.cut.transposed else 0
 
-    def stacking_cycles(self, block: Block, chunk: Chunk) -> int:
-        """Cycles in which the vector unit rotates what a block needs, padding too, into the lane groups of copies."""
-        cycles = self.hardware.vector_unit.stack_cycles
-        if not cycles or self.cut.transposed:
-            return 0
-        rows = self.shape.row.reach(len(block.rows), chunk.tap_rows)
-        cols = self.shape.col.reach(len(block.cols), chunk.tap_cols)
-        return ceil(chunk.rotations * rows * cols * len(block.groups) * cycles)
+    def preparation_cycles(self, block: Block, chunk: Chunk) -> int:
+        """Cycles in which the vector unit prepares what a block needs, each way of it rounded up."""
+        sizes = len(block.rows), len(block.cols), len(block.groups)
+        key = chunk.numbers.start, sizes
+        if key not in self._prepared:
+            of_patch = self.shape, chunk, sizes, self.hardware
+            rotated = Fraction(0) if self.cut.transposed else rotating(*of_patch)
+            self._prepared[key] = ceil(rotated) + ceil(relaying(*of_patch))
+        return self._prepared[key]
+
+    @cached_property
+    def _prepared(self) -> dict[tuple[int, Sizes], int]:
+        """Few blocks differ, and a network has thousands."""
+        return {}
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:

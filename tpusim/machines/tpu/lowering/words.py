@@ -122,7 +122,9 @@ def _words(plan: Plan, layer: Op) -> str:
     strips, word = plan.shape.strips, plan.hardware.vector_memory.word_elements
     images = counted(plan.word_fill // strips, layer.counted_by)
     held = f"{strips} strips of {images}" if strips > 1 else images
-    return f"{plan.word_fill} of {counted(word, 'element')} used: {held}"
+    relaid = plan.hardware.mapping.entry == "relaid"
+    how = "; the ifmap arrives in another layout, and is laid out anew" if relaid else ""
+    return f"{plan.word_fill} of {counted(word, 'element')} used: {held}{how}"
 
 
 def _buffers(plan: Plan) -> str:
