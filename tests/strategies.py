@@ -20,6 +20,7 @@ def machine(
     *,
     weight_buffers: int = 2,
     array_count: int = 1,
+    streamed: Any = "used",
     weights_per_cycle: int = 1,
     ports: Any = "shared",
     organization: Any = "lanes",
@@ -53,7 +54,12 @@ def machine(
         name="test",
         clock_hz=10**9,
         array=Array(
-            rows=rows, cols=cols, weight_buffers=weight_buffers, weights_per_cycle=weights_per_cycle, count=array_count
+            rows=rows,
+            cols=cols,
+            weight_buffers=weight_buffers,
+            weights_per_cycle=weights_per_cycle,
+            count=array_count,
+            streamed=streamed,
         ),
         vector_memory=VectorMemory(
             capacity_bytes=capacity_words * word_elements * 4,
@@ -124,6 +130,7 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         weight_buffers=draw(st.integers(1, 2)),
         array_count=draw(st.sampled_from([1, 1, 1, 2, 3, 16])),
         weights_per_cycle=draw(st.sampled_from([1, 1, 1, 2, 3, 16])),
+        streamed=draw(st.sampled_from(["used", "used", "all"])),
         ports=draw(st.sampled_from(["shared", "shared", "separate"])),
         word_elements=draw(st.integers(1, 16) if words is None else words),
         capacity_words=draw(st.sampled_from([12, 24, 60, 150, 1000, 8000])),

@@ -233,6 +233,18 @@ def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> 
     assert lower(layer, batch, hardware)[0].word_cycles == 0
 
 
+def test_a_word_may_stream_all_of_it() -> None:
+    """However few of its elements are used; what is beyond them is booked as blocked."""
+    layer, found = Gemm("g", 5, 9, 7), {}
+    for streamed in ("used", "all"):
+        hardware = machine(4, 4, word_elements=8, streamed=streamed)
+        program = lower(layer, 1, hardware)[0]
+        frame = program.frame(hardware)
+        found[streamed] = program.word_fill, frame.elements, frame.period, frame.blocked
+        agreed(layer, 1, program, hardware)
+    assert found == {"used": (5, 5, 5, 0), "all": (5, 5, 8, 3)}
+
+
 def test_what_no_machine_can_do_is_refused() -> None:
     hardware = machine()
     program = lower(Gemm("g", 4, 4, 4), 1, hardware)[0]

@@ -29,7 +29,7 @@ class Array(Section):
 
     Of `count` arrays, each holds the same weights and takes every `count`-th word of a stream, a cycle behind
     the one before; they share lanes and ports. `weights_per_cycle` enter each column while weights are loaded, at
-    most a word.
+    most a word. A word streams the elements that are `used`, or `all` it has room for (`streamed`).
     """
 
     rows: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
@@ -37,6 +37,7 @@ class Array(Section):
     weight_buffers: Annotated[int, whole(2)] = 2
     weights_per_cycle: Annotated[int, whole(4096)] = 1
     count: Annotated[int, whole(16)] = 1
+    streamed: Annotated[Literal["used", "all"], Choice()] = "used"
 
 
 class VectorMemory(Section):

@@ -109,8 +109,14 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
         yield f"a word of stacked taps takes {plain_number(unit.stack_cycles)} for each copy beyond the second; "
     if unit.relayout_cycles and found.setup.hardware.mapping.entry == "relaid":
         yield f"a word of an ifmap in another layout takes {plain_number(unit.relayout_cycles)} cycles of loads; "
-    if found.program.word_cycles:
+    if found.program.word_cycles > _streamed(found):
         yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
+
+
+def _streamed(found: Bottleneck) -> int:
+    """Cycles that any word takes, however little of it is used."""
+    hardware = found.setup.hardware
+    return hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
 
 
 def _best(most: Gain, found: Bottleneck) -> str:

@@ -32,6 +32,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("array.rows", "array rows", "PEs"),
     Field("array.cols", "array columns", "PEs"),
     Field("array.weight_buffers", "weight registers of a PE", "registers a PE"),
+    Field("array.streamed", "elements streamed of a word"),
     Field("array.weights_per_cycle", "weights that enter a column in a cycle", "weights"),
     Field("array.count", "arrays", "arrays"),
     Field("vector_memory.word_elements", "vector memory word", "elements"),

@@ -37,3 +37,9 @@ def preload_words(hardware: Hardware) -> int:
 def last_weight(last_read: int, hardware: Hardware) -> int:
     """The cycle in which the last weight enters the array, its word having been read in `last_read`."""
     return last_read + hardware.preload_cycles - (preload_words(hardware) - 1) * hardware.weight_word_cycles
+
+
+def word_cycles(words: int, transposed: bool, hardware: Hardware) -> int:
+    """Cycles that a streamed word takes at least: to be transposed, and to stream all of it, as far as that must be."""
+    streams = hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
+    return max(streams, transposed_word_cycles(words, hardware) if transposed else 0)

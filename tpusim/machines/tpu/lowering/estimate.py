@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, ports_of
-from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
+from tpusim.machines.tpu.definition.latencies import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 from tpusim.machines.tpu.lowering.preparation import patch, relaying
@@ -194,7 +194,7 @@ class Estimate:
         of_stream = (IFMAP, PSUM, RESULT) if self.passes > 1 else (IFMAP, RESULT)
         slots = max(len({*port} & {*of_stream}) for port in ports_of(hardware)) * arrays
         adds = -(-self.word_fill * arrays * hardware.lanes // hardware.vector_unit.alus) if self.passes > 1 else 0
-        ready = transposed_word_cycles(self.groups, hardware) * arrays if self.cut.transposed else 0
+        ready = word_cycles(self.groups, self.cut.transposed, hardware) * arrays
         return max(self.word_fill, slots, adds, ready), slots
 
     @property

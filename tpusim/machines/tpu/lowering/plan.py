@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate, groupby
 from math import ceil, prod
 
-from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
+from tpusim.machines.tpu.definition.latencies import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shifted
@@ -127,8 +127,8 @@ class Plan:
 
     @property
     def word_cycles(self) -> int:
-        """Cycles in which the vector unit transposes a word that a pass streams; 0 where it need not."""
-        return transposed_word_cycles(self._word_groups[0], self.hardware) if self.cut.transposed else 0
+        """Cycles that a word which a pass streams takes at least, whatever of it is used; 0 where there is no such."""
+        return word_cycles(self._word_groups[0], self.cut.transposed, self.hardware)
 
     def preparation_cycles(self, block: Block, chunk: Chunk) -> int:
         """Cycles in which the vector unit prepares what a block needs, each way of it rounded up."""
