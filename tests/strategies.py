@@ -171,7 +171,7 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
         "fetch": draw(st.sampled_from(["resident", "resident", "per_tap"])),
         "k_order": draw(st.sampled_from(["channels_fastest", "taps_fastest"])),
         "transformation": draw(st.sampled_from(["overlapped", "before", "on_chip"])),
-        "multi_tile": draw(st.sampled_from([hardware.mapping.multi_tile, "dense"])),
+        "multi_tile": draw(st.sampled_from([hardware.mapping.multi_tile, "dense", "dense_rows"])),
         "patch": draw(st.sampled_from(["touched", "touched", "window"])),
         "layout": draw(st.sampled_from(["plain", "plain", "least_padding"])),
         "column_folds": draw(st.sampled_from(["one", "all"])),

@@ -69,6 +69,7 @@ class Plan:
     cols: int
     arrays: int
     word: int
+    word_bytes: int
     elements: int
     alus: int
     unpack_cycles: Fraction
@@ -135,7 +136,9 @@ class Plan:
     def bus_cycles(self, transfer: Transfer) -> int:
         """D: the bytes, or the conversion of the words where that takes longer."""
         pace = {"ifmap": self.unpack_cycles, "filter": 0, "spill": self.pack_cycles}[transfer.kind]
-        return max(1, ceil(transfer.hbm_bytes / self.bytes_per_cycle), ceil(pace * transfer.words))
+        stored = ceil(Fraction(transfer.hbm_bytes, self.lanes * self.word_bytes))
+        words = min(transfer.words, stored) if transfer.kind == "ifmap" else transfer.words
+        return max(1, ceil(transfer.hbm_bytes / self.bytes_per_cycle), ceil(pace * words))
 
     def _at_slot(self, slot: int, earliest: int) -> int:
         return next(at for at in range(earliest, earliest + self.frame) if at % self.frame == slot)

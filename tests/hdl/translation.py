@@ -25,6 +25,7 @@ def plan_of(program: Program, hardware: Hardware) -> hdl.Plan:
         cols=array.cols,
         arrays=array.count,
         word=hardware.vector_memory.word_elements,
+        word_bytes=hardware.word_bytes,
         elements=program.word_fill,
         alus=unit.alus,
         unpack_cycles=unit.unpack_cycles,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -53,6 +54,30 @@ def test_filter_rows_are_held_as_the_compiler_holds_them(row: Row) -> None:
     assert taps == {prod(sizes(row["kernel_window_bounds"])[:2])}
 
 
+@pytest.mark.parametrize(
+    ("channels", "kernel", "code", "expected"),
+    [(48, 3, 5, 4), (64, 3, 5, 6), (80, 3, 6, 6), (192, 3, 14, 15), (32, 5, 7, 7), (128, 3, 9, 9)],
+)
+def test_passes_that_the_compiler_expects(channels: int, kernel: int, code: int, expected: int) -> None:
+    """Taps are split below R / 2 channels, too; from there on no pass goes from one filter row to the next."""
+    layer = conv(channels, 9, 256, kernel)
+    assert len(planned(layer).passes) == code
+    plan = planned(layer, multi_tile="dense_rows")
+    assert len(plan.passes) == expected
+    mixed = any(len({run.tap[0] for run in each.runs}) > 1 for each in plan.passes)
+    assert mixed == (channels < 64)
+
+
+def test_expected_passes_have_one_tap_where_input_channels_lie_in_lanes() -> None:
+    layer = conv(32, 9, 24, 7)
+    assert (len(planned(layer).passes), len(planned(layer, multi_tile="dense_rows").passes)) == (13, 49)
+
+
+def test_a_kernel_of_one_column_is_one_row() -> None:
+    tall = replace(conv(160, 9, 256, 3), kernel=(3, 1))
+    assert len(planned(tall, multi_tile="dense_rows").passes) == 4
+
+
 def test_weights_lie_as_the_compiler_lays_them() -> None:
     """With input channels in lanes, taps of 64 channels and more do not share a pass."""
     for channels, out in ((96, 128), (96, 24), (192, 64), (192, 256)):
@@ -76,11 +101,12 @@ def test_what_passes_share_comes_once(channels: int, places: int) -> None:
 
 def test_a_few_channels_are_transposed_and_others_not() -> None:
     kernel = conv(3, 12, 8, 7)
+    assert lower(conv(3, 12, 8, 1), 8, CORE)[0].word_cycles == 64
     assert lower(kernel, 8, CORE)[0].word_cycles == 64
     assert lower(kernel, 32, CORE)[0].word_cycles == 16
     assert lower(kernel, 8, with_mapping(CORE, transposed_channels=2))[0].word_cycles == 0
     assert len(planned(kernel).passes) == 2
-    for other in (conv(5, 12, 8, 7), conv(3, 12, 8, 1), Gemm("g", 100, 100, 3)):
+    for other in (conv(5, 12, 8, 7), Gemm("g", 100, 100, 3)):
         assert lower(other, 8, CORE)[0].word_cycles == 0
 
 

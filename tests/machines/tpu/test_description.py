@@ -252,7 +252,9 @@ def test_integers_of_numpy_are_numbers():
     assert Hbm(bandwidth_bytes_per_s=np.int64(7)) == Hbm(bandwidth_bytes_per_s=7)
     policy = MappingPolicy(multi_tile=np.int64(2))
     assert (policy, type(policy.multi_tile)) == (MappingPolicy(multi_tile=2), int)
-    with pytest.raises(ValidationError, match="0 is not allowed; write auto or rows or dense or a whole number"):
+    with pytest.raises(
+        ValidationError, match="0 is not allowed; write auto or rows or dense or dense_rows or a whole number"
+    ):
         MappingPolicy(multi_tile=np.int64(0))
 
 

@@ -44,7 +44,8 @@ class MappingPolicy(Section):
     """Choices of the lowering: how many taps one pass stacks, which loop goes outside, and when a reduction is cut.
 
     Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit;
-    `dense` fills passes as Google's compiler does, across filter rows (`lowering/dense_taps`). What else it does:
+    `dense` fills passes as the code of Google's compiler does, across filter rows, `dense_rows` as its estimate has it
+    (`lowering/dense_taps`). What else it does:
     tensors lie in tiles whichever way round pads less (`layout: least_padding`); layers of at most
     `transposed_channels` are packed by transposing words (0: none), in `vector_unit.transpose_cycles`; kernels of at
     least `row_windows` taps a side, whose channels do not fill the array, are held a filter row at a time (0: none);
@@ -63,7 +64,7 @@ class MappingPolicy(Section):
     A run may take several lowerings: a choice goes to those that know it.
     """
 
-    multi_tile: Annotated[int | Literal["auto", "rows", "dense"], Choice(65536)] = "auto"
+    multi_tile: Annotated[int | Literal["auto", "rows", "dense", "dense_rows"], Choice(65536)] = "auto"
     loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
     chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
     transformation: Annotated[Literal["overlapped", "before", "on_chip"], Choice()] = "overlapped"

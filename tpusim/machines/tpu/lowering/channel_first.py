@@ -10,7 +10,7 @@ from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by
-from tpusim.machines.tpu.lowering.dense_taps import DenseTaps
+from tpusim.machines.tpu.lowering.dense_taps import DENSE, DenseTaps
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
@@ -20,9 +20,10 @@ from tpusim.machines.tpu.lowering.transposed import Transposed
 def cut(shape: ConvShape, hardware: Hardware) -> Cut:
     """What the policy says of a layer's taps; where there is nothing to stack, groups of one tap."""
     mapping = hardware.mapping
-    if shape.taps > 1 and shape.channels <= mapping.transposed_channels and not hardware.banked:
+    points = shape.row.extent * shape.col.extent
+    if points > 1 and shape.channels <= mapping.transposed_channels and not hardware.banked:
         return Transposed(shape, hardware)
-    if shape.taps > 1 and shape.channels % hardware.array.rows and mapping.multi_tile == "dense":
+    if shape.taps > 1 and shape.channels % hardware.array.rows and mapping.multi_tile in DENSE:
         return DenseTaps(shape, hardware)
     return TapGroups(shape, hardware)
 

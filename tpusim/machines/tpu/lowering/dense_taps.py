@@ -16,6 +16,10 @@ from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, portions_within
 from tpusim.machines.tpu.lowering.tiles import channels_in_lanes, images_in_lanes, taps_on_chip
 
 
+DENSE = "dense", "dense_rows"
+"""Ways of `mapping.multi_tile` that fill passes so."""
+
+
 @dataclass(frozen=True)
 class DenseTaps(Dense):
     """T resident taps of c channels take ceil(T c / R) passes; ceil(T / floor(R / c)) where c is at most R / 2.
@@ -23,6 +27,10 @@ class DenseTaps(Dense):
     c is C_I rounded up to whole words of weights. Up to R / 2 no tap is split; above, passes of R channels of a tap
     come first, and what is left of the channels is packed tap after tap, wherever one ends. Where weights lie with
     their input channels in lanes, none of at least R / 2 shares a pass.
+
+    So the code; what the compiler expects before it writes it (`dense_rows`) is less and more: taps are split wherever
+    a pass is full, but from R / 2 channels on none shares a pass with one of another filter row, and where weights lie
+    with their input channels in lanes, none with any other.
 
     What passes have in common comes from HBM once, and is written to every lane that has a use for it.
     """
@@ -72,13 +80,28 @@ class DenseTaps(Dense):
         """The rows of every pass: portions of the channels outside, windows of taps inside."""
         shape, given = self.shape, self.hardware.mapping.block.given
         taps = [(at // shape.col.kernel, at % shape.col.kernel) for at in range(shape.taps)]
-        windows = portions_within(shape.taps, None, taps_on_chip(shape, self.hardware) or shape.taps)
+        windows = portions_within(shape.taps, taps_on_chip(shape, self.hardware), self._stacked_taps)
         portions = portions_within(shape.channels, None, given.get("in_channels", shape.channels))
         return [
             rows
             for channels, window in product(portions, windows)
             for rows in self._passes(taps[window.start : window.stop], channels)
         ]
+
+    @property
+    def _expected(self) -> bool:
+        """Whether passes are those of the compiler's estimate, not of its code."""
+        return self.hardware.mapping.multi_tile == "dense_rows"
+
+    @property
+    def _many_channels(self) -> bool:
+        return self.shape.channels >= self.hardware.array.rows / 2
+
+    @property
+    def _stacked_taps(self) -> int:
+        """Taps among which passes are filled: all, or those of a filter row; one column counts as a row."""
+        row = self.shape.col.kernel if self.shape.col.kernel > 1 else self.shape.taps
+        return row if self._expected and self._many_channels else self.shape.taps
 
     def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[Row]]:
         """The passes of some taps over some channels."""
@@ -98,9 +121,9 @@ class DenseTaps(Dense):
         """
         array = self.hardware.array.rows
         held = min(padded(channels, self.hardware.vector_memory.word_elements), array)
-        if channels_in_lanes(self.shape, self.hardware) and self.shape.channels >= array / 2:
+        if channels_in_lanes(self.shape, self.hardware) and (self._many_channels or self._expected):
             return channels
-        if whole and held <= array / 2:
+        if whole and held <= array / 2 and not self._expected:
             return array // held * channels
         passes, every = -(-taps * held // array), taps * channels
         sizes = range(-(-every // passes), min(array, every) + 1)

@@ -211,8 +211,10 @@ class Estimate:
         """The ifmap of one block, from HBM or through the unpacking."""
         elements = tilings.ifmap_words / self.folds * self.word_fill * self.cut.per_fold * self._stored_share
         moved = elements * self._element_cycles * self._waste(tilings, "in")
-        per_word = max(float(self.hardware.vector_unit.unpack_cycles), self._port_cycles if self.cut.copies else 0)
-        return np.asarray(np.maximum(moved, tilings.ifmap_words * per_word), dtype=np.float64)
+        brought = np.minimum(tilings.ifmap_words, elements / (self.word_fill * self.hardware.lanes))
+        written = tilings.ifmap_words * (self._port_cycles if self.cut.copies else 0)
+        unpacking = np.maximum(brought * float(self.hardware.vector_unit.unpack_cycles), written)
+        return np.asarray(np.maximum(moved, unpacking), dtype=np.float64)
 
     def _spill_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The results of one block and column fold, to HBM or through the packing."""

@@ -122,7 +122,9 @@ class Fill(LaneTransfer, Inbound):
     """HBM -> lanes."""
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        return ceil(self.words * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
+        """Words are unpacked as they lie in HBM, once for all lanes and places that they go to."""
+        brought = min(self.words, -(-self.hbm_bytes // (hardware.lanes * hardware.word_bytes)))
+        return ceil(brought * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
