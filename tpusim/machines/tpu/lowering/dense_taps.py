@@ -15,7 +15,6 @@ from tpusim.machines.tpu.lowering.geometry import padded
 from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, portions_within
 from tpusim.machines.tpu.lowering.tiles import channels_in_lanes, images_in_lanes, taps_on_chip
 
-
 DENSE = "dense", "dense_rows"
 """Ways of `mapping.multi_tile` that fill passes so."""
 
