@@ -116,7 +116,7 @@ HARDWARE_CASES = [
     ("  latency: 46.2 ns", "  latency: 46", "14: hbm.latency", "no unit; write e.g. 100 ns"),
     ("  latency: 46.2 ns", "  latency: 1 s", "14: hbm.latency", "too large; write at most 1 ms"),
     ("  multi_tile: auto", "  multi_tile: Auto", "16: mapping.multi_tile", "did you mean auto?"),
-    ("  multi_tile: auto", "  multi_tile: 0", "16: mapping.multi_tile", "auto or rows or a whole number, 1 to 65536"),
+    ("  multi_tile: auto", "  multi_tile: 0", "16: mapping.multi_tile", "dense_rows or a whole number, 1 to 65536"),
     (
         "  multi_tile: auto",
         "  loop_order: blocks",

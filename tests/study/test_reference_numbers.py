@@ -45,8 +45,8 @@ def test_each_word_has_its_sets_and_its_machine() -> None:
     assert words["scheduled"] == {name for name in COUNTS if "scheduled" in name}
     assert set.union(*words.values()) == {*COUNTS}
     machines = {name: each.hardware for name, each in sets.items() if not name.startswith("v3")}
-    assert {machines[name] for name in machines if name in words["estimated"]} == {"tpu_v2_estimator"}
-    assert {machines[name] for name in machines if name not in words["estimated"]} == {"tpu_v2_core"}
+    assert {machines[name] for name in machines if name not in words["scheduled"]} == {"tpu_v2_estimator"}
+    assert {machines[name] for name in words["scheduled"] - {"v3_scheduled"}} == {"tpu_v2_core"}
     assert {each.hardware for name, each in sets.items() if name.startswith("v3")} == {"tpu_v3_core"}
 
 
