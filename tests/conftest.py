@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpusim.study.validation.compare import Plan, compare
+from tpusim.study.validation.compare import Validation, compare
 from tpusim.study.validation.comparison import Comparison
 from tpusim.study.validation.sets import number_sets
 
@@ -34,4 +34,4 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 @pytest.fixture(scope="session")
 def comparisons() -> dict[str, Comparison]:
     """Every set of numbers compared with us, once: what uses it is marked to run in one process."""
-    return {each.numbers.name: each for each in compare(Plan(number_sets().values()), lambda *_: None)}
+    return {each.numbers.name: each for each in compare(Validation(number_sets().values()), lambda *_: None)}

@@ -24,7 +24,7 @@ from tpusim.report.style import SERIES
 from tpusim.report.tables.validation_tables import summaries, summary_legend
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.cases import WORDS, Case, NumberSet
-from tpusim.study.validation.compare import Plan, compare
+from tpusim.study.validation.compare import Validation, compare
 from tpusim.study.validation.comparison import ComparedCase, Comparison, Spread, by_word
 from tpusim.study.validation.sets import number_sets
 
@@ -72,7 +72,7 @@ def made(*cases: Case, **changes: Any) -> NumberSet:
 def test_a_shape_is_simulated_once_and_told_wherever_it_stands() -> None:
     other = replace(SMALL, name="other")
     one, two = made(Case("a", (SMALL, other), 1, 1000)), made(Case("b", (other,), 1, 1000), name="more")
-    plan = Plan([one, two])
+    plan = Validation([one, two])
     assert len(plan.simulations) == 1
     told: list[int] = []
     first, second = compare(plan, lambda done, _: told.append(done))
@@ -83,7 +83,7 @@ def test_a_shape_is_simulated_once_and_told_wherever_it_stands() -> None:
 def test_each_machine_and_change_is_simulated_for_itself() -> None:
     case = Case("a", (SMALL,), 1, 1000)
     sets = [made(case), made(case, hardware="tpu_v2"), made(case, changes=("sequencer.launch_cycles=9000",))]
-    plain, paper, slow = (each.rows[0].ours for each in compare(Plan(sets), quiet))
+    plain, paper, slow = (each.rows[0].ours for each in compare(Validation(sets), quiet))
     assert paper < plain < slow
 
 
@@ -91,7 +91,7 @@ def test_a_case_with_their_block_is_simulated_with_both() -> None:
     """Here any change of the machine is a block: cases are told with ours and with theirs, sets in two columns."""
     slower, impossible = ("sequencer.launch_cycles=9000",), ("vector_memory.capacity=64 B",)
     cases = [Case(f"{block}", (SMALL,), 1, 1000, their_block=block) for block in ((), slower, impossible)]
-    (comparison,) = compare(Plan([made(*cases)]), quiet)
+    (comparison,) = compare(Validation([made(*cases)]), quiet)
     none, given, refused = comparison.rows
     assert none.ours == given.ours == refused.ours
     assert none.with_their_block is refused.with_their_block is None
@@ -106,12 +106,12 @@ def test_a_case_with_their_block_is_simulated_with_both() -> None:
 
 
 def test_where_no_block_is_given_there_is_no_column_for_it() -> None:
-    assert "blocks" not in "".join(printed(compare(Plan([made(Case("a", (SMALL,), 1, 1000))]), quiet)))
+    assert "blocks" not in "".join(printed(compare(Validation([made(Case("a", (SMALL,), 1, 1000))]), quiet)))
 
 
 def test_a_case_that_does_not_fit_is_an_error_unless_the_block_is_theirs() -> None:
     with pytest.raises(CapacityError):
-        compare(Plan([made(Case("a", (SMALL,), 1, 1000))], ["vector_memory.capacity=64 B"]), quiet)
+        compare(Validation([made(Case("a", (SMALL,), 1, 1000))], ["vector_memory.capacity=64 B"]), quiet)
 
 
 def test_estimate_and_schedule_agree_within_five_percent_of_the_schedule() -> None:
@@ -182,7 +182,7 @@ def test_the_rule_of_the_paper_is_what_the_estimates_imply() -> None:
     """At 8 to 64 channels and stride 1, the rule's taps are closer than one or two."""
     errors = {}
     for taps in ("1", "2", "auto"):
-        (comparison,) = compare(Plan([number_sets()["micro"]], [f"mapping.multi_tile={taps}"]), quiet)
+        (comparison,) = compare(Validation([number_sets()["micro"]], [f"mapping.multi_tile={taps}"]), quiet)
         thin = [row for row in comparison.rows if re.search(r"x(8|16|32|64)>.* 3x3/1", row.name)]
         errors[taps] = mean(abs(row.error) for row in thin)
     assert errors["auto"] < errors["2"] / 3 < errors["1"] / 3

@@ -21,7 +21,7 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """What pydantic calls a key that nobody knows."""
 
 
-class Section(BaseModel):
+class FileSection(BaseModel):
     """A part of a model that is one itself: frozen, with no other keys than its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

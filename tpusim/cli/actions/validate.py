@@ -15,7 +15,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import deliver, say, show, terminal_width
 from tpusim.report.tables import validation_tables as tables
 from tpusim.study.validation.cases import WORDS, NumberSet
-from tpusim.study.validation.compare import Plan, compare
+from tpusim.study.validation.compare import Validation, compare
 from tpusim.study.validation.comparison import Comparison
 from tpusim.study.validation.sets import number_sets
 
@@ -30,7 +30,7 @@ def compare_and_report(
 ) -> None:
     """Simulate the sets of these names or words, or all, and report them: as JSON, in tables, drawn into `out`."""
     sets = _sets(names)
-    plan = Plan(sets, changes, lowering)
+    plan = Validation(sets, changes, lowering)
     output = JsonOutput(json)
     for stem in dict.fromkeys(each.picture for each in sets) if out else ():
         probe(Path(str(out)) / f"{stem}.png", make_folder=True)

@@ -14,7 +14,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.input.document import Document
 from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, Rational, whole, written
-from tpusim.input.form import Form, Section
+from tpusim.input.form import FileSection, Form
 from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document
@@ -24,7 +24,7 @@ _MOST_PES_A_SIDE = 65536
 _PS_PER_S = 10**12
 
 
-class Array(Section):
+class Array(FileSection):
     """The systolic array: `rows` x `cols` PEs, each with `weight_buffers` weight registers (1 or 2).
 
     Of `count` arrays, each holds the same weights and takes every `count`-th word of a stream, a cycle behind
@@ -40,7 +40,7 @@ class Array(Section):
     streamed: Annotated[Literal["used", "all"], Choice()] = "used"
 
 
-class VectorMemory(Section):
+class VectorMemory(FileSection):
     """One SRAM a lane: words of `word_elements` elements of `element_bytes` bytes each.
 
     Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain. Under `banked` the
@@ -70,7 +70,7 @@ class VectorMemory(Section):
         return capacity
 
 
-class VectorUnit(Section):
+class VectorUnit(FileSection):
     """`alus` vector ALUs over all lanes together; they add partial sums.
 
     Where numbers are wider on chip than in HBM, they also take `unpack_cycles` for each ifmap word that comes
@@ -90,7 +90,7 @@ class VectorUnit(Section):
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
 
 
-class Hbm(Section):
+class Hbm(FileSection):
     """Off-chip memory: bytes a second, picoseconds to the first byte, bytes of the smallest access.
 
     The channels of a feature map are stored in multiples of `channel_multiple`; the rest is moved as padding.
@@ -103,7 +103,7 @@ class Hbm(Section):
     channel_multiple: Annotated[int, whole(65536)] = 1
 
 
-class Sequencer(Section):
+class Sequencer(FileSection):
     """What issues the steps of a layer: the cycles to launch one, and whether blocks overlap.
 
     Under `drain`, the weights of a block, or of a chunk of one, are not loaded before the results of the one ahead have
@@ -116,7 +116,7 @@ class Sequencer(Section):
     block_cycles: Annotated[int, whole(2**24, least=0)] = 0
 
 
-class Hardware(Section):
+class Hardware(FileSection):
     """The whole machine, complete and immutable.
 
     Built in Python, it takes attribute names and base units (`clock_hz=700_000_000`) and raises pydantic's
@@ -240,7 +240,7 @@ def optional_fields() -> dict[str, dict[str, Any]]:
     return {
         key: section.model_construct().model_dump(by_alias=True)
         for key, section in sections.items()
-        if isinstance(section, type) and issubclass(section, Section)
+        if isinstance(section, type) and issubclass(section, FileSection)
     }
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationInfo, field_validator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.fields import Choice, whole
-from tpusim.input.form import Section
+from tpusim.input.form import FileSection
 
 _MOST = 2**24
 _MOST_PES_A_SIDE = 65536
@@ -16,7 +16,7 @@ _MOST_PES_A_SIDE = 65536
 _Extent = Annotated[int | Literal["auto"], Choice(_MOST)]
 
 
-class BlockSizes(Section):
+class BlockSizes(FileSection):
     """The block of a layer: what of it is on chip at a time. What is `auto` is chosen; more than there is means all.
 
     `rows` x `cols` outputs (of a strip, where a small batch is cut into strips) of `images` (rows of a product;
@@ -40,7 +40,7 @@ class BlockSizes(Section):
 _RECTANGLE = ("rows", "cols", "images")
 
 
-class MappingPolicy(Section):
+class MappingPolicy(FileSection):
     """Choices of the lowering: how many taps one pass stacks, which loop goes outside, and when a reduction is cut.
 
     Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit;

@@ -51,7 +51,7 @@ class Work:
         return self.ours[0].hardware
 
 
-class Plan:
+class Validation:
     """All that is to be simulated for some sets, each shape once.
 
     `changes` are further overrides of every machine.
@@ -69,7 +69,7 @@ class Plan:
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
 
-def compare(plan: Plan, progress: Progress) -> list[Comparison]:
+def compare(plan: Validation, progress: Progress) -> list[Comparison]:
     """Run what is planned, on all processors; `progress` is told how many simulations are done, and the last of them.
 
     Raises:

@@ -41,7 +41,7 @@ def planned_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware
 
 
 def in_lanes(hardware: Hardware) -> None:
-    """Of a lowering that cannot read from banks: raises CapacityError where the ifmap stands in them."""
+    """A lowering that reads from lanes alone asks this first: CapacityError says so where the ifmap stands in banks."""
     if hardware.banked:
         says = "this lowering reads from lanes alone; write lanes, or take another lowering"
         raise CapacityError(Problem(says, "vector_memory.organization"))

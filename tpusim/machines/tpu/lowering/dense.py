@@ -158,7 +158,7 @@ class Dense:
         return self.shape.taps * self.shape.channels
 
 
-class Windows(Dense):
+class DenseFromBanks(Dense):
     """The dense cut for rows that find any word where it stands: no copies, so that a pass may have all rows."""
 
     @cached_property
@@ -170,7 +170,7 @@ class Windows(Dense):
 
 def dense(shape: ConvShape, hardware: Hardware, k_order: str) -> Dense:
     """The dense cut for lanes, or for banks."""
-    return (Windows if hardware.banked else Dense)(shape, hardware, k_order)
+    return (DenseFromBanks if hardware.banked else Dense)(shape, hardware, k_order)
 
 
 def _runs(rows: Sequence[Row], places: Iterable[int]) -> Iterator[Run]:
