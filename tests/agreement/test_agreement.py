@@ -111,7 +111,7 @@ class Level:
         actual = self.outputs(layer, batch, hardware, ifmap, filter_)
         np.testing.assert_array_equal(actual, by_hand(layer, ifmap, filter_))
 
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=cases(2 / 25), deadline=None, suppress_health_check=list(HealthCheck))
     @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
     @example(layer=conv(4, 5, 4, 3), batch=2, hardware=machine())
     @example(layer=conv(2, 5, 4, 3), batch=2, hardware=machine())
@@ -200,7 +200,7 @@ class Clock:
     def timing(self, program: Program, hardware: Hardware) -> Timing:
         raise NotImplementedError
 
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=cases(1 / 10), deadline=None, suppress_health_check=list(HealthCheck))
     @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
     def test_accounts_and_bounds(self, layer: Layer, batch: int, hardware: Hardware) -> None:
         program = lowered(layer, batch, hardware)

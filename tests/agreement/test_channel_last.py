@@ -40,7 +40,7 @@ from tpusim.network.ops import Conv2d, Op
 from tpusim.network.workload import Workload, load_workload
 from tpusim.numerics.equality import Verdict
 
-CASES = cases(3 / 20)
+CASES = cases(1 / 10)
 thorough = settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import conv, fills, gemms, machine, machines, small_layers
+from tests.strategies import cases, conv, fills, gemms, machine, machines, small_layers
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event, register
@@ -57,7 +57,7 @@ def delays(program: Program) -> list[int]:
     return [step.delay for step in program.steps if isinstance(step, Preload)]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(2 / 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=st.one_of(small_layers(), gemms(largest=60)),
     batch=st.integers(1, 4),

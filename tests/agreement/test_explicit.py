@@ -35,7 +35,7 @@ from tpusim.network.workload import Workload, load_workload
 from tpusim.reference import Tensor
 from tpusim.result.vocabulary.figures import FIGURES
 
-CASES = cases(1 / 7)
+CASES = cases(1 / 14)
 """Random machines and layers; for a proof by hand, many more."""
 SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 ORDERS = ("overlapped", "before")

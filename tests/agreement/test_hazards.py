@@ -150,7 +150,7 @@ def followed(program: Program, index: int, pattern: Pointers) -> NDArray[np.int6
 
 
 @pytest.mark.parametrize("name", sorted(LOWERINGS))
-@settings(max_examples=cases(2 / 25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=small_layers(),
     batch=st.integers(1, 9),

@@ -197,13 +197,19 @@ TWICE = {
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"pes <= 200": "pes <= 6", "24]": "400]"},
-         "found 4 of 20 points and no other among 20,000 random combinations: 19,9.. do not satisfy pes <= 6, "
-         ".. were tried before; widen the axes or the conditions, or ask for less"),
+        pytest.param(
+            {"pes <= 200": "pes <= 6", "24]": "400]"},
+            "found 4 of 20 points and no other among 20,000 random combinations: 19,9.. do not satisfy pes <= 6, "
+            ".. were tried before; widen the axes or the conditions, or ask for less",
+            marks=pytest.mark.long,
+        ),
         ({**TWICE, "20": "17"},
          "found 16 of 17 points .*: 20,000 were tried before; "),
-        ({**TWICE, "20": "45", "[1, 8]": "[1, 4096]"},
-         r"found 44 of 45 points .*: \d+,\d+ .*, \d+,\d+ make no machine or layer; "),
+        pytest.param(
+            {**TWICE, "20": "45", "[1, 8]": "[1, 4096]"},
+            r"found 44 of 45 points .*: \d+,\d+ .*, \d+,\d+ make no machine or layer; ",
+            marks=pytest.mark.long,
+        ),
     ],
 )  # fmt: skip
 def test_a_search_that_cannot_reach_its_budget_says_why(changes: dict[str, str], says: str) -> None:
