@@ -192,6 +192,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.layout=least_padding", lambda h: h.mapping.layout, "least_padding"),
         ("mapping.patch=window", lambda h: h.mapping.patch, "window"),
         ("mapping.transposed_channels=4", lambda h: h.mapping.transposed_channels, 4),
+        ("mapping.strips=one_image", lambda h: h.mapping.strips, "one_image"),
         ("mapping.row_windows=5", lambda h: h.mapping.row_windows, 5),
         ("mapping.column_folds=all", lambda h: h.mapping.column_folds, "all"),
         ("mapping.block_m=100", lambda h: h.mapping.block_m, 100),

@@ -50,6 +50,8 @@ class MappingPolicy(FileSection):
     `transposed_channels` are packed by transposing words (0: none), in `vector_unit.transpose_cycles`; kernels of at
     least `row_windows` taps a side, whose channels do not fill the array, are held a filter row at a time (0: none);
     blocks keep all of their column folds (`column_folds`), and bring the points between those they need (`patch`).
+    Words that a batch leaves half empty are filled with strips of the map, in the way that takes fewest cycles
+    (`strips: balanced`), or only those of `one_image`, with strips of its columns.
     An ifmap is `ready` as its words are, or arrives in another layout and is laid out anew, patch by patch (`entry:
     relaid`), as that of a layer compiled by itself.
     Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
@@ -72,6 +74,7 @@ class MappingPolicy(FileSection):
     k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
     patch: Annotated[Literal["touched", "window"], Choice()] = "touched"
     layout: Annotated[Literal["plain", "least_padding"], Choice()] = "plain"
+    strips: Annotated[Literal["balanced", "one_image"], Choice()] = "balanced"
     row_windows: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     transposed_channels: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     column_folds: Annotated[Literal["one", "all"], Choice()] = "one"

@@ -67,6 +67,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.layout", "layout of tensors"),
     Field("mapping.patch", "points fetched of the ifmap"),
     Field("mapping.transposed_channels", "channels up to which words are transposed", "channels"),
+    Field("mapping.strips", "strips that fill words of a small batch"),
     Field("mapping.row_windows", "kernels held row by row, from", "taps a side"),
     Field("mapping.column_folds", "column folds of a block"),
     Field("mapping.entry", "ifmap as it arrives"),

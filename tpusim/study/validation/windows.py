@@ -16,11 +16,8 @@ That the first iteration is the outermost is the order in which they are written
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple
 
-from tpusim.base.words import counted
-from tpusim.machines.tpu.lowering.geometry import best_strips
 from tpusim.machines.tpu.policy import BlockSizes
 from tpusim.study.validation.tables import Row, sizes
 
@@ -109,12 +106,9 @@ def images_in_lanes(row: Row) -> bool:
 
 def _reason(row: Row, windows: Windows) -> str:
     """Why our blocks are not theirs, if so."""
-    batch, tap_rows, tap_cols = (int(row[key]) for key in ("batch", "kh", "kw"))
+    tap_rows, tap_cols = int(row["kh"]), int(row["kw"])
     if images_in_lanes(row):
         return "images lie in lanes, ours in words"
-    if prod(best_strips(int(row["ho"]), int(row["wo"]), batch, SUBLANES)) > 1:
-        theirs = "strips of columns" if batch == 1 else "nothing"
-        return f"beside {counted(batch, 'image')} their words hold {theirs}, ours strips of rows"
     if windows.tap_cols < tap_cols and tap_rows > 1:
         filter_ = f"{windows.tap_rows} x {windows.tap_cols} of {tap_rows} x {tap_cols} taps"
         return f"{filter_} at a time: ours follow one another along the rows of the filter"

@@ -14,14 +14,14 @@ from tpusim.machines.tpu.lowering.dense_taps import DENSE, DenseTaps
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.tiles import packed
 from tpusim.machines.tpu.lowering.transposed import Transposed
 
 
 def cut(shape: ConvShape, hardware: Hardware) -> Cut:
     """What the policy says of a layer's taps; where there is nothing to stack, groups of one tap."""
     mapping = hardware.mapping
-    points = shape.row.extent * shape.col.extent
-    if points > 1 and shape.channels <= mapping.transposed_channels and not hardware.banked:
+    if packed(shape, hardware):
         return Transposed(shape, hardware)
     if shape.taps > 1 and shape.channels % hardware.array.rows and mapping.multi_tile in DENSE:
         return DenseTaps(shape, hardware)

@@ -28,8 +28,8 @@ class DenseTaps(Dense):
     their input channels in lanes, none of at least R / 2 shares a pass.
 
     So the code; what the compiler expects before it writes it (`dense_rows`) is less and more: taps are split wherever
-    a pass is full, but from R / 2 channels on none shares a pass with one of another filter row, and where weights lie
-    with their input channels in lanes, none with any other.
+    a pass is full, but from R / 2 channels on none shares a pass with one of another filter row, unless images lie in
+    lanes, and where weights lie with their input channels in lanes, none with any other.
 
     What passes have in common comes from HBM once, and is written to every lane that has a use for it.
     """
@@ -100,7 +100,7 @@ class DenseTaps(Dense):
     def _stacked_taps(self) -> int:
         """Taps among which passes are filled: all, or those of a filter row; one column counts as a row."""
         row = self.shape.col.kernel if self.shape.col.kernel > 1 else self.shape.taps
-        return row if self._expected and self._many_channels else self.shape.taps
+        return row if self._expected and self._many_channels and not self.transposed else self.shape.taps
 
     def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[Row]]:
         """The passes of some taps over some channels."""

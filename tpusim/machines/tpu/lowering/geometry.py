@@ -24,8 +24,8 @@ class MapAxis:
 
     With `strips` above 1 the outputs are cut into that many strips of `extent` outputs each, which run side
     by side as if they were images of their own: a word then holds the same pixel of every strip (of both axes
-    together). Strip `p` is displaced by `p * extent` outputs; the last may reach past the end. Grid points are those
-    of strip 0.
+    together). Strip `p` is displaced by `p * extent` outputs, at least `least_extent` of them; the last ones may reach
+    past the end, or lie there. Grid points are those of strip 0.
     """
 
     size: int
@@ -35,6 +35,7 @@ class MapAxis:
     dilation: int
     strips: int = 1
     whole: bool = False
+    least_extent: int = 1
 
     @cached_property
     def pitch(self) -> int:
@@ -61,7 +62,7 @@ class MapAxis:
     @cached_property
     def extent(self) -> int:
         """Output positions of a strip."""
-        return -(-self.outputs // self.strips)
+        return max(-(-self.outputs // self.strips), self.least_extent)
 
     def stored(self, outputs: range, taps: range) -> range:
         """Grid points on which `taps` of `outputs` stand and that are not padding in every strip (perhaps none)."""
@@ -135,7 +136,7 @@ class ConvShape:
 def shape_of(layer: Op, batch: int, hardware: Hardware) -> ConvShape:
     """The convolution that computes `layer`, on such a machine.
 
-    A batch smaller than half a word is complemented by strips of the map, so that words are not left empty.
+    Strips of the map complement a small batch, so that words are not left empty (`mapping.strips`).
     """
     conv, images = layer.convolution(batch)
     whole = hardware.mapping.patch == "window"
@@ -143,11 +144,29 @@ def shape_of(layer: Op, batch: int, hardware: Hardware) -> ConvShape:
         MapAxis(size, conv.kernel[i], conv.stride[i], conv.padding[i], conv.dilation[i], whole=whole)
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
-    rows, cols = best_strips(row.outputs, col.outputs, images, hardware.vector_memory.word_elements)
-    row, col = replace(row, strips=rows), replace(col, strips=cols)
+    row, col = _in_strips(row, col, images, hardware)
     groups = conv.groups
     channels, out_channels = conv.in_channels // groups, conv.out_channels // groups
     return ConvShape(groups, channels, out_channels, images, row, col, layer.tensors(batch))
+
+
+def _in_strips(row: MapAxis, col: MapAxis, images: int, hardware: Hardware) -> tuple[MapAxis, MapAxis]:
+    room = hardware.vector_memory.word_elements
+    if hardware.mapping.strips == "one_image":
+        return row, _as_batch(col, room) if images == 1 else col
+    rows, cols = best_strips(row.outputs, col.outputs, images, room)
+    return replace(row, strips=rows), replace(col, strips=cols)
+
+
+def _as_batch(col: MapAxis, room: int) -> MapAxis:
+    """The columns of one image in as many strips as a word has room for, wide enough for what is padded, too.
+
+    None where a strip would be narrower than what neighbours share. So does XLA (service/space_to_batch_converter.cc).
+    """
+    wide, reach = col.size + 2 * col.padding, (col.kernel - 1) * col.dilation + 1
+    if col.outputs == 1 or reach - col.stride > -(-wide // room):
+        return col
+    return replace(col, strips=room, least_extent=-(-wide // (room * col.stride)))
 
 
 def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[int, int]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 
+_LEAST_IMAGES = 2
+"""Tiles of bfloat16 ifmaps are 2, 4 or 8 high."""
+
 
 def channels_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
     """Whether weights lie with their input channels in lanes, their output channels in words; so do 411 of 412."""
@@ -22,14 +25,25 @@ def images_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
     Seen of kernels above 1 x 1.
     """
     one_by_one = shape.taps == 1 or shape.groups > 1
-    return _least_padded(hardware) and not one_by_one and _pads_less(shape.channels, shape.images, hardware)
+    return _least_padded(hardware) and not one_by_one and _channels_in_words(shape, hardware)
+
+
+def packed(shape: ConvShape, hardware: Hardware) -> bool:
+    """Whether a layer of few channels is packed by transposition: of a map, whose channels lie in words.
+
+    Beside two images, or four, up to four channels lie in lanes, and nothing is transposed.
+    """
+    points = shape.row.outputs * shape.col.outputs
+    few = points > 1 and shape.channels <= hardware.mapping.transposed_channels and not hardware.banked
+    return few and (not _least_padded(hardware) or _channels_in_words(shape, hardware))
 
 
 def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
     """The channels and images that the ifmap is stored as, padding included."""
     multiple, channels = hardware.hbm.channel_multiple, shape.channels * shape.groups
     if images_in_lanes(shape, hardware):
-        return padded(channels, hardware.vector_memory.word_elements), padded(shape.images, multiple)
+        images = padded(shape.word_images, multiple) // shape.strips
+        return padded(channels, hardware.vector_memory.word_elements), images
     return padded(channels, multiple), shape.images
 
 
@@ -57,7 +71,18 @@ def _least_padded(hardware: Hardware) -> bool:
     return hardware.mapping.layout == "least_padding"
 
 
-def _pads_less(words: int, lanes: int, hardware: Hardware) -> bool:
-    """Whether so many lie better in words and so many in lanes than the other way round."""
+def _channels_in_words(shape: ConvShape, hardware: Hardware) -> bool:
+    return _pads_less(shape.channels, shape.word_images, hardware, _LEAST_IMAGES)
+
+
+def _pads_less(words: int, lanes: int, hardware: Hardware, least: int | None = None) -> bool:
+    """Whether so many lie better in words and so many in lanes than the other way round.
+
+    Tiles are as high as a word, or where there is a `least` height, and less than a word, a power of two.
+    """
     word, wide = hardware.vector_memory.word_elements, hardware.hbm.channel_multiple
-    return padded(words, word) * padded(lanes, wide) < padded(lanes, word) * padded(words, wide)
+
+    def high(count: int) -> int:
+        return padded(count, min(word, max(least or word, 1 << (count - 1).bit_length())))
+
+    return high(words) * padded(lanes, wide) < high(lanes) * padded(words, wide)
