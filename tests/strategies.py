@@ -175,6 +175,7 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
         "patch": draw(st.sampled_from(["touched", "touched", "window"])),
         "layout": draw(st.sampled_from(["plain", "plain", "least_padding"])),
         "column_folds": draw(st.sampled_from(["one", "all"])),
+        "loads": draw(st.sampled_from(["pieces", "whole"])),
         "strips": draw(st.sampled_from(["balanced", "one_image"])),
         "row_windows": draw(st.sampled_from([0, 0, 2, 4])),
         "transposed_channels": draw(st.sampled_from([0, 0, 2, 8])),

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tiled import plan_of
-from tpusim.machines.tpu.program.steps import Preload, Stream
+from tpusim.machines.tpu.program.steps import Fill, Preload, Stream
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.tables import Row, rows, sizes
@@ -163,6 +163,17 @@ def test_a_window_brings_what_is_between_the_points(patch: str, points: int) -> 
     block = hardware.mapping.block.model_copy(update={"rows": 5, "cols": 5})
     program, _ = lower(layer, 8, with_mapping(hardware, patch=patch, block=block))
     assert sum(fill.words for fill in fills(program, "ifmap")) == points
+
+
+@pytest.mark.parametrize("loads", ["pieces", "whole"])
+def test_a_body_begins_when_its_loads_are_whole(loads: str) -> None:
+    """Else with the first of the four channel portions, and of the weights."""
+    program, _ = lower(conv(16, 4, 4, 1), 8, with_mapping(machine(4, 4, word_elements=8), loads=loads))
+    first = next(step for step in program.steps if isinstance(step, Stream))
+    before = program.steps[: program.steps.index(first)]
+    brought = {number for number, step in enumerate(before) if isinstance(step, Fill)}
+    assert len(brought) == 8
+    assert (brought <= {*first.after}) == (loads == "whole")
 
 
 @pytest.mark.parametrize(("column_folds", "bodies"), [("one", 6), ("all", 2)])

@@ -188,6 +188,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.chunks=needed", lambda h: h.mapping.chunks, "needed"),
         ("mapping.transformation=before", lambda h: h.mapping.transformation, "before"),
         ("mapping.fetch=per_tap", lambda h: h.mapping.fetch, "per_tap"),
+        ("mapping.loads=whole", lambda h: h.mapping.loads, "whole"),
         ("mapping.k_order=taps_fastest", lambda h: h.mapping.k_order, "taps_fastest"),
         ("mapping.layout=least_padding", lambda h: h.mapping.layout, "least_padding"),
         ("mapping.patch=window", lambda h: h.mapping.patch, "window"),

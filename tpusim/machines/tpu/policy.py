@@ -55,6 +55,7 @@ class MappingPolicy(FileSection):
     An ifmap is `ready` as its words are, or arrives in another layout and is laid out anew, patch by patch (`entry:
     relaid`), as that of a layer compiled by itself.
     Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
+    A block, or chunk of one, begins with the first of the `pieces` that its loads come in, or when they are `whole`.
     Where the ifmap is transformed before it is multiplied, that goes on beside the product (`overlapped`) or all of it
     `before`, by way of HBM; or what a block needs of the lowered matrix never leaves the vector memories (`on_chip`).
     What a block needs of the ifmap is fetched for all taps at once, or for each tap by itself (paper Fig. 8).
@@ -70,6 +71,7 @@ class MappingPolicy(FileSection):
     loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
     chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
     transformation: Annotated[Literal["overlapped", "before", "on_chip"], Choice()] = "overlapped"
+    loads: Annotated[Literal["pieces", "whole"], Choice()] = "pieces"
     fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
     k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
     patch: Annotated[Literal["touched", "window"], Choice()] = "touched"

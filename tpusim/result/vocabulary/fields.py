@@ -63,6 +63,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.chunks", "chunks of a reduction"),
     Field("mapping.transformation", "transformation and product"),
     Field("mapping.fetch", "fetch of the ifmap"),
+    Field("mapping.loads", "loads that a block begins with"),
     Field("mapping.k_order", "order of K"),
     Field("mapping.layout", "layout of tensors"),
     Field("mapping.patch", "points fetched of the ifmap"),

@@ -210,6 +210,7 @@ class Emitter:
                 filled = (*filled, *freed)
             if preload < 0:
                 loaded = (*loaded, *self._drained(index))
+                filled = (*filled, *self._whole(index, stage))
             preload = self.add(Preload(loaded, weights, plan.pass_words[place], rows, cols, delay))
             stream = self.add(Stream(filled, preload, reads, result, words, rows, cols, place > 0))
             weights, delay = weights + plan.pass_words[place], 0
@@ -223,6 +224,16 @@ class Emitter:
     def _drained(self, index: int) -> tuple[int, ...]:
         """The end of the body ahead, where blocks do not overlap."""
         return tuple(self.last_stream[-1:]) if self.drains and self._begins(index) else ()
+
+    def _whole(self, index: int, stage: Stage) -> tuple[int, ...]:
+        """What the first stream of a body waits for where loads are to be whole: its ifmap, and its weights."""
+        plan, ifmap = self.plan, self.ifmap_of[index]
+        if plan.hardware.mapping.loads == "pieces" or not self._begins(index):
+            return ()
+        filter_load, numbers = self.filter_of[index], plan.sections[stage.section].numbers
+        places = range(len(plan.chunks[self.ifmaps[ifmap].key[2]].places))
+        filled = {self.place_ready[ifmap, place] for place in places if (ifmap, place) in self.place_ready}
+        return tuple(sorted(filled | {self.weights_ready[filter_load, number] for number in numbers}))
 
     def _begins(self, index: int) -> bool:
         """Whether a stage is the first of a body: of a chunk of a block, for all column folds that the block keeps."""

@@ -66,7 +66,7 @@ class Estimate:
         """
         costs = self._costs(tilings)
         sections, passes = self._section_cycles(tilings), tilings.section_passes
-        last = costs.per_pass * (self.passes // self.folds) * _ceil(tilings.chunk_folds, MOST_PIECES)
+        last = costs.per_pass * (self.passes // self.folds) * _ceil(tilings.chunk_folds, self._begun_with)
         brought = costs.load - costs.first
         all_in = brought + sections + last - self.passes * costs.per_pass
         # The second section comes when all of the ifmap is there.
@@ -135,8 +135,8 @@ class Estimate:
 
     def _last_passes(self, tilings: Tiling[Counts], results: Counts) -> Counts:
         """Passes left when the last piece is there: of a section, or of a block that is the only one."""
-        alone = np.where(results == 1, _ceil(tilings.chunk_folds, MOST_PIECES), 0)
-        return np.maximum(_ceil(tilings.section_passes, MOST_PIECES), alone)
+        alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
+        return np.maximum(_ceil(tilings.section_passes, self._begun_with), alone)
 
     def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:
         """How often the filter of a column fold comes: once, where it stays whole for all blocks."""
@@ -234,7 +234,8 @@ class Estimate:
             return np.asarray(load / tilings.chunk_folds)
         passes = tilings.section_passes
         section = self._filter_cycles() / self.columns * passes / self.passes
-        return np.asarray(load / _pieces(tilings.chunk_folds) + section / _pieces(passes))
+        of_load, of_section = (np.minimum(self._begun_with, count) for count in (tilings.chunk_folds, passes))
+        return np.asarray(load / of_load + section / of_section)
 
     def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Bus time of the filter of one column fold, a section after the other."""
@@ -247,6 +248,11 @@ class Estimate:
 
     def _ifmap_pieces(self, tilings: Tiling[Counts]) -> Counts:
         return np.where(tilings.chunk_folds > 1, _pieces(tilings.chunk_folds), _pieces(self.shape.row.extent))
+
+    @property
+    def _begun_with(self) -> int:
+        """Pieces of a load, of which passes wait for the first."""
+        return 1 if self.hardware.mapping.loads == "whole" else MOST_PIECES
 
     @property
     def drains(self) -> bool:
