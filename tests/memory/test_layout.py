@@ -1,4 +1,4 @@
-"""What moving a part of a map costs, against a list of the addresses in it."""
+"""What moving a part of a tensor costs, against a list of the addresses in it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpusim.memory.layout import Box, burst_bytes, inside, whole_bursts
+from tpusim.memory.layout import Box, inside, whole_bursts
+from tpusim.memory.orders import HWCN, axes_of
+from tpusim.memory.stored import Stored
 
 Shape = tuple[int, int, int, int]
+
+
+def burst_bytes(box: Box, shape: Shape, element_bytes: int, burst: int) -> int:
+    """What a pipe moves of a map that lies HWCN."""
+    order = axes_of(HWCN)
+    runs = Stored(0, shape, shape, order, order, element_bytes, burst).runs(box)
+    return runs.moved(burst) if runs else 0
 
 
 def addresses(box: Box, shape: Shape) -> list[int]:

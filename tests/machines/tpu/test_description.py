@@ -177,6 +177,8 @@ def test_size_may_stand_beside_sides_that_agree():
         ("vector_unit.relayout_cycles=8", lambda h: h.vector_unit.relayout_cycles, 8),
         ("mapping.entry=relaid", lambda h: h.mapping.entry, "relaid"),
         ("hbm.channel_multiple=128", lambda h: h.hbm.channel_multiple, 128),
+        ("hbm.layout=CHW", lambda h: h.hbm.layout.of("ofmap"), "CHW"),
+        ("hbm.alignment=512 B", lambda h: h.hbm.alignment_bytes, 512),
         ("sequencer.launch_cycles=250", lambda h: h.sequencer.launch_cycles, 250),
         ("sequencer.between_blocks=drain", lambda h: h.sequencer.between_blocks, "drain"),
         ("sequencer.block_cycles=40", lambda h: h.sequencer.block_cycles, 40),

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_validator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
@@ -19,6 +19,7 @@ from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document
 from tpusim.machines.tpu.policy import MappingPolicy
+from tpusim.memory.orders import Layouts, read_layouts
 
 _MOST_PES_A_SIDE = 65536
 _PS_PER_S = 10**12
@@ -90,10 +91,15 @@ class VectorUnit(FileSection):
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
 
 
+def _written(layouts: Layouts) -> str | dict[str, str]:
+    return layouts.written
+
+
 class Hbm(FileSection):
     """Off-chip memory: bytes a second, picoseconds to the first byte, bytes of the smallest access.
 
-    The channels of a feature map are stored in multiples of `channel_multiple`; the rest is moved as padding.
+    The channels of a feature map are stored in multiples of `channel_multiple`; the rest is moved as padding. Tensors
+    lie one after another, each at a multiple of `alignment`, with their axes in the order of `layout`.
     """
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("700 GB/s", "bandwidth")]
@@ -101,6 +107,9 @@ class Hbm(FileSection):
     latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("100 ns", "latency")] = 46_200
     burst_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("64 B", "burst")] = 64
     channel_multiple: Annotated[int, whole(65536)] = 1
+    layout: Annotated[Layouts, PlainValidator(read_layouts), PlainSerializer(_written)] = Layouts()
+    # A tile of Google's compiler: 8 x 128 elements of 4 bytes.
+    alignment_bytes: Annotated[int, Quantity(SIZE, "16 MiB"), written("4 KiB", "alignment")] = 4096
 
 
 class Sequencer(FileSection):

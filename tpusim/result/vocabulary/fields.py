@@ -55,6 +55,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("hbm.latency", "HBM latency"),
     Field("hbm.burst", "HBM burst"),
     Field("hbm.channel_multiple", "channels stored in multiples of", "channels"),
+    Field("hbm.layout", "order of tensors' axes in HBM"),
+    Field("hbm.alignment", "alignment of tensors in HBM"),
     Field("sequencer.launch_cycles", "launch of a layer", "cycles"),
     Field("sequencer.between_blocks", "between blocks"),
     Field("sequencer.block_cycles", "loop body of a block beyond its steps", "cycles"),

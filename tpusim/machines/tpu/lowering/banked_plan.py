@@ -194,14 +194,16 @@ class BankedEmitter(Emitter):
         channels = range(group * shape.channels + held.start, group * shape.channels + held.stop)
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
-        moved = self.traffic.bytes_of(Box(channels, rows, cols, plan.images(filled.groups)), plan.ifmap, apart)
+        box = Box(channels, rows, cols, plan.images(filled.groups))
+        moved, regions = self.traffic.of([box], plan.ifmap, apart)
         items, offsets = plan.map_items(rows, cols, filled.groups, apart), self._offsets(patch, filled, held)
         part = BankPart(plan.ifmap_base(load.buffer), offsets, (Along(CHANNEL, channels),), items, plan.word_fill)
 
         def emit() -> None:
             if part.words:
                 freed = self._freed(load, self.last_stream)
-                step = self.add(BankFill(freed, plan.ifmap, (part,), moved, plan.hardware.banks))
+                banks = plan.hardware.banks
+                step = self.add(BankFill(freed, plan.ifmap, (part,), moved, banks, regions=regions))
                 self.place_ready.update({(index, place): step for place in places})
 
         return emit

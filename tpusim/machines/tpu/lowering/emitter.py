@@ -133,14 +133,14 @@ class Emitter:
             parts = tuple(self._ifmap_part(load, patch, place, base, items) for place in places)
             if parts[0].words:
                 waits = (*self._freed(load, self.last_stream), *self._written(filled))
-                step = self.add(Fill(waits, self.plan.ifmap, parts, moved))
+                step = self.add(Fill(waits, self.plan.ifmap, parts, moved, regions=regions))
                 self.place_ready.update({(index, place): step for place in places})
 
         plan, shape = self.plan, self.plan.shape
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         brought = plan.brought(plan.chunks[load.key[2]], places, filled, load.key[0])
-        moved = sum(self.traffic.bytes_of(each, plan.ifmap, apart) for each in brought)
+        moved, regions = self.traffic.of(brought, plan.ifmap, apart)
         items = plan.map_items(rows, cols, filled.groups, apart)
         base = patch.words_before(filled)
         return emit
@@ -275,15 +275,15 @@ class Emitter:
         block, shape = plan.blocks[stage.block], plan.shape
         apart = shape.row.extent, shape.col.extent
         channels = shifted(plan.col_folds[stage.fold], stage.group * shape.out_channels)
-        base, parts, moved = self._result_base(self._result(stage)), [], 0
+        base, parts = self._result_base(self._result(stage)), []
         for each in block.rectangles:
             items = plan.map_items(each.rows, each.cols, each.groups, apart)
             parts.append(Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill))
-            moved += self.traffic.bytes_of(
-                Box(channels, each.rows, each.cols, plan.images(each.groups)), plan.ofmap, apart
-            )
             base += each.words
-        self.spills.append(self.add(Spill((self.last_stream[index],), plan.ofmap, tuple(parts), moved)))
+        boxes = (Box(channels, each.rows, each.cols, plan.images(each.groups)) for each in block.rectangles)
+        moved, regions = self.traffic.of(boxes, plan.ofmap, apart)
+        after = (self.last_stream[index],)
+        self.spills.append(self.add(Spill(after, plan.ofmap, tuple(parts), moved, regions=regions)))
 
     def _result_base(self, number: int) -> int:
         """First word of the partial sums of the results of that number."""

@@ -15,6 +15,7 @@ from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shifted
 from tpusim.machines.tpu.lowering.preparation import Sizes, relaying, rotating
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
+from tpusim.machines.tpu.lowering.tiles import padded_map, stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words, word_groups
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Tensor
@@ -61,7 +62,8 @@ class Plan:
     @cached_property
     def ifmap(self) -> Tensor:
         """The input feature map."""
-        return Tensor(self.source, self.shape.tensors.ifmap, converted=True)
+        (channels, images), (_, *points, _) = stored_ifmap(self.shape, self.hardware), self.shape.tensors.ifmap
+        return Tensor(self.source, self.shape.tensors.ifmap, converted=True, padded=(channels, *points, images))
 
     @cached_property
     def filter(self) -> Tensor:
@@ -73,7 +75,8 @@ class Plan:
     @cached_property
     def ofmap(self) -> Tensor:
         """The output feature map."""
-        return Tensor("ofmap", self.shape.tensors.ofmap, converted=True)
+        ofmap = self.shape.tensors.ofmap
+        return Tensor("ofmap", ofmap, converted=True, padded=padded_map(ofmap, self.hardware))
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:

@@ -49,13 +49,15 @@ PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _planned_fro
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:
-    """Lower one layer by the lowering of that name, which there is.
+    """Lower one layer by the lowering of that name, which there is; its tensors lie as the machine says.
 
     Raises:
         CapacityError: when nothing fits the memories, or the lowering is not one for such a machine; names the layer.
     """
+    from tpusim.machines.tpu.lowering.laid_out import laid_out
+
     with _named(layer):
-        return LOWERINGS[lowering](layer, batch, hardware)
+        return laid_out(LOWERINGS[lowering](layer, batch, hardware), hardware)
 
 
 def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Planned | None:

@@ -47,6 +47,12 @@ def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
     return padded(channels, multiple), shape.images
 
 
+def padded_map(extents: tuple[int, ...], hardware: Hardware) -> tuple[int, ...]:
+    """The shape [channel, row, col, image] as which any other feature map is stored."""
+    channels, *rest = extents
+    return padded(channels, hardware.hbm.channel_multiple), *rest
+
+
 def taps_on_chip(shape: ConvShape, hardware: Hardware) -> int | None:
     """The most taps that are to be on chip together, in the order of the filter; None where that is open."""
     given = hardware.mapping.block.given.get("taps")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.reduction import neighbours
+from tpusim.machines.tpu.lowering.traffic import Moved
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
 from tpusim.machines.tpu.lowering.window import WindowUnit, units
 from tpusim.machines.tpu.program.steps import Fill, Spill
@@ -63,20 +64,21 @@ class Transformation:
 
     def _fill(self, place: int) -> int:
         unit, work, freed = self.units[place], self.unfolding, self._frees(place)
-        moved = self.emitter.traffic.bytes_of(work.source(unit), work.ifmap, work.apart)
+        moved = self.emitter.traffic.of([work.source(unit)], work.ifmap, work.apart)
         after = (self.spills[freed],) if freed >= 0 else ()
-        return self.emitter.add(Fill(after, work.ifmap, tuple(work.filled(unit)), moved))
+        return self.emitter.add(Fill(after, work.ifmap, tuple(work.filled(unit)), moved.bytes, regions=moved.regions))
 
     def _spill(self, place: int) -> int:
         unit, work = self.units[place], self.unfolding
         parts, filled = tuple(work.spilled(unit)), self.fills[place]
         after = (filled,) if filled >= 0 else ()
-        return self.emitter.add(Spill(after, work.lowered, parts, self._written_bytes(unit, parts)))
+        moved = self._written(unit, parts)
+        return self.emitter.add(Spill(after, work.lowered, parts, moved.bytes, regions=moved.regions))
 
-    def _written_bytes(self, unit: WindowUnit, parts: tuple[Part, ...]) -> int:
+    def _written(self, unit: WindowUnit, parts: tuple[Part, ...]) -> Moved:
         """Rows of the lowered matrix that follow one another are written together."""
         work = self.unfolding
         images, apart = work.plan.images(unit.groups), (work.shape.row.extent, work.shape.col.extent)
         lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
         boxes = (Box(rows, unit.rows, unit.cols, images) for rows in lowered)
-        return sum(self.emitter.traffic.bytes_of(box, work.lowered, apart) for box in boxes)
+        return self.emitter.traffic.of(boxes, work.lowered, apart)

@@ -9,6 +9,7 @@ from functools import cached_property
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.plan import CHANNEL, Plan
 from tpusim.machines.tpu.lowering.reduction import Tap
+from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import word_groups
 from tpusim.machines.tpu.lowering.window import RollingWindow, WindowUnit, channel_portions, span
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
@@ -31,7 +32,8 @@ class Unfolding:
     @cached_property
     def ifmap(self) -> Tensor:
         """What is unfolded."""
-        return Tensor("ifmap", self.shape.tensors.ifmap, converted=True)
+        ifmap = self.shape.tensors.ifmap
+        return Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, self.plan.hardware))
 
     @property
     def lowered(self) -> Tensor:

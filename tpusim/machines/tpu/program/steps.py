@@ -18,6 +18,7 @@ import numpy as np
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
+from tpusim.memory.layout import Region
 
 
 class Use(NamedTuple):
@@ -60,11 +61,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Transfer(Step):
-    """Parts of a tensor on their way between HBM and the chip, one after another; `hbm_bytes` cross the bus."""
+    """Parts of a tensor on their way between HBM and the chip, one after another; `hbm_bytes` cross the bus.
+
+    Attributes:
+        regions: what HBM hands out or takes for them, each in runs of its own, in that order; what lies outside the
+            tensor is nothing. None: just the elements of the parts.
+    """
 
     tensor: Tensor
     parts: tuple[Elements, ...]
     hbm_bytes: int
+    regions: tuple[Region, ...] | None = field(default=None, kw_only=True)
     words: int = field(init=False)
     """Words that the memory with the most of them moves: one a cycle."""
     lane_words: int = field(init=False)

@@ -24,12 +24,14 @@ class Tensor:
             [out_channel, k] with k = (tap_row * kernel width + tap_col) * channels of a group + channel.
         converted: whether its numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
         number_bytes: of one of its numbers in a word; None for those of the machine's elements.
+        padded: the shape as which it lies in HBM, where more than its elements; they come first along each axis.
     """
 
     name: str
     shape: tuple[int, ...]
     converted: bool = False
     number_bytes: int | None = None
+    padded: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
