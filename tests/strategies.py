@@ -35,6 +35,8 @@ def machine(
     latency_cycles: int = 5,
     burst_bytes: int = 64,
     channel_multiple: int = 1,
+    layout: Any = "HWCN",
+    alignment_bytes: int = 4096,
     unpack_cycles: Any = 0,
     pack_cycles: Any = 0,
     stack_cycles: Any = 0,
@@ -86,6 +88,8 @@ def machine(
             latency_ps=latency_cycles * 1000,
             burst_bytes=burst_bytes,
             channel_multiple=channel_multiple,
+            layout=layout,
+            alignment_bytes=alignment_bytes,
         ),
         sequencer=Sequencer(launch_cycles=launch_cycles, between_blocks=between_blocks, block_cycles=block_cycles),
         mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order, chunks=chunks, entry=entry),
@@ -121,6 +125,11 @@ def cases(share: float = 1.0) -> int:
     return max(1, int(int(os.environ.get("TPUSIM_CASES", "1000")) * share))
 
 
+LAYOUTS = ["HWCN", "HWCN", "CHW", "HWC", "WNCH", {"ifmap": "HWC", "ofmap": "CHW"}, {"ifmap": "CHWN", "filter": "OHWI"},
+           {"lowered": "HCWN", "filter": "HWIO"}]  # fmt: skip
+"""Ways of tensors in HBM: one for all, and some for those they name."""
+
+
 @st.composite
 def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] | None = None) -> Hardware:
     """Arrays 1..`largest` on a side, words 1..16, tight and ample memories, slow and fast HBM."""
@@ -139,6 +148,8 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         latency_cycles=draw(st.sampled_from([1, 3, 40, 200])),
         burst_bytes=draw(st.sampled_from([4, 64])),
         channel_multiple=draw(st.sampled_from([1, 1, 8, 128])),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        alignment_bytes=draw(st.sampled_from([1, 64, 4096])),
         unpack_cycles=draw(st.sampled_from([0, 0, 1, 6, "5/3"])),
         pack_cycles=draw(st.sampled_from([0, 0, 2, 14, 13.4])),
         stack_cycles=draw(st.sampled_from([0, 0, 1, 0.75, "1/3"])),

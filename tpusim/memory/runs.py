@@ -28,7 +28,7 @@ class Runs(NamedTuple):
     @property
     def number(self) -> int:
         """How many runs."""
-        return prod(count for count, _ in self.levels)
+        return prod([count for count, _ in self.levels])
 
     def moved(self, burst: int) -> int:
         """Bytes that cross a bus which knows nothing of addresses: each run in whole bursts."""

@@ -48,23 +48,29 @@ class Stored:
 
         Coordinates ascend.
         """
-        parts = [self._whole(axis, inside(part, 0, self.shape[axis])) for axis, part in enumerate(region)]
-        if not all(parts):
-            return None
         base, size, levels = self.base, self.element_bytes, {}
-        for axis in reversed(self.order):
-            part = parts[axis]
-            count, apart = len(part), part.step * self.apart[axis]
-            base += part.start * self.apart[axis]
-            if count == 1:
-                continue
-            if apart == size or (axis == self.order[-1] and apart < self.burst):
+        for axis, extent, padded, stride in self._inwards:
+            part = _stored(region[axis], extent, padded)
+            count, apart = len(part), part.step * stride
+            if not count:
+                return None
+            base += part.start * stride
+            if apart == size or (apart < self.burst and axis == self.order[-1]):
                 size += (count - 1) * apart
-            else:
+            elif count > 1:
                 levels[axis] = count, apart
-        return Runs(base, tuple(levels[axis] for axis in self.needed if axis in levels), size)
+        return Runs(base, tuple([levels[axis] for axis in self.needed if axis in levels]) if levels else (), size)
 
-    def _whole(self, axis: int, part: range) -> range:
-        """With the padding behind it, where it has the last of an axis."""
-        last, even = part[-1:] == range(self.shape[axis] - 1, self.shape[axis]), part.step == 1 or len(part) == 1
-        return range(part.start, self.padded[axis]) if last and even else part
+    @cached_property
+    def _inwards(self) -> list[tuple[int, int, int, int]]:
+        """Each axis, the innermost first: its elements, the same with padding, and the bytes from one to the next."""
+        return [(axis, self.shape[axis], self.padded[axis], self.apart[axis]) for axis in reversed(self.order)]
+
+
+def _stored(part: range, extent: int, padded: int) -> range:
+    """What of it is inside, with the padding behind it where it has the last of the axis."""
+    if part.start < 0 or part.stop > extent:
+        part = inside(part, 0, extent)
+    if part.stop == extent and part.step == 1:
+        return range(part.start, padded) if part else part
+    return range(extent - 1, padded) if part[-1:] == range(extent - 1, extent) and len(part) == 1 else part

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Transfer
-from tpusim.memory.orders import Layouts
+from tpusim.memory.orders import AS_READ, HWCN, Layouts
 
 
 def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
@@ -19,23 +20,24 @@ def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
     """
     program, told = lowered
     if hardware.hbm.layout == Layouts():
-        return lowered
+        return program, _told(told, f"feature maps lie {HWCN} in HBM, the filter as it is read")
     moves = Moves(program, hardware)
     program = replace(program, steps=tuple(_moved(step, moves) for step in program.steps))
-    return program, replace(told, aspects={**told.aspects, "layout": _words(program, moves)})
+    return program, _told(told, f"in HBM {'; '.join(_words(program, moves))}")
+
+
+def _told(told: Explanation, words: str) -> Explanation:
+    return replace(told, aspects={**told.aspects, "layout": words})
 
 
 def _moved(step: Step, moves: Moves) -> Step:
     return replace(step, hbm_bytes=moves.bytes(step)) if isinstance(step, Transfer) else step
 
 
-def _words(program: Program, moves: Moves) -> str:
-    """Which way each tensor lies, and what it moves more than it wants."""
-    return "; ".join(_of(name, program, moves) for name in dict.fromkeys(each.name for each in program.tensors))
-
-
-def _of(name: str, program: Program, moves: Moves) -> str:
-    steps = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == name]
-    moved, wanted = sum(step.hbm_bytes for step in steps), sum(map(moves.wanted, steps))
-    more = f", {moved / wanted:.3g} times the bytes that are wanted" if wanted else ""
-    return f"{name} lies {moves.order(name)}{more}"
+def _words(program: Program, moves: Moves) -> Iterator[str]:
+    """Which way each feature map and the filter lie, and how many bytes are moved for each that is wanted."""
+    for tensor in (each for each in program.tensors if each.number_bytes is None):
+        steps = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == tensor.name]
+        moved, wanted = sum(step.hbm_bytes for step in steps), sum(map(moves.wanted, steps))
+        order = "as it is read" if moves.order(tensor.name) == AS_READ else moves.order(tensor.name)
+        yield f"{tensor.name} lies {order}, {moved / max(wanted, 1):.3g} bytes moved for each that is wanted"

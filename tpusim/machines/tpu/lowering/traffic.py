@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import NamedTuple
 
+from tpusim.machines.tpu.lowering.geometry import shifted
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.memory.layout import Box, Region, inside
+from tpusim.memory.layout import Box, Region
 from tpusim.memory.orders import HWCN, axes_of
 from tpusim.memory.stored import Stored
 
@@ -29,25 +31,26 @@ class Traffic:
 
     def of(self, boxes: Iterable[Box], tensor: Tensor, apart: tuple[int, int]) -> Moved:
         """What moves for boxes in every strip; strips lie `apart` (rows, cols) from one another."""
-        return together(self._of(box, tensor, apart) for box in boxes)
+        each = [self._of(box, tensor, apart) for box in boxes]
+        if len(each) == 1:
+            return each[0]
+        return Moved(sum([moved for moved, _ in each]), tuple([region for _, regions in each for region in regions]))
 
     def _of(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Moved:
         """For one, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
-            strips, burst = tuple(self._strips(box, tensor, apart)), self.plan.hardware.hbm.burst_bytes
+            shape, burst = self.plan.shape, self.plan.hardware.hbm.burst_bytes
+            strips = (box,) if shape.strips == 1 else tuple(self._strips(box, apart))
             runs = map(self._lying(tensor).runs, strips)
-            self._known[key] = Moved(sum(each.moved(burst) for each in runs if each), strips)
+            self._known[key] = Moved(sum([each.moved(burst) for each in runs if each]), strips)
         return self._known[key]
 
-    def _strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Iterator[Box]:
-        """`box` in every strip, as far as it is inside the tensor."""
-        shape, (_, height, width, _) = self.plan.shape, tensor.shape
-        for row in range(shape.row.strips):
-            for col in range(shape.col.strips):
-                rows, cols = inside(box.rows, row * apart[0], height), inside(box.cols, col * apart[1], width)
-                if rows and cols:
-                    yield box._replace(rows=rows, cols=cols)
+    def _strips(self, box: Box, apart: tuple[int, int]) -> Iterator[Box]:
+        """`box` in every strip."""
+        row, col = self.plan.shape.row.strips, self.plan.shape.col.strips
+        for down, across in product(range(row), range(col)):
+            yield box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
 
     def _lying(self, tensor: Tensor) -> Stored:
         if tensor.name not in self._stored:
@@ -56,9 +59,3 @@ class Traffic:
             padded = tensor.padded or tensor.shape
             self._stored[tensor.name] = Stored(0, tensor.shape, padded, order, order, *sizes)
         return self._stored[tensor.name]
-
-
-def together(moved: Iterable[Moved]) -> Moved:
-    """One after another."""
-    every = [*moved]
-    return Moved(sum(each.bytes for each in every), tuple(region for each in every for region in each.regions))

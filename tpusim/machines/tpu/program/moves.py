@@ -41,6 +41,7 @@ class Moves:
         self.program, self.hardware = program, hardware
         self._bursts = Bursts(hardware.hbm.burst_bytes)
         self._known: dict[tuple[str, Region], Runs | None] = {}
+        self._inside: dict[tuple[str, Region], int] = {}
 
     @cached_property
     def bases(self) -> dict[str, int]:
@@ -70,9 +71,7 @@ class Moves:
 
     def wanted(self, step: Transfer) -> int:
         """Bytes of the elements that it moves, neither padding nor what is read through."""
-        shape, size = step.tensor.shape, self._element_bytes(step.tensor)
-        inner = ([inside(part, 0, extent) for part, extent in zip(r, shape, strict=True)] for r in regions_of(step))
-        return sum(prod(map(len, parts)) for parts in inner) * size
+        return sum(self._elements(step.tensor, each) for each in regions_of(step)) * self._element_bytes(step.tensor)
 
     # ---- tensors that have axes
 
@@ -81,6 +80,14 @@ class Moves:
         if key not in self._known:
             self._known[key] = self._stored[tensor.name].runs(region)
         return self._known[key]
+
+    def _elements(self, tensor: Tensor, region: Region) -> int:
+        """Those of a region that there are."""
+        key = tensor.name, region
+        if key not in self._inside:
+            parts = (inside(part, 0, extent) for part, extent in zip(region, tensor.shape, strict=True))
+            self._inside[key] = prod(map(len, parts))
+        return self._inside[key]
 
     @cached_property
     def _stored(self) -> dict[str, Stored]:
