@@ -341,3 +341,31 @@ def test_the_alus_of_a_lane_are_those_of_the_longer_side(sides: list[str], alus:
     square = flat.with_overrides(["array.size=256"])
     assert (square.array.rows, square.array.cols, square.vector_unit.alus) == (256, 256, alus)
     assert flat.with_overrides(["array.size=1"]).vector_unit.alus == 256 // flat.lanes
+
+
+LAID_OUT = """\
+name: mine
+clock: 700 MHz
+array: {rows: 8, cols: 8}
+vector_memory: {capacity: 64 KiB, word_elements: 8, element_bytes: 4}
+vector_unit: {alus: 16}
+hbm:
+  bandwidth: 70 GB/s
+  layout:
+    ifmap: HWC
+    filter: OHWI
+"""
+
+
+def test_tensors_may_have_layouts_of_their_own(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(LAID_OUT)
+    layout = load_hardware(file).hbm.layout
+    assert [layout.of(each) for each in ("ifmap", "ofmap", "filter")] == ["HWC", "HWCN", "OHWI"]
+    assert load_hardware(file, ["hbm.layout=CHW"]).hbm.layout.of("ifmap") == "CHW"
+    file.write_text(LAID_OUT.replace("HWC", "hwc").replace("OHWI", "WIHO"))
+    with pytest.raises(InputError) as raised:
+        load_hardware(file)
+    first, second = str(raised.value).splitlines()
+    assert first.startswith(f'{file}:9: hbm.layout.ifmap: "hwc" is not a layout of feature maps; did you mean HWC?')
+    assert second.startswith(f'{file}:10: hbm.layout.filter: "WIHO" is not a layout of the filter')

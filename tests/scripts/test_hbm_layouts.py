@@ -1,0 +1,19 @@
+"""scripts/hbm_layouts prints the figures that docs/validation.md quotes."""
+
+from __future__ import annotations
+
+import runpy
+
+from tests import ROOT
+
+
+def test_the_quoted_figures() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "hbm_layouts"))
+    told = (ROOT / "docs" / "validation.md").read_text()
+    for layer in script["QUOTED"]:
+        for fetch in script["FETCHES"]:
+            cells = []
+            for layout in script["LAYOUTS"]:
+                found = [script["figures"](layer, stride, layout, fetch) for stride in script["STRIDES"]]
+                cells.append(" / ".join(f"{each.touched:.2f}" for each in found))
+            assert f"| {', '.join(map(str, layer))} | {fetch} | {' | '.join(cells)} |" in told
