@@ -31,7 +31,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition.frame import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.machines.tpu.lowering.laid_out import laid_out
+from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
@@ -62,7 +62,7 @@ def lowered(layer: Layer, batch: int, hardware: Hardware, most_work: int = MOST_
     """The Program, or give the case up when the layer cannot fit or would be long."""
     suppose(layer.macs(batch) / hardware.pes < most_work)
     try:
-        return laid_out(lower(layer, batch, hardware), hardware)[0]
+        return in_layout(lower(layer, batch, hardware)[0], hardware)
     except CapacityError as error:
         assert_enough_is_enough(layer, batch, hardware, error)
         suppose(False)
@@ -72,13 +72,13 @@ def lowered(layer: Layer, batch: int, hardware: Hardware, most_work: int = MOST_
 def fitted(layer: Layer, batch: int, hardware: Hardware, name: str) -> tuple[Program, Hardware]:
     """The Program and its machine, which has the least memory that does if the one given has too little."""
     try:
-        return laid_out(LOWERINGS[name](layer, batch, hardware), hardware)[0], hardware
+        return in_layout(LOWERINGS[name](layer, batch, hardware)[0], hardware), hardware
     except CapacityError as error:
         need = asked_for(error)
         with pytest.raises(CapacityError):
             LOWERINGS[name](layer, batch, with_capacity(hardware, need - 1))
         enough = with_capacity(hardware, need)
-        return laid_out(LOWERINGS[name](layer, batch, enough), enough)[0], enough
+        return in_layout(LOWERINGS[name](layer, batch, enough)[0], enough), enough
 
 
 def assert_enough_is_enough(layer: Layer, batch: int, hardware: Hardware, error: CapacityError) -> None:

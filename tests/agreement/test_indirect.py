@@ -21,6 +21,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, indirect, tiled
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.indirect import lower
+from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.pointed import NAME
 from tpusim.machines.tpu.program.addresses import PADDING, Counters, Feed, Table
 from tpusim.machines.tpu.program.check import check_program
@@ -68,12 +69,12 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
     suppose(layer.macs(batch) / hardware.pes < 2_000 and not hardware.banked)
     program, hardware = fitted(layer, batch, hardware, "indirect")
     if NAME not in {each.name for each in program.tensors}:
-        assert program == channel_first.lower(layer, batch, hardware)[0]
+        assert program == in_layout(channel_first.lower(layer, batch, hardware)[0], hardware)
         return
     counted = tiled.steps_of(indirect.plan_of(layer, batch, hardware)).transfers
     assert indirect.planned(layer, batch, hardware).transfers - counted == len(fills(program, NAME))
     plain = without_pointers(program)
-    same = matching(layer, batch, hardware)
+    same = in_layout(matching(layer, batch, hardware), hardware)
     assert [words_of(step) for step in plain.streams] == [words_of(step) for step in same.streams]
     assert [step.reads.accesses for step in plain.streams] == [step.reads.accesses for step in same.streams]
     assert [step.reads.accesses for step in program.streams] == [step.reads.accesses for step in same.streams]

@@ -14,16 +14,22 @@ from tpusim.memory.orders import AS_READ, HWCN, Layouts
 
 
 def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
-    """The same steps, each transfer with the bytes that its runs take; and people are told of it.
+    """The Program `in_layout`, and people are told of it."""
+    program, told = in_layout(lowered[0], hardware), lowered[1]
+    if hardware.hbm.layout == Layouts():
+        return program, _told(told, f"feature maps lie {HWCN} in HBM, the filter as it is read")
+    return program, _told(told, f"in HBM {'; '.join(_words(program, Moves(program, hardware)))}")
+
+
+def in_layout(program: Program, hardware: Hardware) -> Program:
+    """The same steps, each transfer with the bytes that its runs take.
 
     Lowerings count those of words as they are streamed: where nothing else is asked for, it is what they wrote.
     """
-    program, told = lowered
     if hardware.hbm.layout == Layouts():
-        return program, _told(told, f"feature maps lie {HWCN} in HBM, the filter as it is read")
+        return program
     moves = Moves(program, hardware)
-    program = replace(program, steps=tuple(_moved(step, moves) for step in program.steps))
-    return program, _told(told, f"in HBM {'; '.join(_words(program, moves))}")
+    return replace(program, steps=tuple(_moved(step, moves) for step in program.steps))
 
 
 def _told(told: Explanation, words: str) -> Explanation:
