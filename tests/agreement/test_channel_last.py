@@ -84,7 +84,7 @@ def maps(seed: int) -> Iterator[None]:
     with patch.dict(MAPS, {"random": random_map(seed)}):
         yield
     banked_plan.bank_map.cache_clear()
-    banked.chosen.cache_clear()
+    banked.found.cache_clear()
 
 
 @thorough

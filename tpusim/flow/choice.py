@@ -1,23 +1,34 @@
-"""A layer made ready to run by the lowering it is asked for; of `auto`, by the one that simulation finds fastest."""
+"""A layer made ready to run by the lowering it is asked for; of what is left open, what simulation finds fastest.
+
+Left open may be the lowering (`auto`), and the block (`mapping.search: simulate`).
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tpusim.base.errors import CapacityError, Problem
+from tpusim.base.words import counted
 from tpusim.flow.engines import Prepared
 from tpusim.flow.lowerings import candidates
 from tpusim.flow.verify import failures_named
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.lowering.registry import ways_of
+from tpusim.machines.tpu.program.explanation import Way
 from tpusim.network.ops import Op
 
 Found = TypeVar("Found")
 Doing = Callable[[str], None]
 """Told what is done to a layer."""
+
+CLOSE = 0.02
+"""What takes at most this much more than any way still untried must take is fast enough: no other is tried."""
+
+PATIENCE, LONG_ENOUGH = 3, 500
+"""After so many ways in a row that are no faster, and have so many steps together, no other is tried."""
 
 
 def unsaid(doing: str) -> None:
@@ -34,13 +45,67 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
 
     def by(name: str) -> Prepared:
         doing("lowering" if name == lowering else f"trying {name}")
-        return Prepared(*lowered(layer, batch, hardware, name), hardware, name)
+        return _of_ways(ways_of(layer, batch, hardware, name), lambda way: Prepared(*way.lower(), hardware, name))
 
-    if candidates(lowering) == (lowering,):
-        return by(lowering)
     with failures_named(layer):
-        # One at a time, so that two are held at most.
-        return min(fitting(lowering, by), key=lambda each: each.timing.cycles)
+        return by(lowering) if candidates(lowering) == (lowering,) else _fastest(fitting(lowering, by))
+
+
+def _fastest(found: Iterator[Prepared]) -> Prepared:
+    """Of equals the first. One is made at a time, so that two are held at most."""
+    return min(found, key=lambda each: each.timing.cycles)
+
+
+def _of_ways(ways: Sequence[Way], make: Callable[[Way], Prepared]) -> Prepared:
+    """The fastest of a lowering's ways, which are tried as long as another may be clearly faster; or the only one."""
+    if len(ways) == 1:
+        return make(ways[0])
+    tried: list[_Tried] = []
+
+    def promising() -> Iterator[Prepared]:
+        for way in ways:
+            if tried and _enough(tried, way.least):
+                break
+            made = make(way)
+            tried.append(_Tried(made.timing.cycles, len(made.program.steps)))
+            yield made
+            del made
+
+    best = _fastest(promising())
+    return _told(best, ways, [each.cycles for each in tried])
+
+
+class _Tried(NamedTuple):
+    """What a way takes, and how long it is."""
+
+    cycles: int
+    steps: int
+
+
+def _enough(tried: Sequence[_Tried], least: float) -> bool:
+    """Whether none that is left, of which each takes `least` cycles or more, is worth a try."""
+    fastest = min(each.cycles for each in tried)
+    since = tried[next(at for at, each in enumerate(tried) if each.cycles == fastest) + 1 :]
+    patient = len(since) < PATIENCE or sum(each.steps for each in since) < LONG_ENOUGH
+    return fastest <= least * (1 + CLOSE) or not patient
+
+
+def _told(best: Prepared, ways: Sequence[Way], tried: Sequence[int]) -> Prepared:
+    """With what is told of the search. The first way is the choice of the estimate."""
+    first, fastest, least, estimate = tried[0], min(tried), ways[0].least, ways[0].estimate()
+    own = "it is this one" if first == fastest else f"this one takes {fastest:,} ({fastest / first - 1:+.1%})"
+    words = (
+        f"by simulation, {counted(len(tried), 'block')} timed: the estimate's choice, expected to take "
+        f"{round(estimate):,} cycles, takes {first:,} ({first / estimate - 1:+.1%}); {own}; no other that was ranked "
+        f"can take fewer than {round(least):,} ({least / fastest - 1:+.1%})"
+    )
+    numbers = {
+        "timed": len(tried),
+        "estimated_cycles": round(estimate),
+        "first_cycles": first,
+        "least_cycles": round(least),
+    }
+    return best.with_told({"search": words}, numbers)
 
 
 def fitting(lowering: str, make: Callable[[str], Found]) -> Iterator[Found]:

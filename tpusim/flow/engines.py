@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
@@ -41,6 +41,15 @@ class Prepared:
     explanation: Explanation
     hardware: Hardware
     lowering: str
+
+    def with_told(self, told: Mapping[str, str], choices: Mapping[str, int | str]) -> Prepared:
+        """The same, with more to tell of how it was lowered."""
+        old = self.explanation
+        explanation = replace(old, aspects={**old.aspects, **told}, choices={**old.choices, **choices})
+        more = replace(self, explanation=explanation)
+        # Timed already: a copy would be timed again.
+        vars(more)["timing"] = self.timing
+        return more
 
     @cached_property
     def timing(self) -> Timing:

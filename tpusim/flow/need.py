@@ -84,7 +84,7 @@ def need_of(asked: Asked, free: int = sys.maxsize) -> Need:
     Where the fastest of several lowerings is looked for, a Program is held beside the one that is tried: what the
     event engine notes of a Program, about as much again, is gone by then.
     """
-    plans = _plans(asked, free)
+    plans = _plans(asked, free) * (2 if asked.hardware.mapping.search == "simulate" else 1)
     neediest, *others = sorted(map(_program_bytes, plans), reverse=True)
     return Need(neediest + sum(others[:1]) // 2, max(_values(asked, planned) for planned in plans))
 

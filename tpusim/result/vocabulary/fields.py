@@ -74,6 +74,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.row_windows", "kernels held row by row, from", "taps a side"),
     Field("mapping.column_folds", "column folds of a block"),
     Field("mapping.entry", "ifmap as it arrives"),
+    Field("mapping.search", "choice of blocks"),
     Field("mapping.block_m", "words streamed in a pass", "words"),
     Field("mapping.block_k", "rows of a pass", "rows"),
     Field("mapping.block_n", "columns of a pass", "columns"),

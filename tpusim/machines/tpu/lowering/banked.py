@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import tiled
 from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks
-from tpusim.machines.tpu.lowering.banked_search import choose_banked
+from tpusim.machines.tpu.lowering.banked_search import banked_tilings
 from tpusim.machines.tpu.lowering.geometry import shape_of
+from tpusim.machines.tpu.lowering.ranking import Ranked
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
 from tpusim.network.ops import Op
 
 
@@ -26,18 +26,25 @@ def lowered_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware
         CapacityError: when no tiling fits the memories; or the machine has banks, and a part of a block's ifmap is to
             be fetched by itself.
     """
+    return ways_by(cutting, layer, batch, hardware)[0].lower()
+
+
+def ways_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> list[Way]:
+    """What a simulation should choose from. Raises as `lowered_by`, which takes the first."""
     if not hardware.banked:
-        return tiled.lowered_by(cutting, layer, batch, hardware)
-    with at_rest():
-        plan = _plan(cutting, layer, batch, hardware)
+        return tiled.ways_by(cutting, layer, batch, hardware)
+
+    def lower(plan: BankedPlan) -> Lowered:
         return BankedEmitter(plan).program(), _explained(plan, layer)
+
+    return tiled.ways_of(_plans(cutting, layer, batch, hardware), lower)
 
 
 def planned_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lowered_by` would write down. Raises as it does."""
+    """How many steps the longest of `ways_by` has. Raises as they do."""
     if not hardware.banked:
         return tiled.planned_by(cutting, layer, batch, hardware)
-    return tiled.steps_of(_plan(cutting, layer, batch, hardware))
+    return tiled.steps_of(tiled.longest(_plans(cutting, layer, batch, hardware)))
 
 
 def in_lanes(hardware: Hardware) -> None:
@@ -47,7 +54,7 @@ def in_lanes(hardware: Hardware) -> None:
         raise CapacityError(Problem(says, "vector_memory.organization"))
 
 
-def _plan(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> BankedPlan:
+def _plans(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> list[tuple[BankedPlan, Ranked]]:
     shape = shape_of(layer, batch, hardware)
     if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
@@ -56,10 +63,10 @@ def _plan(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> 
         problem = "banks hold what all taps and channels of a block need; write auto"
         raise CapacityError([Problem(problem, f"mapping.block.{name}") for name in parts])
     cut = FromBanks(shape, hardware, cutting(shape, hardware))
-    return BankedPlan(shape, hardware, chosen(cut), cut)
+    return [(BankedPlan(shape, hardware, rank.tiling, cut), rank) for rank in found(cut)]
 
 
-chosen = lru_cache(maxsize=1 << 12)(choose_banked)
+found = lru_cache(maxsize=1 << 12)(banked_tilings)
 """A layer is asked how many steps it takes before it is lowered."""
 
 

@@ -12,13 +12,14 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.lowering.banked_plan import FromBanks, bank_map
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.estimate import Estimate
+from tpusim.machines.tpu.lowering.ranking import Ranked, ranked
 from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.search import best, wanted_by
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
 
-def choose_banked(cut: FromBanks) -> Tiling[int]:
-    """The tiling with the lowest estimated cycles, conflicts left out.
+def banked_tilings(cut: FromBanks) -> tuple[Ranked, ...]:
+    """The tiling with the lowest estimated cycles, conflicts left out, or what a simulation should choose from.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
@@ -27,7 +28,7 @@ def choose_banked(cut: FromBanks) -> Tiling[int]:
     tiling = best(candidates)
     if tiling is None:
         raise _too_small(candidates)
-    return tiling
+    return ranked(candidates, tiling) if cut.hardware.mapping.search == "simulate" else (Ranked(tiling),)
 
 
 class BankedEstimate(Estimate):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by
+from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by, ways_by
 from tpusim.machines.tpu.lowering.dense_taps import DENSE, DenseTaps
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
@@ -30,3 +30,4 @@ def cut(shape: ConvShape, hardware: Hardware) -> Cut:
 
 lower = partial(lowered_by, cut)
 planned = partial(planned_by, cut)
+ways = partial(ways_by, cut)

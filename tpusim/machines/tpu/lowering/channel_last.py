@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by
+from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by, ways_by
 from tpusim.machines.tpu.lowering.dense import Dense, dense
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 
@@ -21,3 +21,4 @@ def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
 
 lower = partial(lowered_by, _cut)
 planned = partial(planned_by, _cut)
+ways = partial(ways_by, _cut)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
@@ -19,15 +18,15 @@ from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.ranking import Ranked
 from tpusim.machines.tpu.lowering.search import least_words, too_small
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import chosen, lowered_by, planned_by, steps_of
-from tpusim.machines.tpu.lowering.tiling import Tiling
+from tpusim.machines.tpu.lowering.tiled import found, longest, planned_by, steps_of, ways_by, ways_of
 from tpusim.machines.tpu.lowering.transformation import Transformation
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
 from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, again_of, units, window_of
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Fill, Spill, Transfer
 from tpusim.network.ops import Conv2d, Op
@@ -45,48 +44,55 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     Raises:
         CapacityError: when window and product do not fit the vector memories, or the machine has banks.
     """
+    return ways(layer, batch, hardware)[0].lower()
+
+
+def ways(layer: Op, batch: int, hardware: Hardware) -> list[Way]:
+    """What a simulation should choose from: blocks of the product. Raises as `lower`, which takes the first."""
     conv, images = layer.convolution(batch)
     if conv.is_a_product:
-        return channel_first.lower(layer, batch, hardware)
+        return channel_first.ways(layer, batch, hardware)
     in_lanes(hardware)
     if hardware.mapping.transformation == "on_chip":
-        return lowered_by(on_chip.cut, layer, batch, hardware)
-    with at_rest():
-        work = _work(conv, images, hardware)
+        return ways_by(on_chip.cut, layer, batch, hardware)
+
+    def lower(work: Unfolding) -> Lowered:
         program = _Explicit(work).program()
         return program, _explained(work, program, layer)
 
+    return ways_of(_works(conv, images, hardware), lower)
+
 
 def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down. Raises CapacityError as it does."""
+    """How many steps the longest of `ways` has. Raises CapacityError as they do."""
     conv, images = layer.convolution(batch)
     if conv.is_a_product:
         return channel_first.planned(layer, batch, hardware)
     in_lanes(hardware)
     if hardware.mapping.transformation == "on_chip":
         return planned_by(on_chip.cut, layer, batch, hardware)
-    work = _work(conv, images, hardware)
-    steps, transfers = steps_of(work.plan), 2 * sum(1 for _ in units(work.shape, hardware, work.window))
+    works = _works(conv, images, hardware)
+    steps, (work, _) = steps_of(longest([(each.plan, rank) for each, rank in works])), works[0]
+    transfers = 2 * sum(1 for _ in units(work.shape, hardware, work.window))
     return Planned(steps.passes, steps.transfers + transfers, work.lowered.size)
 
 
-def _work(conv: Conv2d, images: int, hardware: Hardware) -> Unfolding:
-    """The transformation beside the product, or before it in the same words."""
+def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfolding, Ranked]]:
+    """The transformation beside the product, or before it in the same words; of each tiling of the product."""
     # What is transformed may lie in any way, and the lowered matrix lies as it is read.
     hardware = hardware.with_entry("ready")
     shape, product = shape_of(conv, images, hardware), shape_of(conv.product, images, hardware)
-    if hardware.mapping.transformation == "before":
-        tiling, window = chosen(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
+    cut, before = TapGroups(product, hardware), hardware.mapping.transformation == "before"
+    if before:
+        ranks, window = found(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None
-        base = 0
     else:
-        tiling, window = _side_by_side(shape, product, hardware)
-        base = tiling.words
-    plan = Plan(product, hardware, tiling, TapGroups(product, hardware), LOWERED)
-    return Unfolding(shape, plan, window, base)
+        ranks, window = _side_by_side(shape, product, hardware)
+    plans = [(Plan(product, hardware, rank.tiling, cut, LOWERED), rank) for rank in ranks]
+    return [(Unfolding(shape, plan, window, 0 if before else plan.tiling.words), rank) for plan, rank in plans]
 
 
-def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[Tiling[int], RollingWindow]:
+def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
     """The window in its share of the words, if the product fits the others; else the smallest there is."""
     for room in (hardware.capacity_words // SHARE, LEAST_WORDS):
         window = window_of(shape, hardware, room)
@@ -95,7 +101,7 @@ def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> t
             left = memory.capacity_bytes - window.words * hardware.word_bytes
             memory = memory.model_copy(update={"capacity_bytes": left})
             try:
-                return chosen(TapGroups, product, hardware.model_copy(update={"vector_memory": memory})), window
+                return found(TapGroups, product, hardware.model_copy(update={"vector_memory": memory})), window
             except CapacityError:
                 continue
     raise too_small(LEAST_WORDS + least_words(product, hardware, TapGroups(product, hardware)), hardware)

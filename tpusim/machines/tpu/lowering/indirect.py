@@ -16,7 +16,6 @@ from itertools import product
 
 import numpy as np
 
-from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
@@ -29,13 +28,14 @@ from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.pointed import Key, Pointed, places, table_of, table_words, with_pointers
+from tpusim.machines.tpu.lowering.ranking import Ranked
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.schedule import assign_buffers
-from tpusim.machines.tpu.lowering.search import choose
+from tpusim.machines.tpu.lowering.search import tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Counters
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
 from tpusim.machines.tpu.program.pointers import pointer_bytes, pointers_a_word
 from tpusim.network.ops import Op
 
@@ -47,19 +47,26 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         CapacityError: when no tiling fits the vector memories together with its pointers, a word holds no
             pointer, or the machine has banks.
     """
+    return ways(layer, batch, hardware)[0].lower()
+
+
+def ways(layer: Op, batch: int, hardware: Hardware) -> list[Way]:
+    """What a simulation should choose from. Raises as `lower`, which takes the first."""
     if layer.convolution(batch)[0].is_a_product:
-        return channel_first.lower(layer, batch, hardware)
-    with at_rest():
-        plan = plan_of(layer, batch, hardware)
+        return channel_first.ways(layer, batch, hardware)
+
+    def lower(plan: Plan) -> Lowered:
         pointed = with_pointers(Emitter(plan).program(), hardware)
         return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
 
+    return tiled.ways_of(plans_of(layer, batch, hardware), lower)
+
 
 def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down. Raises CapacityError as it does."""
+    """How many steps the longest of `ways` has. Raises CapacityError as they do."""
     if layer.convolution(batch)[0].is_a_product:
         return channel_first.planned(layer, batch, hardware)
-    plan = plan_of(layer, batch, hardware)
+    plan = tiled.longest(plans_of(layer, batch, hardware))
     steps = tiled.steps_of(plan)
     return steps._replace(transfers=steps.transfers + _initialisations(plan))
 
@@ -101,22 +108,24 @@ def _walks(plan: Plan, chunk: Chunk, block: Block) -> tuple[Counters, ...]:
     return tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
 
 
-def plan_of(layer: Op, batch: int, hardware: Hardware) -> Plan:
-    """The tiling of channel_first, where the pointers fit beside it; else the best with which they do."""
+def plans_of(layer: Op, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
+    """The tilings of channel_first, where the pointers fit beside them; else the best with which they do."""
     in_lanes(hardware)
     shape = shape_of(layer, batch, hardware)
-    return Plan(shape, hardware, _chosen(shape, hardware), channel_first.cut(shape, hardware))
+    cut = channel_first.cut(shape, hardware)
+    return [(Plan(shape, hardware, rank.tiling, cut), rank) for rank in _found(shape, hardware)]
 
 
 @lru_cache(maxsize=1 << 16)
-def _chosen(shape: ConvShape, hardware: Hardware) -> Tiling[int]:
+def _found(shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
     pointers_a_word(hardware)
     cut = channel_first.cut(shape, hardware)
     with suppress(CapacityError):
-        counted_on = tiled.chosen(channel_first.cut, shape, hardware)
-        if counted_on.words + int(_pointer_words(cut, counted_on, hardware)) <= hardware.capacity_words:
+        counted_on = tiled.found(channel_first.cut, shape, hardware)
+        words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in counted_on]
+        if max(words) <= hardware.capacity_words:
             return counted_on
-    return choose(shape, hardware, cut, _PointedCandidates)
+    return tilings_of(shape, hardware, cut, _PointedCandidates)
 
 
 class _PointedCandidates(Candidates):
@@ -164,5 +173,5 @@ def _words(pointed: Pointed, plan: Plan) -> Iterator[str]:
         f"{counted(pointed.fills, 'initialisation')} of {counted(pointed.tables, 'table')}, "
         f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without"
     )
-    if plan.tiling != tiled.chosen(channel_first.cut, shape, hardware):
+    if all(plan.tiling != each.tiling for each in tiled.found(channel_first.cut, shape, hardware)):
         yield "with counters the blocks would be others"

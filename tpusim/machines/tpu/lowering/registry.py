@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import CapacityError, Problem
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
-    from tpusim.machines.tpu.program.explanation import Lowered, Lowering, Planned
+    from tpusim.machines.tpu.program.explanation import Lowered, Lowering, Planned, Way, Ways
     from tpusim.network.ops import Op
 
 
-def _from(module: str) -> Lowering:
-    """The `lower` of a module, which is imported when the first layer is lowered: help pages only name it."""
+def _from(module: str, name: str) -> Callable[[Op, int, Hardware], Any]:
+    """A function of a module, which is imported when the first layer is lowered: help pages only name it."""
 
-    def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
-        lowered: Lowered = import_module(f"tpusim.machines.tpu.lowering.{module}").lower(layer, batch, hardware)
-        return lowered
+    def called(layer: Op, batch: int, hardware: Hardware) -> Any:
+        return getattr(import_module(f"tpusim.machines.tpu.lowering.{module}"), name)(layer, batch, hardware)
 
-    return lower
-
-
-def _planned_from(module: str) -> Callable[[Op, int, Hardware], Planned]:
-    """The `planned` of a module, imported when it is first asked."""
-
-    def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
-        counted: Planned = import_module(f"tpusim.machines.tpu.lowering.{module}").planned(layer, batch, hardware)
-        return counted
-
-    return planned
+    return called
 
 
 GLOSSES = {
@@ -43,9 +33,11 @@ GLOSSES = {
     "indirect": "channel_first whose every address is read from a table of pointers",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
-LOWERINGS: dict[str, Lowering] = {name: _from(name) for name in GLOSSES}
-PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _planned_from(name) for name in GLOSSES}
+LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
+PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _from(name, "planned") for name in GLOSSES}
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
+WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES}
+"""What `mapping.search: simulate` chooses from, for those lowerings that leave a choice; others know one way."""
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:
@@ -58,6 +50,25 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered
 
     with _named(layer):
         return laid_out(LOWERINGS[lowering](layer, batch, hardware), hardware)
+
+
+def ways_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Way]:
+    """The ways in which the lowering of that name may lower a layer: one, or what a simulation should choose from.
+
+    Raises as `lowered`, which takes the first; so do the ways.
+    """
+    # Here, because help pages need none of what it imports.
+    from tpusim.machines.tpu.program.explanation import Way
+
+    if hardware.mapping.search == "estimate" or lowering not in WAYS:
+        return [Way(partial(lowered, layer, batch, hardware, lowering))]
+
+    def named(way: Way) -> Lowered:
+        with _named(layer):
+            return way.lower()
+
+    with _named(layer):
+        return [way._replace(lower=partial(named, way)) for way in WAYS[lowering](layer, batch, hardware)]
 
 
 def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Planned | None:

@@ -1,4 +1,4 @@
-"""Choose the tiling: the cheapest that fits, by its estimate."""
+"""Choose the tiling: the cheapest that fits, by its estimate; or the few that a simulation should choose from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,28 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.given import said
+from tpusim.machines.tpu.lowering.ranking import Ranked, ranked
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
 TOLERANCE = 0.01
 """Among blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""
+
+
+def tilings_of(
+    shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates
+) -> tuple[Ranked, ...]:
+    """What a simulation should choose from, in the order in which to try it; or the choice of the estimate alone.
+
+    Raises:
+        CapacityError: when not even a block of one output word fits; says how much memory would do.
+    """
+    chosen = choose(shape, hardware, cut, among)
+    if hardware.mapping.search == "estimate":
+        return (Ranked(chosen),)
+    candidates = among(shape, hardware, cut, None)
+    ruled = _ruled(candidates)
+    return ranked(ruled if ruled and best(ruled) else candidates, chosen)
 
 
 def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> Tiling[int]:
@@ -89,12 +106,15 @@ def _same_block(candidates: Candidates) -> Tiling[int] | None:
 
     None where the number is not forced, or that block does not fit with it.
     """
-    shape, hardware, cut = candidates.shape, candidates.hardware, candidates.cut
-    if cut.ruled is None:
-        return None
-    among = type(candidates)
-    ruled = best(among(shape, hardware, cut.ruled, None))
-    return ruled and best(among(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)))
+    ruled = _ruled(candidates)
+    return best(ruled) if ruled else None
+
+
+def _ruled(candidates: Candidates) -> Candidates | None:
+    """Only the block that the rule would get, by its estimate, where another multi-tile is forced."""
+    shape, hardware, cut, among = candidates.shape, candidates.hardware, candidates.cut, type(candidates)
+    ruled = best(among(shape, hardware, cut.ruled, None)) if cut.ruled else None
+    return among(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)) if ruled else None
 
 
 def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> int:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import TypeAlias, TypeVar
 
 from tpusim.base.collector import at_rest
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.ranking import Ranked
 from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.search import choose
-from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Tiling
+from tpusim.machines.tpu.lowering.search import tilings_of
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
+from tpusim.machines.tpu.program.explanation import Lowered, Planned, Way
 from tpusim.network.ops import Op
 
+Made = TypeVar("Made")
+PlanOf = TypeVar("PlanOf", bound=Plan)
 Cutting: TypeAlias = Callable[[ConvShape, Hardware], Cut]
 """How a lowering cuts the reduction of a convolution for a machine."""
 
@@ -28,14 +31,36 @@ def lowered_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> L
     Raises:
         CapacityError: when no tiling fits the vector memories.
     """
-    with at_rest():
-        plan = plan_of(cutting, layer, batch, hardware)
+    return ways_by(cutting, layer, batch, hardware)[0].lower()
+
+
+def ways_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> list[Way]:
+    """What a simulation should choose from. Raises CapacityError as `lowered_by`, which takes the first."""
+
+    def lower(plan: Plan) -> Lowered:
         return Emitter(plan).program(), explanation_of(plan, layer)
+
+    return ways_of(plans_of(cutting, layer, batch, hardware), lower)
+
+
+def ways_of(plans: Sequence[tuple[Made, Ranked]], lower: Callable[[Made], Lowered]) -> list[Way]:
+    """One for each plan, in that order."""
+
+    def at_once(plan: Made) -> Lowered:
+        with at_rest():
+            return lower(plan)
+
+    return [Way(partial(at_once, plan), rank.least, rank.estimate) for plan, rank in plans]
 
 
 def planned_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lowered_by` would write down. Raises CapacityError as it does."""
-    return steps_of(plan_of(cutting, layer, batch, hardware))
+    """How many steps the longest of `ways_by` has. Raises CapacityError as they do."""
+    return steps_of(longest(plans_of(cutting, layer, batch, hardware)))
+
+
+def longest(plans: Sequence[tuple[PlanOf, Ranked]]) -> PlanOf:
+    """The plan of the most blocks."""
+    return max((plan for plan, _ in plans), key=lambda plan: plan.tiling.blocks)
 
 
 def steps_of(plan: Plan) -> Planned:
@@ -46,9 +71,15 @@ def steps_of(plan: Plan) -> Planned:
 
 
 def plan_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Plan:
-    """The plan of a layer. Raises CapacityError."""
+    """The plan of a layer by the estimate. Raises CapacityError."""
+    return plans_of(cutting, layer, batch, hardware)[0][0]
+
+
+def plans_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
+    """That, and others that a simulation should choose from, with their tilings' ranks. Raises CapacityError."""
     shape = shape_of(layer, batch, hardware)
-    return Plan(shape, hardware, chosen(cutting, shape, hardware), cutting(shape, hardware))
+    cut = cutting(shape, hardware)
+    return [(Plan(shape, hardware, rank.tiling, cut), rank) for rank in found(cutting, shape, hardware)]
 
 
 def _ifmap_fills(plan: Plan) -> int:
@@ -74,6 +105,6 @@ def _filter_fills(plan: Plan) -> int:
 
 
 @lru_cache(maxsize=1 << 16)
-def chosen(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> Tiling[int]:
-    """The tiling of a shape. A layer is asked how many steps it takes before it is lowered."""
-    return choose(shape, hardware, cutting(shape, hardware))
+def found(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
+    """The tilings of a shape to choose from. A layer is asked how many steps it takes before it is lowered."""
+    return tilings_of(shape, hardware, cutting(shape, hardware))

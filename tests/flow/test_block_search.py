@@ -1,0 +1,132 @@
+"""Blocks chosen by simulation: bounds hold, the choice is close to the best of all, and both engines run it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import ROOT
+from tests.agreement.test_agreement import suppose
+from tests.strategies import cases, conv, layers, machine, machines_of_all_kinds
+from tpusim import load_hardware, simulate
+from tpusim.flow.choice import prepared
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import channel_first, on_chip
+from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks
+from tpusim.machines.tpu.lowering.banked_search import BankedCandidates
+from tpusim.machines.tpu.lowering.bound import Bound
+from tpusim.machines.tpu.lowering.candidates import Candidates
+from tpusim.machines.tpu.lowering.dense import dense
+from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import Cut
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, ways_of
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.tiling import Tiling
+from tpusim.machines.tpu.lowering.transposed import Transposed
+from tpusim.machines.tpu.program.program import Program
+from tpusim.network.ops import Op
+from tpusim.network.workload import Workload
+
+LONG = os.environ.get("TPUSIM_LAYERS")
+"""As many layers as scripts/prove wants."""
+
+
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "scripts" / "block_regret"))
+
+
+def with_search(hardware: Hardware, search: str) -> Hardware:
+    return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update={"search": search})})
+
+
+CUTS: dict[str, Callable[[ConvShape, Hardware], Cut]] = {
+    "channel_first": channel_first.cut,
+    "tap groups": TapGroups,
+    "dense": lambda shape, hardware: dense(shape, hardware, hardware.mapping.k_order),
+    "on chip": on_chip.cut,
+    "transposed": Transposed,
+}
+IN_LANES = frozenset({"on chip", "transposed"})
+
+
+def tilings_of(candidates: Candidates) -> list[tuple[Tiling[int], float]]:
+    """All that fit, each with its bound."""
+    bound, found = Bound(candidates), []
+    for ways in (candidates.whole(), candidates.deep(), candidates.chunked()):
+        for tilings in ways:
+            least = bound.cycles(tilings)
+            found += [(tilings.at(at), least[at]) for at in np.flatnonzero(candidates.fits(tilings))]
+    return found
+
+
+@settings(max_examples=cases(0.06), deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=layers(), batch=st.integers(1, 9), hardware=machines_of_all_kinds(8), data=st.data())
+def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data: st.DataObject) -> None:
+    suppose(layer.macs(batch) / hardware.pes < 2000)
+    shape, name = shape_of(layer, batch, hardware), data.draw(st.sampled_from([*CUTS]))
+    suppose(not (hardware.banked and name in IN_LANES))
+    cut = CUTS[name](shape, hardware)
+
+    def program(tiling: Tiling[int]) -> Program:
+        if isinstance(cut, FromBanks):
+            return BankedEmitter(BankedPlan(shape, hardware, tiling, cut)).program()
+        return Emitter(Plan(shape, hardware, tiling, cut)).program()
+
+    if hardware.banked:
+        cut = FromBanks(shape, hardware, cut)
+    among = BankedCandidates if hardware.banked else Candidates
+    tilings = tilings_of(among(shape, hardware, cut, None))
+    suppose(bool(tilings))
+    for at in data.draw(st.lists(st.sampled_from(range(len(tilings))), min_size=1, max_size=6, unique=True)):
+        tiling, least = tilings[at]
+        assert event.run(program(tiling), hardware).cycles >= least, tiling
+
+
+@pytest.mark.parametrize("machine_name", ["tpu_v2", "tpu_v2_core"])
+def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
+    """`scripts/prove blocks` takes 200 layers, and larger ones."""
+    count, most = (int(LONG), 4e9) if LONG else (40, 1e7)
+    cases = [*script()["measured"](machine_name, count, 0, most)]
+    regrets = [case.regret(1) for case in cases]
+    assert fmean(regrets) <= 0.005
+    assert max(regrets) <= 0.05
+    assert all(case.cycles[1] <= case.cycles[0] for case in cases)
+    assert any(case.cycles[1] < case.cycles[0] for case in cases)
+
+
+@pytest.mark.parametrize("lowering", [*LOWERINGS, "auto"])
+def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
+    pytest.importorskip("numba")
+    layer, hardware = conv(9, 12, 10, 3, padding=1), machine(8, 4, capacity_words=200, between_blocks="drain")
+    layers, searching = Workload("net", 3, (layer,)), with_search(hardware, "simulate")
+    by_estimate = simulate(layers, hardware, lowering=lowering, check=False).total.cycles
+    found = simulate(layers, searching, lowering=lowering, engine="both")
+    assert found.correct
+    assert found.total.cycles <= by_estimate
+    again = simulate(layers, searching, lowering=lowering, check=False)
+    assert again.total.cycles == found.total.cycles
+    assert again.layers[0].blocking == found.layers[0].blocking
+    for way in ways_of(layer, 3, searching, lowering) if lowering in LOWERINGS else ():
+        assert event.run(way.lower()[0], hardware).cycles >= way.least
+
+
+def test_the_fastest_of_those_tried_is_taken_and_told() -> None:
+    layer, hardware = conv(3, 34, 12, 5, padding=2), load_hardware("tpu_v2_core", {"mapping.search": "simulate"})
+    ready = prepared(layer, 1, hardware, "channel_first")
+    choices = ready.explanation.choices
+    ways = ways_of(layer, 1, hardware, "channel_first")[: int(choices["timed"])]
+    cycles = [event.run(way.lower()[0], hardware).cycles for way in ways]
+    assert ready.timing.cycles == min(cycles) < cycles[0] == choices["first_cycles"]
+    assert f"{cycles[0]:,}" in ready.explanation.aspects["search"]
+    assert ways_of(layer, 1, with_search(hardware, "estimate"), "channel_first")[0].lower()[0] == ways[0].lower()[0]
