@@ -32,7 +32,7 @@ from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, ways_of
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiling import Tiling
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.transposed import Transposed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
@@ -60,20 +60,20 @@ CUTS: dict[str, Callable[[ConvShape, Hardware], Cut]] = {
 IN_LANES = frozenset({"on chip", "transposed"})
 
 
-def tilings_of(candidates: Candidates) -> list[tuple[Tiling[int], float]]:
-    """All that fit, each with its bound."""
+def tilings_of(candidates: Candidates) -> list[tuple[Tiling[Counts], int, float]]:
+    """All that fit, each with its place among others and its bound."""
     bound, found = Bound(candidates), []
     for ways in (candidates.whole(), candidates.deep(), candidates.chunked()):
         for tilings in ways:
             least = bound.cycles(tilings)
-            found += [(tilings.at(at), least[at]) for at in np.flatnonzero(candidates.fits(tilings))]
+            found += [(tilings, at, least[at]) for at in np.flatnonzero(candidates.fits(tilings)).tolist()]
     return found
 
 
-@settings(max_examples=cases(0.06), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(0.025), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=layers(), batch=st.integers(1, 9), hardware=machines_of_all_kinds(8), data=st.data())
 def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data: st.DataObject) -> None:
-    suppose(layer.macs(batch) / hardware.pes < 2000)
+    suppose(layer.macs(batch) / hardware.pes < 800)
     shape, name = shape_of(layer, batch, hardware), data.draw(st.sampled_from([*CUTS]))
     suppose(not (hardware.banked and name in IN_LANES))
     cut = CUTS[name](shape, hardware)
@@ -88,15 +88,15 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
     among = BankedCandidates if hardware.banked else Candidates
     tilings = tilings_of(among(shape, hardware, cut, None))
     suppose(bool(tilings))
-    for at in data.draw(st.lists(st.sampled_from(range(len(tilings))), min_size=1, max_size=6, unique=True)):
-        tiling, least = tilings[at]
-        assert event.run(program(tiling), hardware).cycles >= least, tiling
+    for at in data.draw(st.lists(st.sampled_from(range(len(tilings))), min_size=1, max_size=4, unique=True)):
+        ways, place, least = tilings[at]
+        assert event.run(program(ways.at(place)), hardware).cycles >= least, ways.at(place)
 
 
 @pytest.mark.parametrize("machine_name", ["tpu_v2", "tpu_v2_core"])
 def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
     """`scripts/prove blocks` takes 200 layers, and larger ones."""
-    count, most = (int(LONG), 4e9) if LONG else (40, 1e7)
+    count, most = (int(LONG), 4e9) if LONG else (40, 3e6)
     cases = [*script()["measured"](machine_name, count, 0, most)]
     regrets = [case.regret(1) for case in cases]
     assert fmean(regrets) <= 0.005
@@ -107,16 +107,14 @@ def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
 
 @pytest.mark.parametrize("lowering", [*LOWERINGS, "auto"])
 def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
-    pytest.importorskip("numba")
-    layer, hardware = conv(9, 12, 10, 3, padding=1), machine(8, 4, capacity_words=200, between_blocks="drain")
+    if lowering == "auto":
+        pytest.importorskip("numba")
+    layer, hardware = conv(5, 4, 9, 3, padding=1), machine(8, 4, capacity_words=60, between_blocks="drain")
     layers, searching = Workload("net", 3, (layer,)), with_search(hardware, "simulate")
     by_estimate = simulate(layers, hardware, lowering=lowering, check=False).total.cycles
-    found = simulate(layers, searching, lowering=lowering, engine="both")
+    found = simulate(layers, searching, lowering=lowering, engine="both" if lowering == "auto" else "event")
     assert found.correct
     assert found.total.cycles <= by_estimate
-    again = simulate(layers, searching, lowering=lowering, check=False)
-    assert again.total.cycles == found.total.cycles
-    assert again.layers[0].blocking == found.layers[0].blocking
     for way in ways_of(layer, 3, searching, lowering) if lowering in LOWERINGS else ():
         assert event.run(way.lower()[0], hardware).cycles >= way.least
 
