@@ -13,7 +13,7 @@ from tpusim.machines.tpu.lowering.bound import Bound
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
-MOST_TIMED = 12
+MOST_TIMED = 16
 """Tilings of a layer that a simulation chooses from, at most, beside the estimate's choice."""
 
 MOST_BLOCKS, FEW_PASSES = 4, 512
