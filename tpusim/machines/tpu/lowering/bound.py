@@ -21,6 +21,7 @@ from tpusim.machines.tpu.lowering.preparation import patch
 from tpusim.machines.tpu.lowering.tiles import stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.memory.layout import inside
+from tpusim.memory.orders import Layouts
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.lowering.candidates import Candidates
@@ -146,7 +147,11 @@ class Bound:
         return float(self.hardware.vector_unit.unpack_cycles) / words
 
     def _images(self, tilings: Tiling[Counts]) -> Cycles:
-        """As many as take the bus as long as all do, where each run of a word group's is moved in whole bursts."""
+        """As many as take the bus as long as all do, where each run of a word group's is moved in whole bursts: only
+        where images are neighbours in HBM.
+        """
+        if self.hardware.hbm.layout != Layouts():
+            return self.shape.images
         images, run, size = self.shape.images, tilings.groups * self.of.word_fill, self.hardware.vector_memory
         burst = self.hardware.hbm.burst_bytes
         full, left = (-(-each * size.element_bytes // burst) * burst for each in (run, images % run))
@@ -202,17 +207,30 @@ class Bound:
         return stored if free else own
 
     def _first_pass(self, tilings: Tiling[Counts], chunks: Counts) -> Cycles:
-        """Until it is issued: its weights come, then, beside the preload, the first place of the first block."""
+        """Until it is issued: its weights come, then, beside the preload, the first places of the first block."""
         latency, rotated = self.hardware.latency_cycles, self._rotated(tilings.rows, tilings.cols, tilings.groups)
         drains = self.of.estimate.drains & (chunks == 1) & (tilings.span == 0)
         preload = self.delay + self.hardware.preload_cycles + np.where(drains, rotated, 0)
-        weights = self.of.passes[0].rows * len(self.of.col_folds[0]) * self._element_cycles
+        weights = self._first_weights(tilings) * len(self.of.col_folds[0]) * self._element_cycles
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
             return latency + preload + np.where(chunks == 1, weights, 0)
         points = self._looked_up(_first, tilings.rows, tilings.cols)
         elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images)
-        filled = elements * self.chunk.places[0].brought * max(self._element_cycles, self._unpacking)
+        filled = elements * self._begun_with * max(self._element_cycles, self._unpacking)
         return latency + np.where(chunks == 1, weights + np.maximum(filled, preload), preload)
+
+    def _first_weights(self, tilings: Tiling[Counts]) -> Counts:
+        """Of a column, those that the first pass waits for: its own, or, where loads are whole, of its section."""
+        rows = np.cumsum([each.rows for each in self.of.passes])
+        together = 1 if self.hardware.mapping.loads == "pieces" else tilings.section_passes
+        return np.asarray(rows[np.minimum(together, len(rows)) - 1])
+
+    @cached_property
+    def _begun_with(self) -> int:
+        """Channels of the ifmap that the first pass waits for."""
+        if self.hardware.mapping.loads == "pieces":
+            return self.chunk.places[0].brought
+        return sum(len(channels) for _, channels in self.chunk.brought(range(len(self.chunk.places))))
 
     def _looked_up(self, points: Points, rows: Counts, cols: Counts) -> Counts:
         """Points by rows times points by columns, each worked out once; the same blocks come in many ways."""

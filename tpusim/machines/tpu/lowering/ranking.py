@@ -34,10 +34,13 @@ class Ranked(NamedTuple):
 
 
 def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
-    """The estimate's choice, then the first few that fit: of each way to hold a block the first to cut the filter."""
+    """The estimate's choice, then the first few that fit: of each way to hold a block the first to cut the filter,
+    unless the filter's cut decides, too, what a body waits for.
+    """
     a_block = candidates.shape.groups * candidates.columns * len(candidates.passes)
     most = max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // a_block)
-    found = [*islice(_distinct(candidates, _SECTION, most), MOST_TIMED)]
+    alike = _SECTION if candidates.hardware.mapping.loads == "pieces" else ()
+    found = [*islice(_distinct(candidates, alike, most), MOST_TIMED)]
     least = min((each.least for each in found), default=0.0)
     alone: dict[str, Any] = {
         name: value if isinstance(value, str) else np.array([value]) for name, value in vars(chosen).items()

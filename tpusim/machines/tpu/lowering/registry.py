@@ -63,9 +63,11 @@ def ways_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequenc
     if hardware.mapping.search == "estimate" or lowering not in WAYS:
         return [Way(partial(lowered, layer, batch, hardware, lowering))]
 
+    from tpusim.machines.tpu.lowering.laid_out import laid_out
+
     def named(way: Way) -> Lowered:
         with _named(layer):
-            return way.lower()
+            return laid_out(way.lower(), hardware)
 
     with _named(layer):
         return [way._replace(lower=partial(named, way)) for way in WAYS[lowering](layer, batch, hardware)]
