@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -225,7 +226,7 @@ def convs(draw: st.DrawFn, channels: int = 30, size: int = 12) -> Conv2d:
         (draw(st.integers(low, high)), draw(st.integers(low, high))) for low, high in ((1, 5), (1, 4), (0, 3), (1, 3))
     )
     least = [max(1, d * (k - 1) + 1 - 2 * p) for k, p, d in zip(kernel, padding, dilation, strict=True)]
-    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    groups = draw(st.sampled_from([each for each in (1, 1, 1, 2, 3) if each <= channels]))
     return Conv2d(
         name="conv",
         in_channels=groups * draw(st.integers(1, channels // groups)),
@@ -238,6 +239,14 @@ def convs(draw: st.DrawFn, channels: int = 30, size: int = 12) -> Conv2d:
         dilation=dilation,
         groups=groups,
     )
+
+
+@st.composite
+def grouped_convs(draw: st.DrawFn, size: int = 3) -> Conv2d:
+    """Few channels in each of several groups, one each now and then."""
+    layer, groups = draw(convs(channels=1, size=size)), draw(st.integers(2, 20))
+    into, out = draw(st.sampled_from([(1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (3, 2), (4, 4)]))
+    return replace(layer, in_channels=groups * into, out_channels=groups * out, groups=groups)
 
 
 def layers() -> st.SearchStrategy[Conv2d | Gemm]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.words import counted
 from tpusim.flow.engines import Prepared
-from tpusim.flow.lowerings import candidates
+from tpusim.flow.lowerings import tried
 from tpusim.flow.verify import failures_named
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import ways_of
@@ -47,8 +47,11 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
         doing("lowering" if name == lowering else f"trying {name}")
         return _of_ways(ways_of(layer, batch, hardware, name), lambda way: Prepared(*way.lower(), hardware, name))
 
+    names = tried(lowering, layer, batch)
+    if names == (lowering,):
+        return by(lowering)
     with failures_named(layer):
-        return by(lowering) if candidates(lowering) == (lowering,) else _fastest(fitting(lowering, by))
+        return _fastest(fitting(names, by))
 
 
 def _fastest(found: Iterator[Prepared]) -> Prepared:
@@ -108,15 +111,15 @@ def _told(best: Prepared, ways: Sequence[Way], tried: Sequence[int]) -> Prepared
     return best.with_told({"search": words}, numbers)
 
 
-def fitting(lowering: str, make: Callable[[str], Found]) -> Iterator[Found]:
-    """What is made by each of the candidates that fit the machine.
+def fitting(names: Sequence[str], make: Callable[[str], Found]) -> Iterator[Found]:
+    """What is made by each of some lowerings that fit the machine.
 
     Raises:
         CapacityError: when none does: what each of them says, as one may fit more easily than another.
     """
     refused: defaultdict[Problem, list[str]] = defaultdict(list)
     found = False
-    for name in candidates(lowering):
+    for name in names:
         try:
             made = make(name)
         except CapacityError as error:
@@ -127,8 +130,7 @@ def fitting(lowering: str, make: Callable[[str], Found]) -> Iterator[Found]:
         yield made
         del made
     if refused and not found:
-        alone = candidates(lowering) == (lowering,)
-        raise CapacityError(refused if alone else [_by(names, problem) for problem, names in refused.items()])
+        raise CapacityError(refused if len(names) == 1 else [_by(names, problem) for problem, names in refused.items()])
 
 
 def _by(names: Sequence[str], problem: Problem) -> Problem:

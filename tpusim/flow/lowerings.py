@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.machines.tpu.lowering.registry import GLOSSES, LOWERINGS
+from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST, GLOSSES, LOWERINGS
 
 if TYPE_CHECKING:
     from tpusim.network.ops import Op
@@ -29,6 +29,14 @@ def glosses() -> tuple[tuple[str, str], ...]:
 def candidates(lowering: str) -> tuple[str, ...]:
     """The lowerings of the registry that a name stands for."""
     return tuple(LOWERINGS) if lowering == AUTO else (lowering,)
+
+
+def tried(lowering: str, layer: Op, batch: int) -> tuple[str, ...]:
+    """The candidates for a layer, without those that would do with it what another does."""
+    names = candidates(lowering)
+    alike = (each for each, leaves in AS_CHANNEL_FIRST.items() if len(names) > 1 and leaves(layer, batch))
+    left_out = {*alike}
+    return tuple(each for each in names if each not in left_out)
 
 
 def check_known(lowering: object) -> None:

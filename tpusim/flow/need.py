@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.flow.choice import fitting
-from tpusim.flow.lowerings import asked_of
+from tpusim.flow.lowerings import asked_of, tried
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import planned_of
 from tpusim.machines.tpu.program.explanation import Planned
@@ -126,7 +126,8 @@ def _refusal(layers: Sequence[Asked], free: int) -> InputError:
 
 def _plans(asked: Asked, free: int) -> list[Planned]:
     """How many steps each lowering takes that may be taken and fits."""
-    return [*fitting(asked.lowering, lambda name: _planned(asked._replace(lowering=name), free))]
+    names = tried(asked.lowering, asked.layer, asked.batch)
+    return [*fitting(names, lambda name: _planned(asked._replace(lowering=name), free))]
 
 
 def _planned(asked: Asked, free: int) -> Planned:

@@ -62,8 +62,9 @@ def _plans(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) ->
     if parts := [name for name, given in hardware.mapping.block.given.items() if given < every.get(name, 0)]:
         problem = "banks hold what all taps and channels of a block need; write auto"
         raise CapacityError([Problem(problem, f"mapping.block.{name}") for name in parts])
-    cut = FromBanks(shape, hardware, cutting(shape, hardware))
-    return [(BankedPlan(shape, hardware, rank.tiling, cut), rank) for rank in found(cut)]
+    from_lanes = cutting(shape, hardware)
+    cut = FromBanks(from_lanes.shape, hardware, from_lanes)
+    return [(BankedPlan(cut.shape, hardware, rank.tiling, cut), rank) for rank in found(cut)]
 
 
 found = lru_cache(maxsize=1 << 12)(banked_tilings)

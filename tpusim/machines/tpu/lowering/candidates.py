@@ -16,7 +16,7 @@ from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.given import given_block
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
-from tpusim.machines.tpu.lowering.schedule import halves
+from tpusim.machines.tpu.lowering.schedule import even_extents, halves
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, col_folds, span_of, weight_words, word_groups
 
 
@@ -141,11 +141,11 @@ class Candidates:
     @property
     def _rectangles(self) -> list[tuple[int, int, int]]:
         given, row, col = self.given, self.shape.row.extent, self.shape.col.extent
-        each, parts = [given.groups] if given.groups else _parts(self.groups), _parts(col)
+        each, parts = [given.groups] if given.groups else even_extents(self.groups), even_extents(col)
         if given.rows or given.cols:
-            rows, cols = [given.rows] if given.rows else _parts(row), [given.cols] if given.cols else parts
+            rows, cols = [given.rows] if given.rows else even_extents(row), [given.cols] if given.cols else parts
             return [*product(rows, cols, each)]
-        whole = [(r, parts[-1], g) for r in _parts(row) for g in each]
+        whole = [(r, parts[-1], g) for r in even_extents(row) for g in each]
         split = [(1, c, g) for c in parts[:-1] for g in each]
         if self.shape.col.outputs > self.shape.row.outputs:
             split += [(row, c, g) for c in parts[:-1] for g in each]
@@ -250,15 +250,6 @@ def _crossed(*choices: Sequence[int]) -> list[Counts]:
     """Every combination: a column for each of the choices, the last moving fastest."""
     each = np.meshgrid(*(np.array(every, dtype=np.int64) for every in choices), indexing="ij")
     return [values.reshape(-1) for values in each]
-
-
-def _parts(extent: int) -> list[int]:
-    """All distinct ceil(extent / n), ascending: block extents that cut an axis into nearly equal parts."""
-    parts, n = [extent], 1
-    while parts[-1] > 1:
-        n = -(-extent // (parts[-1] - 1))
-        parts.append(-(-extent // n))
-    return parts[::-1]
 
 
 def _points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:

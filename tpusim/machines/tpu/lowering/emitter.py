@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.geometry import shifted
-from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, Plan, Stage
+from tpusim.machines.tpu.lowering.plan import CHANNEL, Plan, Stage
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.traffic import Traffic
@@ -162,15 +162,14 @@ class Emitter:
         plan = self.plan
         group, fold, section = load.key
         numbers = plan.sections[section].numbers
-        columns = shifted(plan.col_folds[fold], group * plan.shape.out_channels)
         first = plan.filter_base(load.buffer) - plan.weight_offsets[numbers.start]
         cut_numbers = numbers[cut.start : cut.stop]
 
         def emit() -> None:
-            lane, word = (Along(OUT_CHANNEL, columns),), plan.hardware.vector_memory.word_elements
+            lane, word = plan.filter_columns(group, fold), plan.hardware.vector_memory.word_elements
             places = ((first + plan.weight_offsets[number], (plan.filter_rows[number],)) for number in cut_numbers)
             parts = tuple(Part(base, (0,), lane, rows, word) for base, rows in places)
-            elements = sum(plan.passes[number].rows for number in cut_numbers) * len(columns)
+            elements = plan.weights(group, fold, cut_numbers)
             hardware = plan.hardware
             moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
             step = self.add(Fill(self._freed(load, self.last_preload), plan.filter, parts, moved))

@@ -226,7 +226,8 @@ class Estimate:
     def _filter_cycles(self) -> float:
         """The filter of one channel group, once."""
         shape = self.shape
-        return shape.channels * shape.row.kernel * shape.col.kernel * shape.out_channels * self._element_cycles
+        weights = shape.taps * shape.channels * shape.out_channels // shape.bundle
+        return weights * self._element_cycles
 
     def _first_cycles(self, tilings: Tiling[Counts], load: NDArray[np.float64]) -> NDArray[np.float64]:
         """What the first pass waits for: one fold, or an even piece of the block and of the filter."""

@@ -107,7 +107,11 @@ class MapAxis:
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:
-    """A convolution with `groups` independent channel groups; channel counts are per group."""
+    """A convolution with `groups` independent channel groups; channel counts are per group.
+
+    A group may itself be a `bundle` of so many of the layer's, side by side: an output channel then has weights for
+    some of its channels only. The last bundle may reach past the channels that there are.
+    """
 
     groups: int
     channels: int
@@ -116,6 +120,14 @@ class ConvShape:
     row: MapAxis
     col: MapAxis
     tensors: Tensors
+    bundle: int = 1
+
+    def bundled(self, groups: int) -> ConvShape:
+        """The same, with so many groups side by side."""
+        channels, out_channels = groups * self.channels, groups * self.out_channels
+        return replace(
+            self, groups=-(-self.groups // groups), channels=channels, out_channels=out_channels, bundle=groups
+        )
 
     @property
     def taps(self) -> int:

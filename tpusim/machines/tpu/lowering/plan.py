@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -68,9 +69,8 @@ class Plan:
     @cached_property
     def filter(self) -> Tensor:
         """The weights, an output channel after the other."""
-        shape = self.shape
-        taps = shape.row.kernel * shape.col.kernel
-        return Tensor("filter", (shape.groups * shape.out_channels, taps * shape.channels))
+        out_channels, *k = self.shape.tensors.filter
+        return Tensor("filter", (out_channels, prod(k)))
 
     @cached_property
     def ofmap(self) -> Tensor:
@@ -95,13 +95,47 @@ class Plan:
 
     @cached_property
     def filter_rows(self) -> list[Along]:
-        """The k of the filter whose weight stands in each array row of a pass."""
-        width, channels = self.shape.col.kernel, self.shape.channels
+        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
+        width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
         rows = (
-            [(run.tap[0] * width + run.tap[1]) * channels + c for run in each.runs for c in run.channels]
+            [
+                (c // size * taps + run.tap[0] * width + run.tap[1]) * size + c % size
+                for run in each.runs
+                for c in run.channels
+            ]
             for each in self.passes
         )
         return [Along(K, as_coordinates(ks)) for ks in rows]
+
+    def filter_columns(self, group: int, fold: int) -> tuple[Along, ...]:
+        """The output channels of a column fold, one a lane.
+
+        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
+        not have: zero.
+        """
+        shape, columns = self.shape, self.col_folds[fold]
+        depth = self.filter.shape[K]
+        starts = [-depth * own for own in self._groups_of(columns)]
+        lane = (Along(OUT_CHANNEL, shifted(columns, group * shape.out_channels)),)
+        return (*lane, Along(K, tuple(starts))) if any(starts) else lane
+
+    def weights(self, group: int, fold: int, numbers: range) -> int:
+        """The weights of some passes, without the zeros of a bundle."""
+        shape = self.shape
+        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
+        columns = Counted(own for own in self._groups_of(self.col_folds[fold]) if own < left)
+        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
+
+    def _groups_of(self, columns: range) -> list[int]:
+        """The group in its bundle of each output channel."""
+        size = self.shape.out_channels // self.shape.bundle
+        return [column // size for column in columns]
+
+    @cached_property
+    def _row_groups(self) -> list[Counted[int]]:
+        """How many array rows of each pass every group of a bundle has."""
+        size = self.shape.channels // self.shape.bundle
+        return [Counted(c // size for run in each.runs for c in run.channels) for each in self.passes]
 
     @cached_property
     def weight_offsets(self) -> list[int]:

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
+from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.program.tensor import Coordinates
 
 Tap = tuple[int, int]
@@ -211,6 +212,7 @@ class Cut(Protocol):
     """A way to cut the reduction, as a grid of passes: `folds` row folds of `groups` groups each.
 
     Attributes:
+        shape: what is cut: the convolution, or the same with channel groups in bundles.
         folds: places that the whole reduction takes, where that can be told by counting; else 1.
         together: groups that may be filled together; fewer than `groups` where each tap comes by itself.
         row_folds: portions of K or of the channels, as people are told.
@@ -222,6 +224,8 @@ class Cut(Protocol):
         ruled: the cut that the rule would make, where another is forced.
     """
 
+    @property
+    def shape(self) -> ConvShape: ...
     @property
     def folds(self) -> int: ...
     @property

@@ -31,6 +31,7 @@ GLOSSES = {
     "explicit": "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
     "implicit_gemm": "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
     "indirect": "channel_first whose every address is read from a table of pointers",
+    "block_diagonal": "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
 LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
@@ -38,6 +39,20 @@ PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _from(name, 
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
 WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES}
 """What `mapping.search: simulate` chooses from, for those lowerings that leave a choice; others know one way."""
+
+
+def _is_a_product(layer: Op, batch: int) -> bool:
+    return layer.convolution(batch)[0].is_a_product
+
+
+def _has_one_group(layer: Op, batch: int) -> bool:
+    return layer.convolution(batch)[0].groups == 1
+
+
+AS_CHANNEL_FIRST: dict[str, Callable[[Op, int], bool]] = {
+    "explicit": _is_a_product, "indirect": _is_a_product, "block_diagonal": _has_one_group,
+}  # fmt: skip
+"""Those that leave some layers to channel_first, and which: who looks for the fastest need not try them on these."""
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:

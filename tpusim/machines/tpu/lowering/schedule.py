@@ -87,3 +87,12 @@ def even(count: int, pieces: int) -> list[range]:
 def halves(count: int) -> list[int]:
     """`count`, and ever smaller numbers that cut it into even parts, down to 1."""
     return sorted({-(-count // (1 << n)) for n in range(count.bit_length() + 1)}, reverse=True)
+
+
+def even_extents(extent: int) -> list[int]:
+    """All distinct ceil(extent / n), ascending: extents that cut an axis into nearly equal parts."""
+    parts, n = [extent], 1
+    while parts[-1] > 1:
+        n = -(-extent // (parts[-1] - 1))
+        parts.append(-(-extent // n))
+    return parts[::-1]

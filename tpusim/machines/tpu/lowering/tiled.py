@@ -79,7 +79,7 @@ def plans_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> lis
     """That, and others that a simulation should choose from, with their tilings' ranks. Raises CapacityError."""
     shape = shape_of(layer, batch, hardware)
     cut = cutting(shape, hardware)
-    return [(Plan(shape, hardware, rank.tiling, cut), rank) for rank in found(cutting, shape, hardware)]
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in found(cutting, shape, hardware)]
 
 
 def _ifmap_fills(plan: Plan) -> int:
@@ -107,4 +107,5 @@ def _filter_fills(plan: Plan) -> int:
 @lru_cache(maxsize=1 << 16)
 def found(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
     """The tilings of a shape to choose from. A layer is asked how many steps it takes before it is lowered."""
-    return tilings_of(shape, hardware, cutting(shape, hardware))
+    cut = cutting(shape, hardware)
+    return tilings_of(cut.shape, hardware, cut)

@@ -24,7 +24,7 @@ def images_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
 
     Seen of kernels above 1 x 1.
     """
-    one_by_one = shape.taps == 1 or shape.groups > 1
+    one_by_one = shape.taps == 1 or shape.groups * shape.bundle > 1
     return _least_padded(hardware) and not one_by_one and _channels_in_words(shape, hardware)
 
 
@@ -40,7 +40,7 @@ def packed(shape: ConvShape, hardware: Hardware) -> bool:
 
 def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
     """The channels and images that the ifmap is stored as, padding included."""
-    multiple, channels = hardware.hbm.channel_multiple, shape.channels * shape.groups
+    multiple, channels = hardware.hbm.channel_multiple, shape.tensors.ifmap[0]
     if images_in_lanes(shape, hardware):
         images = padded(shape.word_images, multiple) // shape.strips
         return padded(channels, hardware.vector_memory.word_elements), images

@@ -54,7 +54,7 @@ def _blocking(plan: Plan) -> Blocking:
 def _taps(plan: Plan) -> str:
     shape, stacked = plan.shape, plan.cut.stacked
     rows, cols = shape.row.kernel, shape.col.kernel
-    groups = f" in each of {shape.groups} groups" if shape.groups > 1 else ""
+    groups = _groups(plan)
     if rows * cols == 1:
         return f"1, over {counted(shape.channels, 'channel')}{groups}"
     own = _OWN if plan.chunks[0].by_tap and not plan.chunks[0].scattered else ""
@@ -62,10 +62,31 @@ def _taps(plan: Plan) -> str:
     return each + groups + (f"; {stacked}" if stacked else "") + own
 
 
+def _groups(plan: Plan) -> str:
+    """How often the channels of a group are there, and what a bundle is."""
+    groups, bundle = plan.shape.groups, plan.shape.bundle
+    if bundle == 1:
+        return f" in each of {groups} groups" if groups > 1 else ""
+    return f" of {bundle} groups side by side" + (f", in each of {groups} bundles" if groups > 1 else "")
+
+
 def _folds(plan: Plan, layer: Op, into: str) -> str:
     channels, out = layer.folded
+    if plan.shape.bundle > 1:
+        channels, out = (
+            counted(plan.shape.channels, "input channel"),
+            counted(plan.shape.out_channels, "output channel"),
+        )
     cols = counted(len(plan.col_folds), "column fold")
-    return f"{plan.cut.folded(into or channels)}, {cols} for {out}; a pass fills {_filled(plan)}"
+    return f"{plan.cut.folded(into or channels)}, {cols} for {out}; a pass fills {_filled(plan)}{_zeros(plan)}"
+
+
+def _zeros(plan: Plan) -> str:
+    """How much of a bundle's weights is more than zeros between its groups."""
+    if plan.shape.bundle == 1:
+        return ""
+    share = 100 / plan.shape.bundle
+    return f", and {share:.3g} % of its weights are a group's own, the others zero"
 
 
 def _filled(plan: Plan) -> str:
