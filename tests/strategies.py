@@ -6,13 +6,14 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from tpusim.machines.tpu.description import Array, Hardware, Hbm, Sequencer, VectorMemory, VectorUnit
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops import Conv1d, Conv2d, Gemm
 
 
 def machine(
@@ -219,13 +220,22 @@ def gemms(draw: st.DrawFn, largest: int = 40) -> Gemm:
     return Gemm(name="gemm", m=m, n=n, k=k)
 
 
+def paddings(most: int = 3) -> st.SearchStrategy[Any]:
+    """Mostly as much on opposite sides; now and then any on each, or as much as a word says."""
+    sides = st.integers(0, most)
+    same = st.sampled_from(["same", "same_lower"])
+    return st.one_of(st.tuples(sides, sides), st.tuples(sides, sides), st.tuples(*[sides] * 4), same)
+
+
 @st.composite
 def convs(draw: st.DrawFn, channels: int = 30, size: int = 12) -> Conv2d:
-    """Kernels 1..5, strides 1..4, dilations 1..3, padding, rectangular throughout, sometimes grouped."""
-    kernel, stride, padding, dilation = (
-        (draw(st.integers(low, high)), draw(st.integers(low, high))) for low, high in ((1, 5), (1, 4), (0, 3), (1, 3))
+    """Kernels 1..5, strides 1..4, dilations 1..3, padding of every kind, rectangular throughout, sometimes grouped."""
+    kernel, stride, dilation = (
+        (draw(st.integers(low, high)), draw(st.integers(low, high))) for low, high in ((1, 5), (1, 4), (1, 3))
     )
-    least = [max(1, d * (k - 1) + 1 - 2 * p) for k, p, d in zip(kernel, padding, dilation, strict=True)]
+    padding = draw(paddings())
+    added = (kernel[0] * 9, kernel[1] * 9) if isinstance(padding, str) else np.add(padding[:2], padding[-2:])
+    least = [max(1, d * (k - 1) + 1 - int(p)) for k, p, d in zip(kernel, added, dilation, strict=True)]
     groups = draw(st.sampled_from([each for each in (1, 1, 1, 2, 3) if each <= channels]))
     return Conv2d(
         name="conv",
@@ -249,14 +259,36 @@ def grouped_convs(draw: st.DrawFn, size: int = 3) -> Conv2d:
     return replace(layer, in_channels=groups * into, out_channels=groups * out, groups=groups)
 
 
-def layers() -> st.SearchStrategy[Conv2d | Gemm]:
-    """Convolutions, and GEMMs now and then."""
-    return st.one_of(convs(), convs(), convs(), gemms())
+@st.composite
+def sequences(draw: st.DrawFn, channels: int = 30, length: int = 40) -> Conv1d:
+    """1-D convolutions, some longer than what they move over without its padding."""
+    kernel, stride, dilation = draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    ends = st.tuples(st.integers(0, 6), st.integers(0, 6))
+    padding = draw(st.one_of(ends, ends, st.sampled_from(["same", "same_lower"])))
+    least = 1 if isinstance(padding, str) else max(1, dilation * (kernel - 1) + 1 - sum(padding))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    return Conv1d(
+        name="sequence",
+        in_channels=groups * draw(st.integers(1, channels // groups)),
+        in_length=least + draw(st.integers(0, length)),
+        out_channels=groups * draw(st.integers(1, channels // groups)),
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
 
 
-def small_layers() -> st.SearchStrategy[Conv2d | Gemm]:
+def layers() -> st.SearchStrategy[Conv2d | Conv1d | Gemm]:
+    """Convolutions, and GEMMs and sequences now and then."""
+    return st.one_of(convs(), convs(), convs(), sequences(), gemms())
+
+
+def small_layers() -> st.SearchStrategy[Conv2d | Conv1d | Gemm]:
     """Layers for an engine that takes time for every cycle."""
-    return st.one_of(convs(channels=10, size=3), convs(channels=10, size=3), gemms(largest=30))
+    small = {"channels": 10, "size": 3}
+    return st.one_of(convs(**small), convs(**small), sequences(10, 9), gemms(largest=30))
 
 
 def fills(program: Program, tensor: str) -> list[Fill]:

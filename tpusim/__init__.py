@@ -10,12 +10,14 @@ from tpusim.base.version import __version__
 if TYPE_CHECKING:
     from tpusim.flow.simulation import simulate
     from tpusim.machines.tpu.description import Hardware, load_hardware
+    from tpusim.network.ops.conv1d import Conv1d
     from tpusim.network.ops.conv2d import Conv2d
     from tpusim.network.ops.gemm import Gemm
     from tpusim.network.workload import Workload, load_workload
     from tpusim.result.records import Result
 
 __all__ = [
+    "Conv1d",
     "Conv2d",
     "Gemm",
     "Hardware",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Conv1d": "network.ops.conv1d",
     "Conv2d": "network.ops.conv2d",
     "Gemm": "network.ops.gemm",
     "Hardware": "machines.tpu.description",

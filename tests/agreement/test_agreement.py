@@ -35,11 +35,11 @@ from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops import Conv1d, Conv2d, Gemm
 from tpusim.network.workload import load_workload
 from tpusim.reference import Tensor
 
-Layer = Conv2d | Gemm
+Layer = Conv2d | Conv1d | Gemm
 MOST_WORK = 40_000
 MOST_CYCLES = 3_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
@@ -167,11 +167,9 @@ class TestTorch(Level):
         torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
         x, f = (torch.from_numpy(np.ascontiguousarray(t)).double() for t in (ifmap, filter_))
         x, f = x.permute(3, 0, 1, 2), f.permute(0, 3, 1, 2)
-        shape = (
-            {k: getattr(layer, k) for k in ("stride", "padding", "dilation", "groups")}
-            if isinstance(layer, Conv2d)
-            else {}
-        )
+        conv, _ = layer.convolution(batch)
+        shape = {} if isinstance(layer, Gemm) else {k: getattr(conv, k) for k in ("stride", "dilation", "groups")}
+        x = torch.nn.functional.pad(x, (*conv.pads[1], *conv.pads[0]))
         out = torch.nn.functional.conv2d(x, f, **shape).permute(1, 2, 3, 0)
         return np.asarray(out.numpy(), dtype=np.float32)
 
@@ -181,7 +179,8 @@ def by_hand(layer: Layer, ifmap: Tensor, filter_: Tensor) -> Tensor:
     if isinstance(layer, Gemm):
         sums = np.einsum("nk,km->nm", filter_[:, 0, 0].astype(np.float64), ifmap[:, 0, 0])
         return sums[:, None, None].astype(np.float32)
-    (sh, sw), (ph, pw), (dh, dw) = layer.stride, layer.padding, layer.dilation
+    layer, _ = layer.convolution(ifmap.shape[-1])
+    (sh, sw), ((ph, _), (pw, _)), (dh, dw) = layer.stride, layer.pads, layer.dilation
     _, height, width, images = ifmap.shape
     per_group = layer.out_channels // layer.groups
     out = np.zeros((layer.out_channels, layer.out_height, layer.out_width, images))
@@ -315,10 +314,11 @@ def touched(layer: Layer, batch: int) -> int:
     """Ifmap elements that some tap of some output touches, by marking them."""
     if isinstance(layer, Gemm):
         return layer.m * layer.k
+    layer, _ = layer.convolution(batch)
     marks = np.zeros((layer.in_height, layer.in_width), dtype=bool)
     for y, x, i, j in np.ndindex(layer.out_height, layer.out_width, *layer.kernel):
-        row = y * layer.stride[0] + i * layer.dilation[0] - layer.padding[0]
-        col = x * layer.stride[1] + j * layer.dilation[1] - layer.padding[1]
+        row = y * layer.stride[0] + i * layer.dilation[0] - layer.pads[0][0]
+        col = x * layer.stride[1] + j * layer.dilation[1] - layer.pads[1][0]
         if 0 <= row < layer.in_height and 0 <= col < layer.in_width:
             marks[row, col] = True
     return int(marks.sum()) * layer.in_channels * batch

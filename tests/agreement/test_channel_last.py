@@ -166,7 +166,7 @@ LINEAR = {56: 8, 28: 2, 14: 3, 7: 2, 224: 15}
 @pytest.mark.parametrize("stride", [1, 2])
 def test_linear_chw_meets_in_banks(side: int, stride: int) -> None:
     """128 rows, unskewed: 2 to 8 cycles a word on the maps of ResNet, and 15 on VGG's first."""
-    axis = MapAxis(side, 3, stride, 0, 1)
+    axis = MapAxis(side, 3, stride, (0, 0), 1)
     laid = bank_maps.chw(PatchExtents(64, side, side, 1, 16, axis, axis), 128)
     groups = []
     for row in range(128):

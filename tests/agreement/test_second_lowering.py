@@ -129,7 +129,7 @@ class Reversed:
     def pattern(self, base: int, tap: tuple[int, int]) -> AddressPattern:
         (height, width), layer = self.ifmap.shape[1:3], self.conv
         rows, cols = self.ofmap.shape[1:3]
-        starts = [t * d - p for t, d, p in zip(tap, layer.dilation, layer.padding, strict=True)]
+        starts = [t * d - before for t, d, (before, _) in zip(tap, layer.dilation, layer.pads, strict=True)]
         counters = Counters(
             base,
             (

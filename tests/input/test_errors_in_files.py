@@ -144,7 +144,7 @@ WORKLOAD_CASES = [
         "4: layers[0].op",
         'layer "conv1": unknown op "conv"; write op: conv2d, with in_channels',
     ),
-    ("    op: conv2d", "    groups: 1", "3: layers[0].op", "missing; add op: with one of conv2d, gemm"),
+    ("    op: conv2d", "    groups: 1", "3: layers[0].op", "missing; add op: with one of conv2d, conv1d, gemm"),
     (
         "  - name: conv1",
         "  - nme: conv1",
@@ -192,17 +192,15 @@ WORKLOAD_CASES = [
     ),
     (
         "    groups: 1",
-        "    padding: [0, 1, 0, 1]",
+        "    padding: [0, 1, 0]",
         "10: layers[0].padding",
-        "not one number or two; padding is the same on opposite sides",
+        "[0, 1, 0] is not a padding; write a whole number, [height, width], [top, ... right], same or same_lower",
     ),
+    ("    groups: 1", "    padding: [0, 0, -1, 0]", "10: layers[0].padding", "-1 is out of range; ... 0 to 65536"),
+    ("    groups: 1", "    padding: SAME", "10: layers[0].padding", '"SAME" is not a padding; did you mean same?'),
+    ("    groups: 1", "    padding: valid", "10: layers[0].padding", '"valid" is not a padding; did you mean 0?'),
     ("    groups: 1", "    padding: -1", "10: layers[0].padding", "-1 is out of range; ... 0 to 65536"),
-    (
-        "    groups: 1",
-        "    padding: same",
-        "10: layers[0].padding",
-        '"same" is not a size; write a whole number',
-    ),
+    ("    groups: 1", "    padding: sideways", "10: layers[0].padding", '"sideways" is not a padding; write a whole'),
     ("    groups: 1", "    stride: 0", "10: layers[0].stride", "0 is out of range"),
     (
         "    groups: 1",

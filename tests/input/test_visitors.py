@@ -12,18 +12,19 @@ from tpusim.base.errors import InputError
     [
         *((op, "write {name: fc, op: gemm, m: batch, n: 1000, k: 512}: m rows of input, n outputs, k inputs; ops: ")
           for op in ("matmul", "MatMul", "linear", "nn.Linear", "dense", "fc", "aten::linear", "fully_connected")),
-        *((op, "write op: conv2d, with in_channels") for op in ("conv", "Conv", "nn.Conv1d", "pointwise_conv")),
+        *((op, "write op: conv2d, with in_channels") for op in ("conv", "Conv", "pointwise_conv")),
         *((op, "write a group a channel: {name: dw, op: conv2d, ... groups: 32}; ops: ")
           for op in ("depthwise", "DepthwiseConv2D", "dwconv", "depthwise_conv")),
         *((op, "leave this layer out; only convolutions and matrix products take time in this version; ops: ")
           for op in ("maxpool", "nn.MaxPool2d", "relu", "BatchNormalization", "softmax", "add", "Concat", "transpose")),
+        ("nn.Conv1d", "write op: conv1d, with in_channels, in_length"),
         ("ConvTranspose2d", "write the product it is: op: gemm"),
         ("conv3d", "write the product it is: op: gemm"),
         ("self_attention", "write its products: op: gemm"),
         ("LSTM", "write its gates as a product: op: gemm"),
-        ("GEMM", "did you mean gemm? ops: conv2d, gemm"),
-        ("gem", "did you mean gemm? ops: conv2d, gemm"),
-        ("frobnicate", 'unknown op "frobnicate"; ops: conv2d, gemm'),
+        ("GEMM", "did you mean gemm? ops: conv2d, conv1d, gemm"),
+        ("gem", "did you mean gemm? ops: conv2d, conv1d, gemm"),
+        ("frobnicate", 'unknown op "frobnicate"; ops: conv2d, conv1d, gemm'),
     ],
 )  # fmt: skip
 def test_operations_of_other_tools(tmp_path, op, words):

@@ -8,6 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import paddings
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
@@ -23,9 +24,10 @@ PAIRS = st.tuples(SMALL, SMALL)
 def convolutions(draw, name="conv"):
     groups = draw(st.integers(1, 4))
     kernel, dilation = draw(PAIRS), draw(PAIRS)
-    padding = draw(st.tuples(st.integers(0, 5), st.integers(0, 5)))
+    padding = draw(paddings(5))
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    least = [max(1, r - 2 * p) for r, p in zip(reach, padding, strict=True)]
+    added = reach if isinstance(padding, str) else np.add(padding[:2], padding[-2:])
+    least = [max(1, r - int(p)) for r, p in zip(reach, added, strict=True)]
     return Conv2d(
         name=name,
         in_channels=groups * draw(SMALL),
@@ -65,7 +67,7 @@ def test_a_file_loads_back_equal(tmp_path_factory, convs, m, n, k, batch):
 def test_output_size_counts_the_kernel_positions(conv, batch):
     for axis, (size, out) in enumerate([(conv.in_height, conv.out_height), (conv.in_width, conv.out_width)]):
         reach = conv.dilation[axis] * (conv.kernel[axis] - 1) + 1
-        padded = size + 2 * conv.padding[axis]
+        padded = size + sum(conv.pads[axis])
         assert out == len(range(0, padded - reach + 1, conv.stride[axis])) >= 1
     assert conv.outputs(batch) == batch * conv.out_channels * conv.out_height * conv.out_width
     assert conv.macs(batch) * conv.groups == conv.outputs(batch) * conv.in_channels * conv.kernel[0] * conv.kernel[1]

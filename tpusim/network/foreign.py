@@ -13,7 +13,7 @@ _ELSEWHERE = (
     (r"conv\w*3d", "write the product it is: op: gemm, m: output positions of all images, k: in_channels x kernel "
      "elements, n: out_channels"),
     (r"depthwise|dwconv|dconv", f"write a group a channel: {{name: dw, op: conv2d, {_SIZES}}}"),
-    (r"conv\w*1d", f"{_CONV}; the image has in_height: 1, the kernel is [1, 3]"),
+    (r"conv\w*1d", "write op: conv1d, with in_channels, in_length, out_channels and kernel"),
     (r"pointwise", f"{_CONV}: 1"),
     (r"conv", _CONV),
     (r"attention|sdpa", "write its products: op: gemm, m: tokens, n: tokens, k: size of a head, and the like"),

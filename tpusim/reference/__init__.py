@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import Index
-from tpusim.reference import conv2d, gemm, lowered
+from tpusim.reference import conv1d, conv2d, gemm, lowered
 from tpusim.reference.operands import Operand, Tensor, operands
 
 __all__ = ["ORACLES", "TENSORS", "Box", "Operand", "Oracle", "Tensor", "compute", "operands"]
@@ -18,7 +18,11 @@ __all__ = ["ORACLES", "TENSORS", "Box", "Operand", "Oracle", "Tensor", "compute"
 Box: TypeAlias = tuple[range, range, range, range]
 """Neighbouring channels, rows, columns and images of an ofmap."""
 
-ORACLES: dict[str, Callable[[Any, Operand, Operand, Box], Tensor]] = {"conv2d": conv2d.compute, "gemm": gemm.compute}
+ORACLES: dict[str, Callable[[Any, Operand, Operand, Box], Tensor]] = {
+    "conv2d": conv2d.compute,
+    "conv1d": conv1d.compute,
+    "gemm": gemm.compute,
+}
 """By the name of the op in files."""
 
 

@@ -39,7 +39,7 @@ def receptive_fields(layer: Conv2d, ifmap: Operand, box: _Box) -> Tensor:
     reach = [(taps - 1) * step + 1 for taps, step in zip(layer.kernel, layer.dilation, strict=True)]
     under = [
         range(part.start * stride - pad, (part.stop - 1) * stride - pad + length)
-        for part, stride, pad, length in zip(box[1:3], layer.stride, layer.padding, reach, strict=True)
+        for part, stride, (pad, _), length in zip(box[1:3], layer.stride, layer.pads, reach, strict=True)
     ]
     (rows, cols), images = under, box[3]
     window = np.zeros((len(ifmap), len(rows), len(cols), len(images)), np.float32)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops import Conv2d, Op
 from tpusim.reference.conv2d import receptive_fields
 from tpusim.reference.operands import Operand, Tensor
 
@@ -15,20 +15,22 @@ _Box: TypeAlias = tuple[range, range, range, range]
 _Index: TypeAlias = tuple[int, ...]
 
 
-def compute(layer: Conv2d, ifmap: Operand, _filter: Operand, box: _Box) -> Tensor:
+def compute(layer: Op, ifmap: Operand, _filter: Operand, box: _Box) -> Tensor:
     """The part in `box` of the lowered matrix [k, row, col, image], k = (tap_row * kernel width + tap_col) * channels
     of a group + channel, group after group.
     """
+    conv, _ = layer.convolution(ifmap.shape[-1])
     lowered = np.empty([len(part) for part in box], np.float32)
-    for ks in _of_a_group(layer, box[0]):
-        lowered[ks.start - box[0].start : ks.stop - box[0].start] = _group(layer, ifmap, (ks, *box[1:]))
+    for ks in _of_a_group(conv, box[0]):
+        lowered[ks.start - box[0].start : ks.stop - box[0].start] = _group(conv, ifmap, (ks, *box[1:]))
     return lowered
 
 
-def element_name(layer: Conv2d, index: _Index) -> tuple[tuple[str, ...], _Index]:
+def element_name(layer: Op, index: _Index) -> tuple[tuple[str, ...], _Index]:
     """Axes and index by which an element is known: whose copy it is, and for which output."""
     k, row, col, image = index
-    size, (height, width) = layer.in_channels // layer.groups, layer.kernel
+    conv, _ = layer.convolution(1)
+    size, (height, width) = conv.in_channels // conv.groups, conv.kernel
     group, rest = divmod(k, height * width * size)
     tap, channel = divmod(rest, size)
     axes = ("channel", "tap_row", "tap_col", "row", "col", "image")

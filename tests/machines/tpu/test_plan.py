@@ -62,9 +62,9 @@ def test_blocks_have_every_output_once(plan: Plan) -> None:
 def touched(axis: MapAxis, outputs: range, taps: range) -> set[int]:
     """Ifmap coordinates under one of the taps of some output of some strip, each as strip 0 would call it."""
     return {
-        output * axis.stride + tap * axis.dilation - axis.padding
+        output * axis.stride + tap * axis.dilation - axis.padding[0]
         for output, tap, strip in product(outputs, taps, range(axis.strips))
-        if 0 <= (output + strip * axis.extent) * axis.stride + tap * axis.dilation - axis.padding < axis.size
+        if 0 <= (output + strip * axis.extent) * axis.stride + tap * axis.dilation - axis.padding[0] < axis.size
     }
 
 
@@ -84,7 +84,7 @@ def test_blocks_fetch_what_their_outputs_touch(plan: Plan) -> None:
             first, last = outputs[0] * axis.stride, outputs[-1] * axis.stride
             reached = range(first + taps[0] * axis.dilation, last + taps[-1] * axis.dilation + 1)
             ends = [coordinates[0], coordinates[-1]] if grid else []
-            assert all(end + axis.padding in reached for end in ends)
+            assert all(end + axis.padding[0] in reached for end in ends)
             assert axis.strips > 1 or all(0 <= end < axis.size for end in ends)
 
 

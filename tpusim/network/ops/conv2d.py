@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from math import prod
 from typing import Annotated, ClassVar, Self, TypeAlias
@@ -11,26 +11,34 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.fields import Name, pair, whole
 from tpusim.input.form import validated
+from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
 from tpusim.network.ops.op import MOST_CHANNELS, Op, Tensors
 
 Sides: TypeAlias = tuple[int, int]
 
-_MOST_SIDE = 2**16
-_Size: TypeAlias = Annotated[int, whole(_MOST_SIDE)]
+MOST_SIDE = 2**16
+"""The largest extent of a map, and of what moves over it."""
+_Size: TypeAlias = Annotated[int, whole(MOST_SIDE)]
 _Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
-_Steps: TypeAlias = Annotated[Sides, pair(_MOST_SIDE)]
-_Padding: TypeAlias = Annotated[Sides, pair(_MOST_SIDE, 0, "; padding is the same on opposite sides")]
+_Steps: TypeAlias = Annotated[Sides, pair(MOST_SIDE)]
+_Padding: TypeAlias = Annotated[
+    Sides | tuple[int, int, int, int] | Same,
+    padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]"),
+]
 
 
 @validated
 class Conv2d(Op):
     """A 2-D convolution of images of in_channels x in_height x in_width elements; pairs are (height, width).
 
+    Padding may be (top, left, bottom, right) too, or "same" or "same_lower": an output for each step of the stride.
     Raises InputError, whose problems say which field, when no such convolution exists.
     """
 
     op: ClassVar[str] = "conv2d"
-    grammar: ClassVar[str] = "rows x columns x channels > output channels, kernel, /stride, d dilation, g groups"
+    grammar: ClassVar[str] = (
+        "rows x columns x channels > output channels, kernel, /stride, d dilation, p padding if uneven, g groups"
+    )
 
     name: Annotated[str, Name()]
     in_channels: _Channels
@@ -44,26 +52,51 @@ class Conv2d(Op):
     groups: _Channels = 1
 
     def __post_init__(self) -> None:
-        if problems := [*self._group_problems(), *self._fit_problems()]:
+        problems = [*group_problems(self.groups, self.in_channels, self.out_channels)]
+        problems += [each for axis in self.axes for each in axis.problems()]
+        if problems:
             raise InputError(problems)
+
+    @property
+    def axes(self) -> tuple[KernelAxis, KernelAxis]:
+        """Height and width."""
+        rows, cols = self._padding
+        return (
+            KernelAxis("height", self.in_height, self.kernel[0], self.stride[0], self.dilation[0], rows),
+            KernelAxis("width", self.in_width, self.kernel[1], self.stride[1], self.dilation[1], cols),
+        )
+
+    @property
+    def pads(self) -> tuple[Ends, Ends]:
+        """The padding before and after the rows, and the columns, in elements."""
+        rows, cols = self.axes
+        return rows.ends, cols.ends
 
     @property
     def out_height(self) -> int:
         """Rows of the ofmap."""
-        return (self._padded(0) - self._reach(0)) // self.stride[0] + 1
+        return self.axes[0].outputs
 
     @property
     def out_width(self) -> int:
         """Columns of the ofmap."""
-        return (self._padded(1) - self._reach(1)) // self.stride[1] + 1
+        return self.axes[1].outputs
+
+    @property
+    def shape_key(self) -> Hashable:
+        """Equal for layers that differ in their names, or in how the same padding is written."""
+        sizes = self.in_channels, self.in_height, self.in_width, self.out_channels, self.groups
+        return self.op, *sizes, self.kernel, self.stride, self.pads, self.dilation
 
     @property
     def text(self) -> str:
-        """ "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride."""
+        """ "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride; p: top, left, bottom, right."""
         text = f"{self.in_height}x{self.in_width}x{self.in_channels}>{self.out_channels}"
         text += f" {self.kernel[0]}x{self.kernel[1]}"
         text += f"/{_short(self.stride)}" if prod(self.stride) > 1 else ""
         text += f" d{_short(self.dilation)}" if prod(self.dilation) > 1 else ""
+        (top, bottom), (left, right) = self.pads
+        text += f" p{top}x{left}x{bottom}x{right}" if (top, left) != (bottom, right) else ""
         return text + (f" g{self.groups}" if self.groups > 1 else "")
 
     @property
@@ -74,7 +107,7 @@ class Conv2d(Op):
     @property
     def is_a_product(self) -> bool:
         """Whether the ifmap is its own lowered matrix."""
-        return prod((*self.kernel, *self.stride)) == 1 and self.padding == (0, 0)
+        return prod((*self.kernel, *self.stride)) == 1 and self.pads == ((0, 0), (0, 0))
 
     @property
     def product(self) -> Conv2d:
@@ -102,25 +135,21 @@ class Conv2d(Op):
         )
         return replace(self, in_channels=into, out_channels=out), f"in_channels={into} out_channels={out}"
 
-    def _padded(self, axis: int) -> int:
-        return (self.in_height, self.in_width)[axis] + 2 * self.padding[axis]
+    @property
+    def _padding(self) -> tuple[Ends | Same, Ends | Same]:
+        """What is written for each axis."""
+        if isinstance(self.padding, str):
+            return self.padding, self.padding
+        top, left, bottom, right = self.padding if len(self.padding) == 4 else (*self.padding, *self.padding)
+        return (top, bottom), (left, right)
 
-    def _reach(self, axis: int) -> int:
-        """Input elements from the first tap to the last."""
-        return self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
-    def _group_problems(self) -> Iterator[Problem]:
-        for key in ("in_channels", "out_channels"):
-            if getattr(self, key) % self.groups:
-                sizes = f"groups {self.groups} does not divide {key} {getattr(self, key)}"
-                yield Problem(f"{sizes}; choose a divisor of both channel counts", "groups")
-
-    def _fit_problems(self) -> Iterator[Problem]:
-        for axis, side in enumerate(("height", "width")):
-            reach, size = self._reach(axis), self._padded(axis)
-            if reach > size:
-                sizes = f"the kernel spans {reach} in {side} with its dilation, but the padded input only {size}"
-                yield Problem(f"{sizes}; use a smaller kernel or dilation, or more padding", "kernel")
+def group_problems(groups: int, in_channels: int, out_channels: int) -> Iterator[Problem]:
+    """That they do not divide the channels."""
+    for key, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if channels % groups:
+            sizes = f"groups {groups} does not divide {key} {channels}"
+            yield Problem(f"{sizes}; choose a divisor of both channel counts", "groups")
 
 
 def _short(sides: Sides) -> str:

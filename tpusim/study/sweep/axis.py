@@ -22,8 +22,8 @@ EVERY = "all"
 
 _MOST_LISTED = 100_000
 _FIELDS = (
-    "in_channels", "in_height", "in_width", "out_channels", "kernel", "stride", "padding", "dilation", "groups",
-    "m", "n", "k", "count", LOWERING,
+    "in_channels", "in_height", "in_width", "in_length", "out_channels", "kernel", "stride", "padding", "dilation",
+    "groups", "m", "n", "k", "count", LOWERING,
 )  # fmt: skip
 
 
@@ -135,8 +135,8 @@ def _expanded(values: object) -> Sequence[Value]:
 
 
 def _value(value: object, values: object) -> Value:
-    if isinstance(value, list) and len(value) == 2 and all(type(each) is int for each in value):
-        return (value[0], value[1])
+    if isinstance(value, list) and len(value) in (2, 4) and all(type(each) is int for each in value):
+        return tuple(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{show(values)} is not a list of numbers, quantities and pairs; {show(value)} is none")
     return value

@@ -304,5 +304,5 @@ def _first(axis: MapAxis, size: int, taps: range) -> int:
 
 def _touched(axis: MapAxis, _: int, taps: range) -> int:
     """Coordinates of the ifmap on which some tap stands, whatever the blocks."""
-    stands = {out * axis.stride + tap * axis.dilation - axis.padding for out in range(axis.outputs) for tap in taps}
+    stands = {out * axis.stride + tap * axis.dilation - axis.padding[0] for out in range(axis.outputs) for tap in taps}
     return len(stands & {*range(axis.size)})

@@ -25,13 +25,14 @@ class MapAxis:
     With `strips` above 1 the outputs are cut into that many strips of `extent` outputs each, which run side
     by side as if they were images of their own: a word then holds the same pixel of every strip (of both axes
     together). Strip `p` is displaced by `p * extent` outputs, at least `least_extent` of them; the last ones may reach
-    past the end, or lie there. Grid points are those of strip 0.
+    past the end, or lie there. Grid points are those of strip 0. `padding` is what there is before the first element,
+    and after the last.
     """
 
     size: int
     kernel: int
     stride: int
-    padding: int
+    padding: tuple[int, int]
     dilation: int
     strips: int = 1
     whole: bool = False
@@ -57,7 +58,7 @@ class MapAxis:
     @cached_property
     def outputs(self) -> int:
         """Number of output positions."""
-        return (self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
+        return (self.size + sum(self.padding) - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
     @cached_property
     def extent(self) -> int:
@@ -78,8 +79,8 @@ class MapAxis:
     @cached_property
     def _real(self) -> tuple[int, int]:
         """The first grid point that is not padding in every strip, and the one after the last."""
-        first = max(0, -(-self.padding // self.pitch) - (self.strips - 1) * self.extent * self.step)
-        return first, (self.size - 1 + self.padding) // self.pitch + 1
+        first = max(0, -(-self.padding[0] // self.pitch) - (self.strips - 1) * self.extent * self.step)
+        return first, (self.size - 1 + self.padding[0]) // self.pitch + 1
 
     def under(self, outputs: range, taps: range) -> range:
         """The `outputs` from the first to the last for which one of `taps` does not stand on padding in every strip."""
@@ -101,7 +102,7 @@ class MapAxis:
 
     def coordinates(self, grid: range) -> range:
         """The ifmap coordinates of grid points in strip 0; the first may lie in the padding."""
-        start, apart = grid.start * self.pitch - self.padding, grid.step * self.pitch
+        start, apart = grid.start * self.pitch - self.padding[0], grid.step * self.pitch
         return range(start, start + len(grid) * apart, apart)
 
 
@@ -153,7 +154,7 @@ def shape_of(layer: Op, batch: int, hardware: Hardware) -> ConvShape:
     conv, images = layer.convolution(batch)
     whole = hardware.mapping.patch == "window"
     row, col = (
-        MapAxis(size, conv.kernel[i], conv.stride[i], conv.padding[i], conv.dilation[i], whole=whole)
+        MapAxis(size, conv.kernel[i], conv.stride[i], conv.pads[i], conv.dilation[i], whole=whole)
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
     row, col = _in_strips(row, col, images, hardware)

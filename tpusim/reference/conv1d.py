@@ -1,0 +1,25 @@
+"""The 1-D convolution, straight from its definition."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tpusim.network.ops import Conv1d
+from tpusim.reference.operands import Operand, Tensor
+
+
+def compute(layer: Conv1d, ifmap: Operand, filter_: Operand, box: tuple[range, range, range, range]) -> Tensor:
+    """out[o, 0, x, n] = sum over c, j of filter[o, 0, j, c] * ifmap[c, 0, x*s+j*d-p, n], group by group, in `box`."""
+    channels, _, positions, images = box
+    sums = np.zeros((len(channels), len(positions), len(images)), np.float32)
+    into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    for group in range(channels.start // out, (channels.stop - 1) // out + 1):
+        own = range(max(channels.start, group * out), min(channels.stop, (group + 1) * out))
+        place = sums[own.start - channels.start : own.stop - channels.start]
+        sequence = ifmap[group * into : (group + 1) * into, 0, :, images.start : images.stop]
+        for tap in range(layer.kernel):
+            at = np.array(positions) * layer.stride + tap * layer.dilation - layer.axis.ends[0]
+            real = np.flatnonzero((at >= 0) & (at < layer.in_length))
+            weights = filter_[own.start : own.stop, 0, tap].astype(np.float32)
+            place[:, real] += np.tensordot(weights, sequence[:, at[real]].astype(np.float32), 1)
+    return sums[:, None]
