@@ -116,6 +116,7 @@ class Level:
     @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
     @example(layer=conv(4, 5, 4, 3), batch=2, hardware=machine())
     @example(layer=conv(2, 5, 4, 3), batch=2, hardware=machine())
+    @example(layer=conv(1, 2, 1, 5, padding=3), batch=2, hardware=machine())
     @example(layer=conv(1, 1, 1, 1, padding=3, stride=2), batch=1, hardware=machine(1, 1, word_elements=1))
     def test_random_layers_on_random_machines(self, layer: Layer, batch: int, hardware: Hardware) -> None:
         self.check(layer, batch, hardware)

@@ -64,6 +64,8 @@ def test_as_many_groups_as_fit(groups: int, into: int, out: int, array: tuple[in
     program, told = LOWERINGS[NAME](layer, 2, hardware)
     assert len(program.streams) == -(-groups // together) * told.blocking.blocks
     assert (f"{together} groups side by side" in told.aspects["taps"]) == (together > 1)
+    zeros = f"{100 / together:.3g} % of its weights are a group's own, the others zero"
+    assert (zeros in told.aspects["folds"]) == (together > 1)
 
 
 @pytest.mark.parametrize("groups", [1, 4, 7, 12])

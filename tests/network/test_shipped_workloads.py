@@ -16,6 +16,8 @@ LAYER_COUNTS = {
     "resnet18": (20, 1),
     "resnet50": (53, 1),
     "densenet121": (120, 1),
+    "mobilenet_v2": (52, 1),
+    "resnext50_32x4d": (53, 1),
     "yolov2": (23, 0),
     "gemm_suite": (0, 16),
     "tiny": (2, 1),
@@ -31,6 +33,8 @@ PUBLISHED_GMACS = {
     "resnet18": "1.81",  # torchvision ResNet18_Weights.IMAGENET1K_V1
     "resnet50": "4.09",  # torchvision ResNet50_Weights.IMAGENET1K_V1; the stride-in-the-1x1 network has 3.86
     "densenet121": "2.83",  # torchvision DenseNet121_Weights.IMAGENET1K_V1
+    "mobilenet_v2": "0.30",  # torchvision MobileNet_V2_Weights.IMAGENET1K_V1
+    "resnext50_32x4d": "4.23",  # torchvision ResNeXt50_32X4D_Weights.IMAGENET1K_V1
 }
 
 # All parameters. Beside the weights of convolutions and fully-connected layers that is a bias per output,
@@ -42,6 +46,8 @@ PUBLISHED_PARAMETERS = {
     "resnet18": 11_689_512,  # torchvision ResNet18_Weights.IMAGENET1K_V1
     "resnet50": 25_557_032,  # torchvision ResNet50_Weights.IMAGENET1K_V1
     "densenet121": 7_978_856,  # torchvision DenseNet121_Weights.IMAGENET1K_V1
+    "mobilenet_v2": 3_504_872,  # torchvision MobileNet_V2_Weights.IMAGENET1K_V1
+    "resnext50_32x4d": 25_028_904,  # torchvision ResNeXt50_32X4D_Weights.IMAGENET1K_V1
 }
 
 # Exact totals for one image, so that no layer changes unnoticed; further tests tie them to published figures.
@@ -53,7 +59,15 @@ EXACT = {  # multiply-accumulates, weights
     "resnet18": (1_814_073_344, 11_678_912),
     "resnet50": (4_089_184_256, 25_502_912),
     "densenet121": (2_834_161_664, 7_894_208),
+    "mobilenet_v2": (300_774_272, 3_469_760),
+    "resnext50_32x4d": (4_230_479_872, 24_959_680),
     "yolov2": (14_732_084_224, 50_941_792),
+}
+
+# Groups of the 3x3 convolutions, by their channels.
+GROUPED = {
+    "mobilenet_v2": {width: width for width in (32, 96, 144, 192, 384, 576, 960)},
+    "resnext50_32x4d": dict.fromkeys((128, 256, 512, 1024), 32),
 }
 
 MIB = 2**20
@@ -135,7 +149,7 @@ def test_parameters_of_the_networks_with_biases_are_the_published_ones():
 
 def test_parameters_of_the_networks_with_batch_normalisation_are_the_published_ones():
     # A normalisation after every convolution, and a bias in fc.
-    for name in ("googlenet", "resnet18", "resnet50"):
+    for name in ("googlenet", "resnet18", "resnet50", "mobilenet_v2", "resnext50_32x4d"):
         others = 2 * sum(c.out_channels for c in convolutions(name)) + 1000
         assert total_weights(name) + others == PUBLISHED_PARAMETERS[name]
 
@@ -197,13 +211,14 @@ def test_gemm_suite_is_three_sweeps_that_share_one_point():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_images_are_square_rgb_and_nothing_is_grouped_or_dilated(name):
-    convs = convolutions(name)
+def test_images_are_square_rgb_and_nothing_is_dilated_or_grouped_that_should_not_be(name):
+    convs, grouped = convolutions(name), GROUPED.get(name, {})
     size = 416 if name == "yolov2" else 224
     assert in_shape(convs[0]) == (3, size, size)
     for conv in convs:
         assert (conv.in_height, conv.out_height) == (conv.in_width, conv.out_width)
-        assert (conv.groups, tuple(conv.dilation)) == (1, (1, 1))
+        assert conv.dilation == (1, 1)
+        assert conv.groups == (grouped.get(conv.in_channels, 1) if conv.kernel == (3, 3) else 1)
 
 
 @pytest.mark.parametrize("name", ["alexnet", "zfnet", "vgg16"])
@@ -231,7 +246,10 @@ def test_vgg16_pools_between_blocks_only():
         assert after.in_height == (before.out_height if same_block else before.out_height // 2)
 
 
-@pytest.mark.parametrize(("name", "stages"), [("resnet18", [2, 2, 2, 2]), ("resnet50", [3, 4, 6, 3])])
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [("resnet18", [2, 2, 2, 2]), ("resnet50", [3, 4, 6, 3]), ("resnext50_32x4d", [3, 4, 6, 3])],
+)
 def test_resnet_blocks_chain_and_their_shortcuts_fit(name, stages):
     depth = 2 if name == "resnet18" else 3
     layers = by_name(name)
@@ -305,3 +323,28 @@ def test_yolov2_backbone_chains_and_the_passthrough_joins():
     assert in_shape(layers["conv21"]) == (64 * 4 + layers["conv20"].out_channels, 13, 13) == (1280, 13, 13)
     assert in_shape(layers["detection"]) == out_shape(layers["conv21"])
     assert out_shape(layers["detection"]) == (5 * (5 + 80), 13, 13)
+
+
+def test_mobilenet_v2_blocks_expand_filter_and_project():
+    """Table 2 of the paper: expansion, output channels, blocks and the stride of the first."""
+    layers = by_name("mobilenet_v2")
+    current, number = out_shape(layers.pop("features.0.0")), 1
+    for factor, channels, blocks, stride in (
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+    ):  # fmt: skip
+        for block in range(blocks):
+            convs = [layers.pop(key) for key in [*layers] if key.startswith(f"features.{number}.")]
+            *expand, depthwise, project = convs
+            assert len(expand) == (factor > 1)
+            for conv in convs:
+                assert in_shape(conv) == current
+                current = out_shape(conv)
+            inside = factor * convs[0].in_channels
+            assert depthwise.groups == depthwise.in_channels == depthwise.out_channels == inside
+            assert depthwise.stride == ((stride, stride) if block == 0 else (1, 1))
+            assert {prod(conv.kernel) for conv in (*expand, project)} == {1}
+            number += 1
+        assert current[0] == channels
+    assert in_shape(layers["features.18.0"]) == current == (320, 7, 7)
+    assert layers["classifier.1"].k == layers["features.18.0"].out_channels == 1280
+    assert {*layers} == {"features.18.0", "classifier.1"}
