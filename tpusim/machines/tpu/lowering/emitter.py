@@ -166,10 +166,10 @@ class Emitter:
         cut_numbers = numbers[cut.start : cut.stop]
 
         def emit() -> None:
-            lane, word = plan.filter_columns(group, fold), plan.hardware.vector_memory.word_elements
-            places = ((first + plan.weight_offsets[number], (plan.filter_rows[number],)) for number in cut_numbers)
+            lane, word = plan.weights.columns(group, fold), plan.hardware.vector_memory.word_elements
+            places = ((first + plan.weight_offsets[number], (plan.weights.rows[number],)) for number in cut_numbers)
             parts = tuple(Part(base, (0,), lane, rows, word) for base, rows in places)
-            elements = plan.weights(group, fold, cut_numbers)
+            elements = plan.weights.count(group, fold, cut_numbers)
             hardware = plan.hardware
             moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
             step = self.add(Fill(self._freed(load, self.last_preload), plan.filter, parts, moved))

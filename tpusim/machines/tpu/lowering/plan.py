@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Counted
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,15 +17,13 @@ from tpusim.machines.tpu.lowering.preparation import Sizes, relaying, rotating
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
 from tpusim.machines.tpu.lowering.tiles import padded_map, stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words, word_groups
+from tpusim.machines.tpu.lowering.weights import Weights
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Tensor
 from tpusim.memory.layout import Box
 
 CHANNEL, ROW, COL, IMAGE = range(4)
 """The axes of a feature map."""
-
-OUT_CHANNEL, K = range(2)
-"""The axes of the filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,48 +91,9 @@ class Plan:
         return weight_words(self.passes, self.hardware)
 
     @cached_property
-    def filter_rows(self) -> list[Along]:
-        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
-        width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
-        rows = (
-            [
-                (c // size * taps + run.tap[0] * width + run.tap[1]) * size + c % size
-                for run in each.runs
-                for c in run.channels
-            ]
-            for each in self.passes
-        )
-        return [Along(K, as_coordinates(ks)) for ks in rows]
-
-    def filter_columns(self, group: int, fold: int) -> tuple[Along, ...]:
-        """The output channels of a column fold, one a lane.
-
-        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
-        not have: zero.
-        """
-        shape, columns = self.shape, self.col_folds[fold]
-        depth = self.filter.shape[K]
-        starts = [-depth * own for own in self._groups_of(columns)]
-        lane = (Along(OUT_CHANNEL, shifted(columns, group * shape.out_channels)),)
-        return (*lane, Along(K, tuple(starts))) if any(starts) else lane
-
-    def weights(self, group: int, fold: int, numbers: range) -> int:
-        """The weights of some passes, without the zeros of a bundle."""
-        shape = self.shape
-        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
-        columns = Counted(own for own in self._groups_of(self.col_folds[fold]) if own < left)
-        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
-
-    def _groups_of(self, columns: range) -> list[int]:
-        """The group in its bundle of each output channel."""
-        size = self.shape.out_channels // self.shape.bundle
-        return [column // size for column in columns]
-
-    @cached_property
-    def _row_groups(self) -> list[Counted[int]]:
-        """How many array rows of each pass every group of a bundle has."""
-        size = self.shape.channels // self.shape.bundle
-        return [Counted(c // size for run in each.runs for c in run.channels) for each in self.passes]
+    def weights(self) -> Weights:
+        """Which of them stands where."""
+        return Weights(self.shape, self.passes, self.col_folds)
 
     @cached_property
     def weight_offsets(self) -> list[int]:

@@ -1,0 +1,68 @@
+"""Which weight of the filter stands in which row and column of a pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
+from tpusim.machines.tpu.lowering.reduction import ReductionPass, as_coordinates
+from tpusim.machines.tpu.program.tensor import Along
+
+OUT_CHANNEL, K = range(2)
+"""The axes of the filter."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of all passes of a shape, for each of its column folds."""
+
+    shape: ConvShape
+    passes: Sequence[ReductionPass]
+    col_folds: Sequence[range]
+
+    @cached_property
+    def rows(self) -> list[Along]:
+        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
+        width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
+        rows = (
+            [
+                (c // size * taps + run.tap[0] * width + run.tap[1]) * size + c % size
+                for run in each.runs
+                for c in run.channels
+            ]
+            for each in self.passes
+        )
+        return [Along(K, as_coordinates(ks)) for ks in rows]
+
+    def columns(self, group: int, fold: int) -> tuple[Along, ...]:
+        """The output channels of a column fold, one a lane.
+
+        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
+        not have: zero.
+        """
+        shape, columns = self.shape, self.col_folds[fold]
+        starts = [-prod(shape.tensors.filter[1:]) * own for own in self._groups_of(columns)]
+        lane = (Along(OUT_CHANNEL, shifted(columns, group * shape.out_channels)),)
+        return (*lane, Along(K, tuple(starts))) if any(starts) else lane
+
+    def count(self, group: int, fold: int, numbers: range) -> int:
+        """The weights of some passes, without the zeros of a bundle."""
+        shape = self.shape
+        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
+        columns = Counter(own for own in self._groups_of(self.col_folds[fold]) if own < left)
+        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
+
+    def _groups_of(self, columns: range) -> list[int]:
+        """The group in its bundle of each output channel."""
+        size = self.shape.out_channels // self.shape.bundle
+        return [column // size for column in columns]
+
+    @cached_property
+    def _row_groups(self) -> list[Counter[int]]:
+        """How many array rows of each pass every group of a bundle has."""
+        size = self.shape.channels // self.shape.bundle
+        return [Counter(c // size for run in each.runs for c in run.channels) for each in self.passes]
