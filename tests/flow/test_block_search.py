@@ -20,7 +20,7 @@ from tpusim import load_hardware, simulate
 from tpusim.flow.choice import prepared
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first, on_chip
+from tpusim.machines.tpu.lowering import block_diagonal, channel_first, on_chip
 from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks
 from tpusim.machines.tpu.lowering.banked_search import BankedCandidates
 from tpusim.machines.tpu.lowering.bound import Bound
@@ -56,6 +56,7 @@ CUTS: dict[str, Callable[[ConvShape, Hardware], Cut]] = {
     "dense": lambda shape, hardware: dense(shape, hardware, hardware.mapping.k_order),
     "on chip": on_chip.cut,
     "transposed": Transposed,
+    "block diagonal": block_diagonal.cut,
 }
 IN_LANES = frozenset({"on chip", "transposed"})
 
@@ -77,6 +78,7 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
     shape, name = shape_of(layer, batch, hardware), data.draw(st.sampled_from([*CUTS]))
     suppose(not (hardware.banked and name in IN_LANES))
     cut = CUTS[name](shape, hardware)
+    shape = cut.shape
 
     def program(tiling: Tiling[int]) -> Program:
         if isinstance(cut, FromBanks):

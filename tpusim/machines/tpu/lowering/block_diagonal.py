@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by
+from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by, ways_by
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.schedule import even_extents
@@ -34,3 +34,4 @@ def cut(shape: ConvShape, hardware: Hardware) -> Cut:
 
 lower = partial(lowered_by, cut)
 planned = partial(planned_by, cut)
+ways = partial(ways_by, cut)

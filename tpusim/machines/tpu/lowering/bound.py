@@ -201,7 +201,7 @@ class Bound:
     def _unpacked_channels(self) -> int:
         """Of all groups; the padding after the last, if the place that has them leaves lanes for it."""
         shape, (stored, _) = self.shape, stored_ifmap(self.shape, self.hardware)
-        own = shape.channels * shape.groups
+        own = min(shape.channels * shape.groups, shape.tensors.ifmap[0])
         most = max(len({*place.channels}) for place in self.chunk.places)
         free = not self.hardware.banked and not self.chunk.by_tap and most + stored - own <= self.hardware.lanes
         return stored if free else own
@@ -219,11 +219,14 @@ class Bound:
         filled = elements * self._begun_with * max(self._element_cycles, self._unpacking)
         return latency + np.where(chunks == 1, weights + np.maximum(filled, preload), preload)
 
-    def _first_weights(self, tilings: Tiling[Counts]) -> Counts:
-        """Of a column, those that the first pass waits for: its own, or, where loads are whole, of its section."""
+    def _first_weights(self, tilings: Tiling[Counts]) -> Cycles:
+        """Of a column, those that the first pass waits for: its own, or, where loads are whole, of its section.
+
+        Of a bundle's, those of other groups are zeros that come from nowhere.
+        """
         rows = np.cumsum([each.rows for each in self.of.passes])
         together = 1 if self.hardware.mapping.loads == "pieces" else tilings.section_passes
-        return np.asarray(rows[np.minimum(together, len(rows)) - 1])
+        return np.asarray(rows[np.minimum(together, len(rows)) - 1]) / self.shape.bundle
 
     @cached_property
     def _begun_with(self) -> int:

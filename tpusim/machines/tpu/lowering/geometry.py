@@ -176,7 +176,7 @@ def _as_batch(col: MapAxis, room: int) -> MapAxis:
 
     None where a strip would be narrower than what neighbours share. So does XLA (service/space_to_batch_converter.cc).
     """
-    wide, reach = col.size + 2 * col.padding, (col.kernel - 1) * col.dilation + 1
+    wide, reach = col.size + sum(col.padding), (col.kernel - 1) * col.dilation + 1
     if col.outputs == 1 or reach - col.stride > -(-wide // room):
         return col
     return replace(col, strips=room, least_extent=-(-wide // (room * col.stride)))
