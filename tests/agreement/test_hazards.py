@@ -24,7 +24,7 @@ from tpusim.machines.tpu.program.addresses import Feed, walked
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import BankFill, Fill, Preload, Spill, Step, Stream
+from tpusim.machines.tpu.program.steps import BankFill, Fill, Preload, Spill, Step, Stream, Vector
 from tpusim.network.ops import Op
 
 MOST_STEPS = 600
@@ -37,7 +37,7 @@ def hazards(program: Program, hardware: Hardware) -> Iterator[str]:
     """What is wrong, step by step."""
     shape = hardware.lanes + 1, max(hardware.capacity_words, hardware.bank_words)
     writer = np.full(shape, -1)
-    readers = {kind: np.full(shape, -1) for kind in (Stream, Preload, Spill)}
+    readers = {kind: np.full(shape, -1) for kind in (Stream, Vector, Preload, Spill)}
     known = ancestors(program)
     for index, step in enumerate(program.steps):
         behind = known[index]
@@ -62,7 +62,7 @@ def where(lanes: Any, words: NDArray[np.int64]) -> Any:
     return (-1, words) if lanes is BANKS else np.ix_(lanes, words)
 
 
-KINDS: tuple[tuple[type[Step], ...], ...] = ((Fill, BankFill), (Preload,), (Spill,), (Stream,))
+KINDS: tuple[tuple[type[Step], ...], ...] = ((Fill, BankFill), (Preload,), (Spill,), (Stream,), (Vector,))
 """Steps of a kind are over in their order."""
 
 
@@ -100,6 +100,8 @@ def written_by(step: Step) -> Iterator[Cells]:
                     yield span(first, part.lanes), span(part.base, part.words)
         case Stream():
             yield span(0, step.cols), span(step.result_base, step.words)
+        case Vector():
+            yield from walked_by(step.writes)
 
 
 def read_by(program: Program, index: int, step: Step) -> Iterator[Cells]:
@@ -110,12 +112,22 @@ def read_by(program: Program, index: int, step: Step) -> Iterator[Cells]:
             yield from fed(program, index, step.reads)
             if step.accumulate:
                 yield span(0, step.cols), span(step.result_base, step.words)
+        case Vector():
+            yield span(0, step.lanes), span(step.scalars.base, step.scalars.words)
+            for operand in step.operands:
+                yield from walked_by(operand)
         case Spill():
             for part in step.parts:
                 if part.feed is not None:
                     yield from fed(program, index, part.feed)
                 else:
                     yield span(part.first_lanes[0], part.lanes), span(part.base, part.words)
+
+
+def walked_by(feed: Feed) -> Iterator[Cells]:
+    for group in feed.groups:
+        stored, addresses = walked(group.pattern)
+        yield span(group.first_lane, group.lanes), np.unique(addresses[stored])
 
 
 def fed(program: Program, index: int, feed: Feed) -> Iterator[Cells]:

@@ -237,7 +237,7 @@ def test_the_phases_of_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 7: read from 14 on, results written by 24, in HBM at 32, three lanes to go."""
     setup = Setup(Gemm("gemm", 4, 4, 4), 1, machine(4, 4))
     phases = asdict(find_bottleneck(setup, lambda done, name: None).phases)
-    waited = {"blocked": 0, "waiting_weights": 0, "port_stall": 0, "bank_conflict": 0, "starved": 0}
+    waited = {"blocked": 0, "waiting_weights": 0, "port_stall": 0, "bank_conflict": 0, "vector_work": 0, "starved": 0}
     assert phases == {**waited, "first_fill": 13, "busy": 4, "drain": 24 - 17, "spill": 32 - 24, "skew": 3}
 
 

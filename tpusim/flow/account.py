@@ -29,7 +29,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         time_us=seconds * 1e6,
         ideal_cycles=-(-macs // pes),
         pe_utilization=macs / (pes * cycles),
-        mapping_efficiency=occupied / (pes * len(program.streams)),
+        mapping_efficiency=occupied / (pes * max(1, len(program.streams))),
         tflops=2 * macs / seconds / 1e12,
         stall_cycles={cause: timing.units["systolic_array"].get(cause, 0) for cause in STALL_CAUSES},
         hbm_read_bytes=program.use.hbm_read_bytes,

@@ -28,7 +28,7 @@ _WRONG = {
 """By the first word of what pydantic calls it; all other values are mappings."""
 
 
-_LATER = {"bank_conflict"}
+_LATER = {"bank_conflict", "vector_work"}
 """Stall causes that older results do not have, and no cycle of theirs goes to."""
 
 

@@ -16,7 +16,7 @@ from annotated_types import Interval
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict")
+STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work")
 """Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
 _ADDED = (

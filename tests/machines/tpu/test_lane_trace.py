@@ -136,7 +136,7 @@ def test_pictures_of_one_cycle_and_of_many_lanes(two_passes: tuple[Timing, list[
 
 def test_letters_are_in_the_order_of_the_clients_and_each_is_told_apart() -> None:
     words = [access.word for access in ACCESSES.values()]
-    assert words == ["free", *frame.CLIENTS[1:6], "fill", "spill", "unused"]
+    assert words == ["free", *frame.CLIENTS[1:7], "fill", "spill", "unused"]
     for told in (
         words,
         [access.meaning for access in ACCESSES.values()],

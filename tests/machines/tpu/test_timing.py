@@ -219,7 +219,14 @@ def test_every_field_of_the_hand_worked_pass() -> None:
         pe_utilization=64 / (16 * 35),
         mapping_efficiency=1.0,
         tflops=pytest.approx(2 * 64 / 35e-9 / 1e12),
-        stall_cycles={"starved": 13, "blocked": 0, "waiting_weights": 0, "port_stall": 0, "bank_conflict": 0},
+        stall_cycles={
+            "starved": 13,
+            "blocked": 0,
+            "waiting_weights": 0,
+            "port_stall": 0,
+            "bank_conflict": 0,
+            "vector_work": 0,
+        },
         hbm_read_bytes=64 + 64,
         hbm_write_bytes=64,
         vector_memory=VectorMemoryUse(

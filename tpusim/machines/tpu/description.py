@@ -80,6 +80,10 @@ class VectorUnit(FileSection):
     lowering has the ifmap transposed, that takes `transpose_cycles` for at most `transpose_words` words of a pixel.
     Where the ifmap arrives in another layout (`mapping.entry: relaid`), a word takes `relayout_cycles` of loads, most
     of which passes hide.
+
+    In steps of its own it keeps `scalar_words` of scalars a lane, and takes at least `operand_cycles` for each word
+    that it reads, `result_cycles` for each that it writes. What it works on by itself it first makes ready, in
+    `ready_cycles` a word.
     """
 
     alus: Annotated[int, whole(2**24), written(256)]
@@ -89,6 +93,11 @@ class VectorUnit(FileSection):
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
     transpose_words: Annotated[int, whole(65536)] = 8
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    # The default is the value of configs/tpu_v2.yaml.
+    scalar_words: Annotated[int, whole(65536)] = 2
+    operand_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    result_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    ready_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
 
 
 def _written(layouts: Layouts) -> str | dict[str, str]:

@@ -26,7 +26,8 @@ TRACKS = {
     "stream": "Each pass from its first ifmap read to its last.",
     "systolic_array": "The array takes elements in (busy), or why it does not.",
     "drain": "Each pass from its first result write to its last.",
-    "vector_unit": "Busy adding results to partial sums.",
+    "vector_unit": "Busy adding results to partial sums, or with words of its own steps.",
+    "vector": "Each step of the vector unit by itself, from its first operand read to its last result write.",
     "port": "Who owns each cycle of the memory port of lane 0, slots that padding leaves unused included.",
     **{f"port_{key}": f"The port of lane 0 for {each.label} alone." for key, each in CLIENTS.items() if key != "idle"},
 }

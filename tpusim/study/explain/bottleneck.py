@@ -35,6 +35,7 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
     "waiting_weights": ("weights", "hbm", "latency", "ports", "mapping", "sequencer", "input"),
     "port_stall": ("ports",),
     "bank_conflict": ("banks",),
+    "vector_work": ("vector_unit", "ports"),
     "idle": ("hbm", "latency", "vector_unit", "sequencer", "input"),
 }
 """What the main state of the array lets one suspect; weights may wait for HBM themselves."""

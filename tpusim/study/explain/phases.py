@@ -12,8 +12,8 @@ from tpusim.machines.tpu.event.log import Log
 class Phases:
     """Cycles of the array; all of them together are those of the layer.
 
-    `first_fill` is what it is starved before its first pass, `starved` after. What it is idle after its last pass:
-    `drain` until the last results can be spilled, `spill` until they are in HBM, `skew` for the last lane.
+    `first_fill` is what it is starved before its first pass or vector step, `starved` after. What it is idle after its
+    last: `drain` until the last results can be spilled, `spill` until they are in HBM, `skew` for the last lane.
     """
 
     busy: int
@@ -23,6 +23,7 @@ class Phases:
     waiting_weights: int
     port_stall: int
     bank_conflict: int
+    vector_work: int
     drain: int
     spill: int
     skew: int
@@ -30,12 +31,20 @@ class Phases:
 
 def phases_of(log: Log, array: Mapping[str, int], lanes: int) -> Phases:
     """Cut up `array`, the split of the array's cycles, by what the log says of the first pass and the last spill."""
-    first, last_spill = log.passes[0], log.moves[-1]
-    on_the_grid = first.start - 1 - first.cleared if first.cause == "starved" else 0
-    first_fill = first.filled - first.ended + on_the_grid
+    last_spill = log.moves[-1]
+    first_fill = _first_fill(log)
     skew = lanes - 1
     ended = log.cycles - array["idle"]
     drain = min(max(last_spill.start - ended, 0), array["idle"] - skew)
     ends = {"first_fill": first_fill, "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
     rest = {state: cycles for state, cycles in array.items() if state != "idle"}
     return Phases(**rest | ends | {"starved": array["starved"] - first_fill})
+
+
+def _first_fill(log: Log) -> int:
+    """What the array waits for data before the first pass, or before the first vector step if that comes first."""
+    if not log.passes or (log.works and log.works[0].ended < log.passes[0].ended):
+        return log.works[0].filled - log.works[0].ended
+    first = log.passes[0]
+    on_the_grid = first.start - 1 - first.cleared if first.cause == "starved" else 0
+    return first.filled - first.ended + on_the_grid

@@ -22,11 +22,12 @@ from tpusim.machines.tpu.datapath.hbm import hbm_tensors
 from tpusim.machines.tpu.datapath.reduction import Reduction
 from tpusim.machines.tpu.datapath.words import Read, Walk, collected, followed, gather, pack, span, unpacked, walk_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Addresses, AddressPattern, LaneGroup, walked
+from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Feed, LaneGroup, walked
 from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream
+from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part
 
 Values = NDArray[np.float32]
@@ -85,6 +86,8 @@ class _Run:
                     self._preload(index, step)
                 case Fill():
                     self._fill(step)
+                case Vector():
+                    self._vector(step)
                 case BankFill():
                     self._fill_banks(step)
                 case Spill():
@@ -168,6 +171,32 @@ class _Run:
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
             gather(words[..., : self.elements], walk, operands[at])
         self.reduction.add(self.weights.pop(step.preload))
+
+    # ---- the vector unit
+
+    def _vector(self, step: Vector) -> None:
+        """All words at once: what is read of them is read before any is written."""
+        base, words, count = step.scalars
+        held = self._words(0, step.lanes, base, words)[..., : self.word].reshape(step.lanes, -1)
+        operands = (self._operand(feed, step) for feed in step.operands)
+        operation = OPERATIONS[step.operation]
+        results = operation.values(operands, held[:, :count].T.copy(), step.coefficients)
+        for group in step.writes.groups:
+            addresses = np.where(*walked(group.pattern), PADDING)
+            first, stop = span(addresses)
+            there = self._words(group.first_lane, group.lanes, first, stop - first)
+            stored = addresses != PADDING
+            lanes = slice(group.first_lane, group.first_lane + group.lanes)
+            there[:, addresses[stored] - first] = results[lanes, stored]
+
+    def _operand(self, feed: Feed, step: Vector) -> Values:
+        """The words [lane, word, W] of an operand; zeros in lanes that no group feeds."""
+        width = self.memory.shape[2]
+        operand = np.zeros((step.lanes, step.words * width), np.float32)
+        for group in feed.groups:
+            _, walk, words = self._read_by(group)
+            gather(words, walk, operand[group.first_lane : group.first_lane + group.lanes])
+        return operand.reshape(step.lanes, step.words, width)
 
     def _read_by(self, group: LaneGroup) -> Read:
         """The words among which a lane group reads, from the lowest address to the highest."""

@@ -11,21 +11,21 @@ from typing import TypeAlias
 from tpusim.machines.tpu.definition.latencies import add_cycles
 from tpusim.machines.tpu.description import Hardware
 
-FREE, IFMAP, POINTER, PSUM, RESULT, WEIGHT, DMA = range(7)
+FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA = range(8)
 """Who owns a cycle of the port."""
 
-CLIENTS = ("idle", "ifmap", "pointer", "psum", "result", "weight", "dma")
+CLIENTS = ("idle", "ifmap", "pointer", "psum", "result", "vector", "weight", "dma")
 
 Clients: TypeAlias = tuple[int, ...]
 Ports: TypeAlias = tuple[Clients, ...]
 
 PORTS: dict[str, Ports] = {
-    "shared": ((IFMAP, POINTER, PSUM, RESULT, WEIGHT, DMA),),
-    "separate": ((IFMAP,), (POINTER,), (PSUM,), (RESULT,), (WEIGHT,), (DMA,)),
+    "shared": ((IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA),),
+    "separate": ((IFMAP,), (POINTER,), (PSUM,), (RESULT,), (VECTOR,), (WEIGHT,), (DMA,)),
 }
 """The ports of a lane's vector memory, each with the clients that share it; of the last two the first goes first."""
 
-BANKED: dict[str, Ports] = {**PORTS, "shared": ((IFMAP,), (PSUM, RESULT, WEIGHT, DMA))}
+BANKED: dict[str, Ports] = {**PORTS, "shared": ((IFMAP,), (PSUM, RESULT, VECTOR, WEIGHT, DMA))}
 """The same where the ifmap lies in banks, whose ports nobody else uses."""
 
 NEVER = 1 << 62

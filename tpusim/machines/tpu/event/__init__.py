@@ -1,7 +1,7 @@
 """The event engine: how long a Program takes, in SimPy, one event a transfer instead of one a cycle.
 
-Two processes run: the *issue unit* issues preloads and streams in order, the *DMA* carries transfers in order;
-they meet in `after`. All times are lane 0's; the lanes' skew is added once, at the end. Rules and a
+Two processes run: the *issue unit* issues preloads, streams and vector steps in order, the *DMA* carries transfers
+in order; they meet in `after`. All times are lane 0's; the lanes' skew is added once, at the end. Rules and a
 hand-worked pass: docs/timing.md.
 
 The issue unit may look ahead: once everything a stream waits for has a known time, so has the stream, and
@@ -65,5 +65,6 @@ def logged(program: Program, hardware: Hardware, port: Ports) -> Log:
         frame=issue.frame,
         loads=tuple(issue.loads),
         passes=tuple(issue.passes),
+        works=tuple(issue.works),
         moves=tuple(dma.moves),
     )

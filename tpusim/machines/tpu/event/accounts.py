@@ -18,7 +18,7 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
     units = {
         "systolic_array": _array_use(log, program),
         "preload": _preload_use(log.loads, hardware.preload_cycles),
-        "vector_unit": _vector_unit_use(log, program),
+        "vector_unit": _vector_unit_use(log, program, hardware),
         "hbm": _hbm_use(log.moves),
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
@@ -37,16 +37,22 @@ def _array_use(log: Log, program: Program) -> Counter[str]:
         use["blocked"] += times * (each.cleared - each.loaded)
         use["bank_conflict"] += times * each.lost * log.frame.period
         use[each.cause] += times * (each.start - 1 - each.cleared)
+    for work in log.works:
+        use["starved"] += work.filled - work.ended
+        use["waiting_weights"] += work.loaded - work.filled
+        use["blocked"] += work.issued - work.loaded
+        use["vector_work"] += work.done - work.issued
     use["busy"] += frames * log.frame.elements
     use["port_stall"] += frames * log.frame.port_stall
     use["blocked"] += frames * log.frame.blocked
     return use
 
 
-def _vector_unit_use(log: Log, program: Program) -> Counter[str]:
+def _vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[str]:
     streams = ((len(each.steps), _stream(each, program)) for each in log.passes)
     adding = sum(times * log.frame.frames(stream.words) for times, stream in streams if stream.accumulate)
-    return Counter(busy=adding * log.frame.add_cycles)
+    working = sum(step.words * step.beat(program.word_fill, hardware).work for step in program.vectors)
+    return Counter(busy=adding * log.frame.add_cycles + working)
 
 
 def _stream(each: Passes, program: Program) -> Stream:

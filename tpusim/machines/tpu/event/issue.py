@@ -1,4 +1,4 @@
-"""The issue unit of the event engine: preloads and streams, in the order of the Program."""
+"""The issue unit of the event engine: preloads, streams and vector steps, in the order of the Program."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.frame import DMA, IFMAP, POINTER, PSUM, RESULT, WEIGHT
+from tpusim.machines.tpu.definition.frame import DMA, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.definition.latencies import last_weight, preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
-from tpusim.machines.tpu.event.log import Loads, Passes
+from tpusim.machines.tpu.event.log import Loads, Passes, Work
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Stream
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 
 _LONGEST = 4
 """Passes after which the same state is still noticed."""
@@ -38,6 +38,7 @@ class IssueUnit:
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
         self.loads: list[Loads] = []
         self.passes: list[Passes] = []
+        self.works: list[Work] = []
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = preload_words(hardware), hardware.array.weight_buffers
         self.frame = program.frame(hardware)
@@ -47,8 +48,11 @@ class IssueUnit:
         self._psum_delay = self.frame.psum_delay(latency)
         self._result_delay = self.frame.result_delay(latency)
         self._steps = program.steps
-        self._order = [i for i, step in enumerate(program.steps) if type(step) in (Preload, Stream)]
+        self._order = [i for i, step in enumerate(program.steps) if type(step) in (Preload, Stream, Vector)]
         self._filled: dict[int, int] = {}
+        self._elements = program.word_fill
+        # When the last stream or vector step has written its results; and the last vector step.
+        self._drained = self._worked = 0
         self._issued = self._ended = self._free = 0
         self._written = -1
         self._told = 0
@@ -68,6 +72,8 @@ class IssueUnit:
                 issued = self._issued
                 self._stream(index, step)
                 place += self._repeat(place, step, issued)
+            elif isinstance(step, Vector):
+                self._work(index, step)
             place += 1
         # With many arrays, the last frame may outlast what its few words cause.
         self._board.end = max(self._board.end, self._ended)
@@ -101,10 +107,31 @@ class IssueUnit:
         self._issued = start - 1
         self._ended = self._issued + frames * self.frame.period
         self._written = first + self._result_delay
+        self._drained = done
+
+    def _work(self, index: int, step: Vector) -> None:
+        """The vector unit by itself, when no result is on its way and no weights are: the port's slots are its own."""
+        fills, others = self._board.known(step.after)
+        filled = max(self._ended, fills)
+        loaded = max(filled, self._free)
+        issued = max(loaded, others, self._drained)
+        beat, before = step.beat(self._elements, self._hardware), issued + 1 + step.delay
+        start, port = before + step.scalars.words, self._port[VECTOR]
+        last = start + (step.words - 1) * beat.period + beat.result_delay
+        port.reserve(VECTOR, before, step.scalars.words, 1)
+        for operand in range(beat.reads):
+            port.reserve(VECTOR, start + operand, step.words, beat.period)
+        port.reserve(VECTOR, start + beat.result_delay, step.words, beat.period)
+        self.works.append(Work(index, self._ended, filled, loaded, issued, start, last + 1))
+        self._board.finish(index, last + 1)
+        self._issued, self._ended = issued, last + 1
+        self._drained = self._worked = last + 1
+        self._cause = step.cause
 
     def _issue(self, index: int, step: Stream, conflicts: Conflicts | None) -> int:
         """The cycle of the first ifmap slot; the wait for it is booked to its causes in turn."""
         fills, spilled = self._board.known(step.after)
+        spilled = max(spilled, self._worked)
         summed = self._written - self._psum_delay if step.accumulate else 0
         filled = max(self._ended, fills, self._filled.get(step.preload, 0))
         loaded = max(filled, self._board.time(step.preload))
@@ -227,8 +254,8 @@ class IssueUnit:
         self.passes.append(stream.again(streams, every))
 
     def _shift(self, cycles: int) -> None:
-        self._issued, self._ended, self._free, self._written = (
-            cycle + cycles for cycle in (self._issued, self._ended, self._free, self._written)
+        self._issued, self._ended, self._free, self._written, self._drained = (
+            cycle + cycles for cycle in (self._issued, self._ended, self._free, self._written, self._drained)
         )
 
 

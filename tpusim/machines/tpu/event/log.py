@@ -60,6 +60,21 @@ class Passes(NamedTuple):
         return Passes(steps, every, ended, filled, loaded, cleared, start, self.cause, self.conflicts)
 
 
+class Work(NamedTuple):
+    """What the vector unit does by itself. The array, with nothing to do since it `ended` the step before, is starved
+    until `filled`, waits for weights until `loaded`, is blocked until `issued`, and stands by until `done`. From cycle
+    `start` on, the words of operands are read.
+    """
+
+    step: int
+    ended: int
+    filled: int
+    loaded: int
+    issued: int
+    start: int
+    done: int
+
+
 class Move(NamedTuple):
     """A transfer. The bus, `free` since the one before, is blocked until it is `ready`, and held up by the port until
     `start`; it moves for `busy` cycles and is free again at `ended`. The last word is in place at `done`.
@@ -82,4 +97,5 @@ class Log:
     frame: Frame
     loads: tuple[Loads, ...]
     passes: tuple[Passes, ...]
+    works: tuple[Work, ...]
     moves: tuple[Move, ...]

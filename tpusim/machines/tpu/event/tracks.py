@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,11 @@ from tpusim.machines.tpu.definition.latencies import preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Owners
 from tpusim.machines.tpu.event.conflicts import Conflicts
-from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
+from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes, Work
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +51,41 @@ class Recording:
             "dma_1": _transfers(log.moves[1::2], program),
             "preload": _preloads(log.loads, self.ports, hardware),
             "stream": streams.words("stream", 0),
-            "systolic_array": streams.array(log.frame, span),
+            "systolic_array": chain(streams.array(log.frame, span), _standing_by(log.works)),
             "drain": streams.words("drain", log.frame.result_delay(latency)),
-            "vector_unit": streams.adds(log.frame, log.frame.psum_delay(latency), span),
+            "vector_unit": chain(
+                streams.adds(log.frame, log.frame.psum_delay(latency), span), self._working(log.works, span)
+            ),
+            **({"vector": _works(log.works)} if log.works else {}),
         }
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
         return Timeline(self.cycles, drawn | ports)
+
+    def _working(self, works: Sequence[Work], span: range) -> Iterator[Pieces]:
+        """The work on every word, once its operands are read."""
+        for work in works:
+            if work.start < span.stop and work.done > span.start:
+                step = self.program.steps[work.step]
+                assert isinstance(step, Vector)
+                beat = step.beat(self.program.word_fill, self.hardware)
+                begins = work.start + beat.reads + np.arange(step.words) * beat.period
+                yield Pieces("busy", begins, beat.work, work.step)
+
+
+def _works(works: Sequence[Work]) -> Iterator[Pieces]:
+    """From the first operand of each step to its last result."""
+    for work in works:
+        yield Pieces("vector", work.start, work.done - work.start, work.step)
+
+
+def _standing_by(works: Sequence[Work]) -> Iterator[Pieces]:
+    """The array's waits for what the vector unit waits for, and for the vector unit."""
+    for work in works:
+        yield Pieces("starved", work.ended, work.filled - work.ended, work.step)
+        yield Pieces("waiting_weights", work.filled, work.loaded - work.filled, work.step)
+        yield Pieces("blocked", work.loaded, work.issued - work.loaded, work.step)
+        yield Pieces("vector_work", work.issued, work.done - work.issued, work.step)
 
 
 def _port(owners: Owners, first: int) -> Track:
@@ -99,6 +129,10 @@ def _preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Har
     yield Pieces("busy", reads.ravel(), (entered - reads).ravel(), steps)
 
 
+_CYCLES = 5
+"""Those that the log tells of each preload or pass."""
+
+
 class _Streams(NamedTuple):
     """All passes in order, a column for each thing the log tells, and their frames."""
 
@@ -119,17 +153,18 @@ class _Streams(NamedTuple):
         step, ended, filled, loaded, cleared, start = _unrolled([(p.steps, p.every, p[2:7]) for p in passes]).T
         causes = {step: each.cause for each in passes for step in each.steps}
         conflicts = {step: each.conflicts for each in passes for step in each.steps}
-        words = np.array([stream.words for stream in program.streams])
+        words = np.array([stream.words for stream in program.streams], np.int64)
         frames = -(-words // frame.arrays)
         last = (frames - 1) * frame.period + (words - 1) % frame.arrays + 1
-        accumulate = np.array([stream.accumulate for stream in program.streams])
+        accumulate = np.array([stream.accumulate for stream in program.streams], np.bool_)
         cause = np.array([causes[number] for number in step.tolist()])
         lost = [conflicts[number] for number in step.tolist()]
         return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, cause, lost)
 
     def words(self, name: str, delay: int) -> Iterator[Pieces]:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
-        first, last = np.array([(each.lost[[0, -1]] * each.period if each else (0, 0)) for each in self.conflicts]).T
+        late = [(each.lost[[0, -1]] * each.period if each else (0, 0)) for each in self.conflicts]
+        first, last = np.array(late, np.int64).reshape(-1, 2).T
         yield Pieces(name, self.start + first + delay, self.last + last - first, self.step)
 
     def array(self, frame: Frame, span: range) -> Iterator[Pieces]:
@@ -156,7 +191,10 @@ class _Streams(NamedTuple):
         after its ifmap slot.
         """
         begins = self.start + delay
-        ends = begins + (counts + np.array([each.frames if each else 0 for each in self.conflicts])) * frame.period
+        ends = (
+            begins
+            + (counts + np.array([each.frames if each else 0 for each in self.conflicts], np.int64)) * frame.period
+        )
         counts = np.where((begins < span.stop) & (ends > span.start), counts, 0)
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         late = self._late(counts)
@@ -167,13 +205,13 @@ class _Streams(NamedTuple):
         """Frames that each pass has lost until each of its `counts` frames, pass after pass."""
         none = np.zeros(counts.max(initial=0), np.int64)
         each_pass = zip(self.conflicts, counts.tolist(), strict=True)
-        late: Cycles = np.concatenate([(each.lost if each else none)[:count] for each, count in each_pass])
+        late: Cycles = np.concatenate([none[:0], *((each.lost if each else none)[:count] for each, count in each_pass)])
         return late
 
 
 def _unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:
     """[step, column] from (steps, cycles between them, cycles of the first): its number, then its cycles."""
-    rows = []
+    rows = [np.empty((0, _CYCLES + 1), np.int64)]
     for steps, every, cycles in records:
         later = np.arange(len(steps))[:, None] * every + np.array(cycles)
         rows.append(np.append(np.array(steps)[:, None], later, axis=1))

@@ -26,6 +26,7 @@ ACCESSES = {
     "p": Access("pointer", "reads pointers", CLIENTS["pointer"].look.light),
     "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
     "W": Access("result", "writes a result", CLIENTS["result"].look.light),
+    "v": Access("vector", "works for the vector unit", CLIENTS["vector"].look.light),
     "k": Access("weight", "reads weights", CLIENTS["weight"].look.light),
     "f": Access("fill", "is filled", CLIENTS["dma"].look.light),
     "s": Access("spill", "is spilled", "#c49a6c"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpusim.machines.tpu.observation.timeline import Cycles, Slice, Timeline
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream, Vector
 
 
 def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:
@@ -30,12 +30,15 @@ def _held(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, int]
     """(first cycle, cycle after the last, words) of every fill and of every block of results; what is spilled from
     where it was filled counts once.
     """
-    dma, drains, loads = (_by_step(timeline, *names) for names in (("dma_0", "dma_1"), ("drain",), ("preload",)))
+    tracks = ("dma_0", "dma_1"), ("drain", "vector"), ("preload",)
+    dma, drains, loads = (_by_step(timeline, *names) for names in tracks)
     readers = _readers(program)
     first_pass: dict[int, int] = {}
     for index, step in enumerate(program.steps):
         match step:
             case Stream() if not step.accumulate:
+                first_pass[step.result_base] = index
+            case Vector() if not step.adds_on:
                 first_pass[step.result_base] = index
             case Fill() if readers[index]:
                 ends = (
@@ -50,17 +53,17 @@ def _held(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, int]
 
 def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, Slice]:
     """The last slice of each step on some tracks."""
-    return {each.step: each for name in tracks for each in timeline.tracks[name]}
+    return {each.step: each for name in tracks if name in timeline.tracks for each in timeline.tracks[name]}
 
 
 def _readers(program: Program) -> dict[int, list[int]]:
-    """The preloads, streams or spills that read each fill.
+    """The preloads, streams, vector steps or spills that read each fill.
 
     Where a tensor's block comes in several pieces, a stream names the last one, which comes after all others.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for index, step in enumerate(program.steps):
-        if isinstance(step, Preload | Stream | Spill):
+        if isinstance(step, Preload | Stream | Vector | Spill):
             for fill in step.after:
                 readers[fill].append(index)
     later: dict[str, list[int]] = {}

@@ -132,6 +132,12 @@ class Table(NamedTuple):
 AddressPattern: TypeAlias = Counters | Table | Pointers
 
 
+def first_word(pattern: AddressPattern) -> int:
+    """The lowest address that is stored; 0 where none is."""
+    stored, addresses = walked(pattern)
+    return int(addresses[stored].min()) if stored.any() else 0
+
+
 def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
     """Whether each word of a pass is stored, and its address if it is; pointers are refused: only the vector memory
     knows where they lead.

@@ -9,9 +9,20 @@ from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import BankFill, Fill, LaneTransfer, Preload, Spill, Step, Stream, Transfer
+from tpusim.machines.tpu.program.steps import (
+    BankFill,
+    Fill,
+    LaneTransfer,
+    Preload,
+    Spill,
+    Step,
+    Stream,
+    Transfer,
+    Vector,
+)
 from tpusim.machines.tpu.program.tensor import Part
 
 
@@ -54,6 +65,10 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
         case Preload():
             yield "column", 0, step.cols
             yield "row", 0, step.rows
+        case Vector():
+            for feed in (*step.operands, step.writes):
+                for group in feed.groups:
+                    yield "lane", group.first_lane, group.first_lane + group.lanes
         case LaneTransfer():
             for part in step.parts:
                 for first in part.first_lanes:
@@ -74,6 +89,8 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
                 yield f"reads {step.words} words for {step.rows} weights"
             if step.delay < 0:
                 yield f"begins {-step.delay} cycles before it can"
+        case Vector():
+            yield from _unworkable(step, hardware)
         case Transfer():
             if isinstance(step, Spill) and any(len(part.first_lanes) > 1 for part in step.parts):
                 yield "takes one element from several lanes"
@@ -86,6 +103,26 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
                 yield f"reads a {step.tensor.name} that it does not wait for"
             for part in step.parts:
                 yield from _misfed(step, part) if isinstance(part, Part) else ()
+
+
+def _unworkable(step: Vector, hardware: Hardware) -> Iterator[str]:
+    """What the vector unit cannot do."""
+    most, word_elements = hardware.vector_unit.scalar_words, hardware.vector_memory.word_elements
+    if step.operation not in OPERATIONS:
+        yield f"is to {step.operation}; the vector unit knows {', '.join(OPERATIONS)}"
+    elif not OPERATIONS[step.operation].fits(step.counts):
+        operands, scalars, coefficients = step.counts
+        yield f"is to {step.operation} {operands} operands by {scalars} scalars and {coefficients} coefficients"
+    if step.words < 1 or step.delay < 0:
+        yield f"makes {step.words} words, {step.delay} cycles after it can"
+    if step.scalars.words != -(-step.scalars.numbers // word_elements):
+        yield f"reads {step.scalars.words} words for {step.scalars.numbers} scalars"
+    if step.scalars.words > most:
+        yield f"keeps {step.scalars.words} words of scalars, and a lane has room for {most} (vector_unit.scalar_words)"
+    for feed in (*step.operands, step.writes):
+        if isinstance(feed, BankFeed) or feed.table:
+            yield "reads or writes banks, or through pointers; it knows the words of lanes"
+        yield from _misfits(feed, step.words)
 
 
 def _misfed(step: Transfer, part: Part) -> Iterator[str]:

@@ -14,10 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.frame import IFMAP, POINTER, PSUM, RESULT, Clients, Frame, Ports, frame_of, ports_of
+from tpusim.machines.tpu.definition.frame import (
+    IFMAP,
+    POINTER,
+    PSUM,
+    RESULT,
+    VECTOR,
+    Clients,
+    Frame,
+    Ports,
+    frame_of,
+    ports_of,
+)
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.pointers import PointerTable
-from tpusim.machines.tpu.program.steps import Fill, Inbound, Spill, Step, Stream, Transfer, Use
+from tpusim.machines.tpu.program.steps import Fill, Inbound, Spill, Step, Stream, Transfer, Use, Vector
 from tpusim.machines.tpu.program.tensor import Tensor
 
 
@@ -83,6 +94,11 @@ class Program:
         return tuple(step for step in self.steps if isinstance(step, Stream))
 
     @cached_property
+    def vectors(self) -> tuple[Vector, ...]:
+        """What the vector unit does by itself, in order."""
+        return tuple(step for step in self.steps if isinstance(step, Vector))
+
+    @cached_property
     def accumulates(self) -> bool:
         """Whether any pass adds to partial sums: such a layer owns a partial-sum slot throughout."""
         return any(step.accumulate for step in self.streams)
@@ -99,8 +115,9 @@ class Program:
         return tuple(each for each in (IFMAP, POINTER, PSUM, RESULT) if own.get(each, True))
 
     def ports(self, hardware: Hardware) -> Ports:
-        """The ports of a lane, each with the clients that share it; pointers are one where some are read."""
-        ports = (tuple(each for each in port if each != POINTER or self.tables) for port in ports_of(hardware))
+        """The ports of a lane, each with the clients that share it: of pointers and vector unit, those there are."""
+        absent = {client for client, used in ((POINTER, self.tables), (VECTOR, self.vectors)) if not used}
+        ports = (tuple(each for each in port if each not in absent) for port in ports_of(hardware))
         return tuple(clients for clients in ports if clients)
 
     def frame(self, hardware: Hardware) -> Frame:

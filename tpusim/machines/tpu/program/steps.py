@@ -15,8 +15,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.addresses import Feed, first_word
+from tpusim.machines.tpu.program.operations import OPERATIONS, Counts
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
 
@@ -226,3 +228,75 @@ class Stream(Step):
         results, pointers = self.words * self.cols, self.reads.table.words if self.reads.table else 0
         reads = self.reads.accesses + pointers + results * self.accumulate
         return Use(0, 0, reads, results, self.words, self.rows * results)
+
+
+class Scalars(NamedTuple):
+    """So many `numbers` of each lane, in `words` words from `base` on: the lane's own factors."""
+
+    base: int = 0
+    words: int = 0
+    numbers: int = 0
+
+
+NO_SCALARS = Scalars()
+
+
+@dataclass(frozen=True, slots=True)
+class Vector(Step):
+    """The vector unit works by itself: every lane reads a word of each operand, and writes one, `words` times.
+
+    It begins `delay` cycles after it could: what is done before, by the vector unit too.
+
+    Attributes:
+        operation: what it does, by its name in `operations`.
+        operands: where the lanes find each operand; a lane that no group feeds, and padding, gets zeros.
+        writes: where the results go; a lane that no group feeds, and padding, keeps none. What the step reads of the
+            words that it writes, it reads in the same order: the results of a word come after all that is read for it.
+        scalars: are read once, before all else.
+        coefficients: of the operands, the same in every lane.
+    """
+
+    cause = "vector_work"
+
+    operation: str
+    operands: tuple[Feed, ...]
+    writes: Feed
+    words: int
+    scalars: Scalars = NO_SCALARS
+    coefficients: tuple[float, ...] = ()
+    delay: int = 0
+
+    @property
+    def counts(self) -> Counts:
+        """What the operation is given."""
+        return Counts(len(self.operands), self.scalars.numbers, len(self.coefficients))
+
+    @property
+    def lanes(self) -> int:
+        """From lane 0 on, as many as may take part."""
+        groups = (group for feed in (*self.operands, self.writes) for group in feed.groups)
+        return max((group.first_lane + group.lanes for group in groups), default=0)
+
+    @property
+    def adds_on(self) -> bool:
+        """Whether it works on the words that it writes."""
+        return self.writes in self.operands
+
+    @property
+    def result_base(self) -> int:
+        """The first word that it writes."""
+        return min((first_word(group.pattern) for group in self.writes.groups), default=0)
+
+    def beat(self, elements: int, hardware: Hardware) -> Beat:
+        """How it goes through its words, of which so many `elements` are in use."""
+        operations = OPERATIONS[self.operation].alu(self.counts, self.coefficients)
+        return beat_of(len(self.operands), operations, elements, hardware)
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        return {"operation": self.operation, "operands": len(self.operands), "words": self.words}
+
+    @property
+    def use(self) -> Use:
+        reads = sum(each.accesses for each in self.operands) + self.scalars.words * self.lanes
+        return Use(port_reads=reads, port_writes=self.writes.accesses)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tpusim.base.errors import DeadlockError
-from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, WEIGHT
+from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.observation.deadlock import who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
@@ -37,6 +37,7 @@ class Control:
         self.scoreboard, self.stream, self.preload, self.dma = scoreboard, stream, preload, dma
         owners: dict[int, Client] = {
             IFMAP: stream.ifmap, POINTER: stream.pointers.read, PSUM: stream.psum, RESULT: stream.result,
+            VECTOR: stream.vector.ask,
         }  # fmt: skip
         others: dict[int, Client] = {WEIGHT: preload.read, DMA: dma.move}
         self.ports = [

@@ -1,4 +1,4 @@
-"""The address generators of all lanes: one setting for every way in which a pass of the Program reads, or a spill."""
+"""The address generators of all lanes: one setting for every way in which a pass, a vector step or a spill goes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, Feed
+from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
@@ -33,6 +34,7 @@ class Settings:
 
     Attributes:
         patterns: [setting, lane] -> pattern, or UNFED.
+        own: the same as far as lanes find words in their own memories: nothing of what array rows read from banks.
         bases: [pattern, 2]: the base of nested counters and pointers, or where the pattern's table begins in `tables`;
             and the position of the counters at which the pattern begins.
         counters: [pattern, counter, (length, start, step, extent, stride, wrap, jump)], the fastest first. Instead of
@@ -42,6 +44,7 @@ class Settings:
     """
 
     patterns: Ints
+    own: Ints
     bases: Ints
     counters: Ints
     tables: Ints
@@ -57,12 +60,15 @@ class Settings:
         for reads, at in number.items():
             for group in reads.groups:
                 patterns[at, group.first_lane : group.first_lane + group.lanes] = known[group.pattern]
-        return cls(patterns, *_registers([*known]), number)
+        in_banks = np.array([isinstance(reads, BankFeed) for reads in number], np.bool_)
+        own = np.where(in_banks[:, None], UNFED, patterns)
+        return cls(patterns, own, *_registers([*known]), number)
 
 
 def _reads(program: Program) -> Iterator[Feed]:
-    """How each pass reads, then each part of a spill that says so."""
+    """How each pass reads, what each vector step reads and writes, then each part of a spill that says so."""
     yield from (stream.reads for stream in program.streams)
+    yield from (feed for step in program.vectors for feed in (*step.operands, step.writes))
     for step in program.steps:
         if isinstance(step, Spill):
             yield from (part.feed for part in step.parts if part.feed is not None)

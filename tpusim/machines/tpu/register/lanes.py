@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, WEIGHT
+from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
-from tpusim.machines.tpu.register.generators import POINTED, UNFED, Settings, address_of
+from tpusim.machines.tpu.register.generators import POINTED, Settings, address_of
 from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.order import IDLE, NOTHING, NOWHERE, ORDER, Order
+from tpusim.machines.tpu.register.vector_registers import VectorRegisters
 from tpusim.machines.tpu.register.window import Window
 from tpusim.machines.tpu.register.wires import Wires
 
@@ -43,15 +44,13 @@ class Lanes:
     """A port obeys one order a cycle, which the lane before obeyed in the cycle before; registers are [port, lane]."""
 
     def __init__(
-        self, wires: Wires, settings: Settings, hbm: HbmWords, banks: Banks | None, reader: tuple[int, int, int],
-        ports: int, lanes: int, depth: int, word_elements: int, weights: int,
+        self, wires: Wires, settings: Settings, hbm: HbmWords, banks: Banks | None, vector: VectorRegisters,
+        reader: tuple[int, int, int], ports: int, lanes: int, depth: int, word_elements: int, weights: int,
     ) -> None:  # fmt: skip
         """`reader`: the pointer reader's word registers, numbers of a word, and pointers that an order carries."""
         arrays, rows = wires.activation.shape
         _, cols, _, elements = wires.results.shape
-        self.wires, self.settings, self.hbm, self.banks = wires, settings, hbm, banks
-        # What lanes find of the ifmap in their own memories: nothing where it lies in banks.
-        self.patterns = np.full_like(settings.patterns, UNFED) if banks else settings.patterns
+        self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
         # The pointers that go with the order: [lane, pointer]; and the pointer reader's registers, in lane 0.
         self.pointers = Window(np.zeros((lanes, reader[2]), np.int64), axis=0)
@@ -93,8 +92,9 @@ class Lanes:
         """
         failed = _access(
             self.orders.cells, self.orders.head, self.pointers.cells, self.pointers.head, self.addresses, self.words,
-            self.registers, self.patterns, self.settings.bases, self.settings.counters, self.settings.tables,
+            self.registers, self.settings.own, self.settings.bases, self.settings.counters, self.settings.tables,
             self.memory, self.wires.results, self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
+            self.vector.results,
         )  # fmt: skip
         if failed >= 0:
             self._refuse(*divmod(failed, len(self.registers)))
@@ -109,8 +109,9 @@ class Lanes:
         """
         failed = _commit(
             self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.memory, self.serial,
-            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values, self.reader,
+            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values, self.reader, self.vector.words,
         )  # fmt: skip
+        self._work()
         if self.banks:
             self.banks.commit()
         if failed >= 0:
@@ -119,6 +120,13 @@ class Lanes:
             self.registers, self.serial, self.left, self.buffer, self.weight_serial, self.wires.activation,
             self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
         )  # fmt: skip
+
+    def _work(self) -> None:
+        """Where a lane has the last operand of a word, its vector unit works out the result."""
+        port, lane = self.orders.registers["works"].nonzero()
+        if len(lane):
+            orders = self.orders.registers[port, lane]
+            self.vector.work(lane, orders["step"], orders["number"])
 
     def _refuse(self, port: int, lane: int) -> None:
         address, depth = self.addresses[port, lane], self.memory.shape[1]
@@ -133,7 +141,7 @@ class Lanes:
 def _access(
     orders: Records, head: int, pointers: Counts, first: int, addresses: Counts, words: Floats, lanes: Records,
     patterns: Counts, bases: Counts, counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats,
-    complete: Counts, hbm: Floats, hbm_used: Flags,
+    complete: Counts, hbm: Floats, hbm_used: Flags, worked: Floats,
 ) -> int:  # fmt: skip
     """Fill the port registers; the number of one (counted port by port) that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
@@ -144,7 +152,7 @@ def _access(
             client, address = order["client"], NOWHERE
             if client != FREE and number < order["lanes"]:
                 address = order["address"]
-                if address == NOWHERE and client in (IFMAP, DMA):
+                if address == NOWHERE and client in (IFMAP, VECTOR, DMA):
                     pattern = patterns[order["generator"], number]
                     if pattern >= 0 and counters[pattern, 0, 0] == POINTED:
                         setting = counters[pattern, 0]
@@ -158,6 +166,9 @@ def _access(
                 word[number] = 0
             elif not 0 <= address < memory.shape[1]:
                 return port * len(lanes) + number
+            elif client == VECTOR and order["stores"]:
+                lane["written"] += 1
+                word[number] = worked[number, order["number"]]
             elif client != RESULT and (client != DMA or order["spill"]):
                 lane["read"] += 1
                 word[number] = memory[number, address]
@@ -191,7 +202,7 @@ def _follow(base: int, setting: Counts, pointers: Counts, word: int) -> int:
 @kernel
 def _commit(
     orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, memory: Floats, serial: Floats,
-    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, reader: Floats,
+    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, reader: Floats, vector: Floats,
 ) -> int:  # fmt: skip
     """Every word goes from its port to its place: a serializer, the vector unit, the memory or HBM.
 
@@ -220,6 +231,8 @@ def _commit(
                     reader[order["number"] % registers] = word[number, :numbers]
             elif client == PSUM and number < cols:
                 psums[array, number, order["number"] % psums.shape[2]] = word[number, :elements]
+            elif client == VECTOR and not order["stores"]:
+                vector[number, order["register"]] = word[number]
             elif address >= 0 and client == RESULT:
                 memory[number, address, :elements] = word[number, :elements]
             elif address >= 0 and order["spill"]:

@@ -21,7 +21,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload
+from tpusim.machines.tpu.program.steps import Preload, Vector
 from tpusim.machines.tpu.register.array import PeArray
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
@@ -36,6 +36,8 @@ from tpusim.machines.tpu.register.preload_unit import PreloadUnit
 from tpusim.machines.tpu.register.result_queue import Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit
+from tpusim.machines.tpu.register.vector_registers import VectorRegisters
+from tpusim.machines.tpu.register.vector_unit import Work
 from tpusim.machines.tpu.register.weights import Weights
 from tpusim.machines.tpu.register.wires import Wires
 
@@ -71,8 +73,9 @@ class Machine:
         self.control = _control(program, hardware, settings, self.hbm, self.banks, deserializers)
         ports = len(self.control.ports)
         reader, weights = _reader(program, hardware), hardware.vector_memory.word_elements
+        vector = VectorRegisters(program, hardware.lanes, weights, word)
         self.lanes = Lanes(
-            wires, settings, self.hbm, self.banks, reader, ports, hardware.lanes, program.words, word, weights
+            wires, settings, self.hbm, self.banks, vector, reader, ports, hardware.lanes, program.words, word, weights
         )
         self.units: Sequence[Clocked] = (self.lanes, self.array, self.weights, deserializers)
         self.now = 0
@@ -115,7 +118,7 @@ class Machine:
         units = {
             "systolic_array": control.stream.use,
             "preload": control.preload.use,
-            "vector_unit": Counter(busy=control.stream.adding),
+            "vector_unit": Counter(busy=control.stream.adding + control.stream.vector.worked),
             "hbm": control.dma.use,
         }
         accounts = {name: split(use, cycles) for name, use in units.items()}
@@ -151,7 +154,7 @@ def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
 
 def _longest_wait(program: Program, hardware: Hardware) -> int:
     """The cycles that may pass, before any of the frame, in which nothing moves and yet all is well."""
-    delay = max((step.delay for step in program.steps if isinstance(step, Preload)), default=0)
+    delay = max((step.delay for step in program.steps if isinstance(step, Preload | Vector)), default=0)
     return hardware.latency_cycles + hardware.sequencer.launch_cycles + delay
 
 
@@ -163,11 +166,16 @@ def _control(
     frame, latency = program.frame(hardware), word_latency(program.word_fill, hardware)
     scoreboard = Scoreboard(len(program.steps))
     sum_delay = frame.result_delay(latency) - frame.psum_delay(latency)
-    passes = Pass.all_of(program, settings, array.weight_buffers)
+    issues: list[Pass | Work] = [
+        *Pass.all_of(program, settings, array.weight_buffers),
+        *Work.all_of(program, settings, hardware),
+    ]
     return Control(
         program,
         scoreboard,
-        StreamUnit(passes, scoreboard, frame, sum_delay, lanes, sums, banks or AtHand()),
+        StreamUnit(
+            sorted(issues, key=lambda each: each.index), scoreboard, frame, sum_delay, lanes, sums, banks or AtHand()
+        ),
         PreloadUnit(program, scoreboard, hardware, frame),
         DmaUnit(program, scoreboard, hbm, banks, hardware, settings),
         program.ports(hardware),

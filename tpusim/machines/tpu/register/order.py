@@ -15,17 +15,20 @@ NOWHERE = -(2**62)
 class Order(NamedTuple):
     """Who uses the port, and for what; fields that a client does not need stay as they are.
 
-    client: FREE, IFMAP, POINTER, PSUM, RESULT, WEIGHT or DMA
+    client: FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT or DMA
     step: of the Program, for those who watch
     lanes: take part, from lane 0 on
-    address: of the word, or NOWHERE; then every lane finds its own (IFMAP, DMA)
-    generator, word: the address generators' setting, and the word of the pass or part (IFMAP, DMA)
+    address: of the word, or NOWHERE; then every lane finds its own (IFMAP, VECTOR, DMA)
+    generator, word: the address generators' setting, and the word of the pass, step or part (IFMAP, VECTOR, DMA)
     array: which array's serializers or results (IFMAP, PSUM, RESULT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight (WEIGHT)
     pointer, together: which of all numbers read is its first pointer, and how many there are; 0: none (IFMAP)
     number: of the array's result word or the pointer word since the layer began (PSUM, RESULT, POINTER), of lane 0's
-        word in HBM (DMA)
+        word in HBM (DMA), of the result's register (VECTOR)
+    register: the vector register into which the word goes (VECTOR)
+    works: whether it is the last operand, and the vector unit works out a result (VECTOR)
+    stores: whether a result is written (VECTOR)
     stride: words in HBM from one lane's to the next lane's (DMA)
     accumulate: whether a partial sum is added to the result (RESULT)
     spill: whether the word goes to HBM (DMA)
@@ -44,6 +47,9 @@ class Order(NamedTuple):
     together: int = 0
     number: int = 0
     stride: int = 0
+    register: int = 0
+    works: bool = False
+    stores: bool = False
     accumulate: bool = False
     spill: bool = False
 

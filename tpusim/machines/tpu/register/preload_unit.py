@@ -9,7 +9,7 @@ from tpusim.machines.tpu.definition.frame import WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.order import NOWHERE, Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
@@ -26,6 +26,7 @@ class PreloadUnit:
         self.fills = {
             index: [other for other in step.after if program.steps[other].cause == STARVED] for index, step in self.todo
         }
+        self.turn = _ahead(program)
         self.started = self.delayed = 0
         self.row = self.rows
         self.injecting = 0
@@ -44,12 +45,12 @@ class PreloadUnit:
                 self.scoreboard.finish(self.index, now)
 
     def clock(self, now: int, issued: int, running: bool) -> None:
-        """Start the next preload once its delay is over and, before that, a weight buffer is free: its stream before is
-        issued, or over if it has none.
+        """Start the next preload once its delay is over and, before that, all that is issued ahead of it is: then a
+        weight buffer is free, or will be when the stream is over.
         """
         if self.under_way or not self.todo:
             return
-        if issued != self.started or (running and self.buffers == 1):
+        if issued < self.turn[self.todo[0][0]] or (running and self.buffers == 1):
             self.use["blocked"] += 1
         elif self.scoreboard.waiting(self.fills[self.todo[0][0]], now):
             self.use["starved"] += 1
@@ -79,3 +80,13 @@ class PreloadUnit:
         """Account for a cycle of a preload under way, once it is known whether the port was free."""
         if self.under_way:
             self.use["busy" if self.injecting else "port_stall"] += 1
+
+
+def _ahead(program: Program) -> dict[int, int]:
+    """By preload, the streams and vector steps ahead of it."""
+    ahead, issues = {}, 0
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Preload):
+            ahead[index] = issues
+        issues += isinstance(step, Stream | Vector)
+    return ahead

@@ -1,4 +1,4 @@
-"""Issues streams and reads their ifmap words, array after array."""
+"""Issues streams and vector steps, in turn, and reads the ifmap words of streams, array after array."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Protocol
 from tpusim.machines.tpu.definition.frame import IFMAP, Frame
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Stream
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.order import NOWHERE, Order
 from tpusim.machines.tpu.register.pointer_reader import PointerReader, TableRead
 from tpusim.machines.tpu.register.result_queue import ResultQueue, Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
+from tpusim.machines.tpu.register.vector_unit import VectorUnit, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +30,29 @@ class Pass:
     buffer: int
 
     @property
+    def weights(self) -> tuple[int, ...]:
+        """Its preload."""
+        return (self.step.preload,)
+
+    @property
     def all(self) -> tuple[int, ...]:
         """What it waits for, but for its preload."""
         return (*self.data, *self.others)
 
     @classmethod
     def all_of(cls, program: Program, settings: Settings, buffers: int) -> list[Pass]:
-        """The passes of a Program in order; preloads take the weight buffers in turn."""
+        """The passes of a Program in order; preloads take the weight buffers in turn. A pass waits for the last vector
+        step ahead of it, too.
+        """
         preloads = [index for index, step in enumerate(program.steps) if isinstance(step, Preload)]
         buffer = {index: number % buffers for number, index in enumerate(preloads)}
-        passes = []
+        passes: list[Pass] = []
+        worked: tuple[int, ...] = ()
         for index, step in enumerate(program.steps):
-            if isinstance(step, Stream):
-                others = tuple(other for other in step.after if program.steps[other].cause != STARVED)
+            if isinstance(step, Vector):
+                worked = (index,)
+            elif isinstance(step, Stream):
+                others = (*(other for other in step.after if program.steps[other].cause != STARVED), *worked)
                 needs = {*step.after, *program.steps[step.preload].after}
                 data = tuple(other for other in needs if program.steps[other].cause == STARVED)
                 passes.append(cls(index, step, data, others, settings.number[step.reads], buffer[step.preload]))
@@ -70,11 +81,14 @@ class AtHand:
 
 
 class StreamUnit:
-    """One pass at a time, on the frame grid; a frame at whose slot the word is not ready is lost."""
+    """One pass at a time, on the frame grid, or one step of the vector unit, whenever it can begin.
+
+    A frame at whose slot the word is not ready is lost.
+    """
 
     def __init__(
         self,
-        passes: list[Pass],
+        issues: list[Pass | Work],
         scoreboard: Scoreboard,
         frame: Frame,
         sum_delay: int,
@@ -85,7 +99,8 @@ class StreamUnit:
         self.source = source
         self.scoreboard, self.frame, self.sum_delay, self.lanes = scoreboard, frame, sum_delay, lanes
         self.sums = sums
-        self.todo = deque(passes)
+        self.todo = deque(issues)
+        self.vector = VectorUnit(scoreboard)
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.adding = self.lost = self.booked = 0
@@ -97,8 +112,8 @@ class StreamUnit:
         self.use: Counter[str] = Counter()
 
     def running(self, now: int) -> bool:
-        """Whether a stream occupies the array's rows."""
-        return now < self.over_at
+        """Whether a stream occupies the array's rows, or the vector unit works by itself."""
+        return self.vector.running or now < self.over_at
 
     def clock(self, now: int) -> None:
         """Read a word of the stream that is on, issue the next if it can be, and account for the cycle."""
@@ -106,13 +121,13 @@ class StreamUnit:
         self.reading = self._read(now)
         if self.frame.pointer_slots:
             self._tell(now)
-        if now >= self.over_at and self.todo:
+        if not self.running(now) and self.todo:
             cause = self._waits_for(now)
             if cause is not None:
                 self.use[cause] += 1
                 return
             self._issue(now)
-        if now < self.over_at:
+        if self.running(now):
             self._book()
 
     def ifmap(self, now: int) -> Order | None:
@@ -124,7 +139,12 @@ class StreamUnit:
         if now % self.frame.period or now <= self.over_at - self.frame.period or not self.todo:
             return
         at = self.todo[0]
-        if at.step.reads.table and self.pointers.at is not at and not self.scoreboard.waiting(at.all, now):
+        if (
+            isinstance(at, Pass)
+            and at.step.reads.table
+            and self.pointers.at is not at
+            and not self.scoreboard.waiting(at.all, now)
+        ):
             self.pointers.tell(at, now)
 
     def _read(self, now: int) -> Order | None:
@@ -177,9 +197,13 @@ class StreamUnit:
         at, waiting = self.todo[0], self.scoreboard.waiting
         if waiting(at.data, now):
             self.cause = "starved"
-        elif waiting((at.step.preload,), now):
+        elif waiting(at.weights, now):
             self.cause = "waiting_weights"
-        elif waiting(at.others, now) or (at.step.accumulate and now < self.sums_ready):
+        elif waiting(at.others, now):
+            self.cause = "blocked"
+        elif isinstance(at, Work):
+            return None
+        elif at.step.accumulate and now < self.sums_ready:
             self.cause = "blocked"
         elif self.pointers.waited_for(at, now):
             self.cause = "port_stall"
@@ -188,15 +212,26 @@ class StreamUnit:
         return self.cause
 
     def _issue(self, now: int) -> None:
-        """The next stream reads its first word in the cycle after this one."""
-        self.current = self.todo.popleft()
+        """The next stream, or vector step without delay, reads its first word in the cycle after this one."""
+        at = self.todo.popleft()
+        if isinstance(at, Work):
+            self.vector.begin(at, now)
+            self.issued += 1
+            self.cause = at.step.cause
+            return
+        self.current = at
         self.pointed = self.pointers.issue(self.current, now)
         self.issued += 1
         self.issued_at, self.over_at = now, now + self.frame.frames(self.current.step.words) * self.frame.period
         self.word = self.booked = 0
 
     def _book(self) -> None:
-        """Account for a cycle in which a stream runs: lost, or one of the frames of its words."""
+        """Account for a cycle in which the vector unit works, or a stream runs: lost, or one of the frames of its
+        words.
+        """
+        if self.vector.running:
+            self.use[self.cause] += 1
+            return
         if self.lost:
             self.lost -= 1
             self.use["bank_conflict"] += 1

@@ -1,0 +1,339 @@
+"""Steps of the vector unit in Programs written by hand, with streams, preloads and transfers around them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_hazards import hazards
+from tests.strategies import cases, machine, machines_of_all_kinds
+from tpusim.base.errors import CheckFailed
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
+from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.steps import Fill, Preload, Scalars, Spill, Step, Stream, Vector
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.reference import Tensor as Values
+
+HARDWARE = machine(4, 4, word_elements=2)
+WORDS = 4
+"""Of every area: eight images of a pixel, two a word."""
+IFMAP, FILTER = Tensor("ifmap", (4, 5, 5, 8)), Tensor("filter", (4, 4))
+RANDOM = np.random.default_rng(0)
+OPERANDS = {each.name: RANDOM.integers(-9, 9, each.shape).astype(np.float32) for each in (IFMAP, FILTER)}
+ONE, TWO, WEIGHTS, INTO = 0, 4, 8, 10
+ALL = Counters(0, (Counter(WORDS, 0, 1, WORDS, 1),))
+
+
+def at(base: int, lanes: int = 4, pattern: AddressPattern = ALL) -> Feed:
+    """The words from `base` on, of the first lanes."""
+    moved = pattern._replace(base=pattern.base + base) if isinstance(pattern, Counters) else pattern
+    return Feed((LaneGroup(0, lanes, moved),))
+
+
+def pixel(base: int, row: int, lanes: int = 4) -> Part:
+    """The eight images of a pixel of column 0."""
+    return Part(base, (0,), (Along(0, range(lanes)),), (Along(1, (row,)), Along(2, (0,)), Along(3, range(8))), 2)
+
+
+def program(*vectors: Vector, spilled: int = INTO) -> Program:
+    """Two pixels and the weights come, the vector unit works, and one area goes out."""
+    steps: list[Step] = [
+        Fill((), IFMAP, (pixel(ONE, 0),), 128),
+        Fill((), IFMAP, (pixel(TWO, 1),), 128),
+        Fill((), FILTER, (Part(WEIGHTS, (0,), (Along(0, range(4)),), (Along(1, range(4)),), 2),), 64),
+    ]
+    steps += [replace(each, after=(0, 1, 2)) for each in vectors]
+    ofmap = Tensor("ofmap", IFMAP.shape)
+    steps.append(Spill((len(steps) - 1,), ofmap, (pixel(spilled, 0),), 128))
+    return Program((IFMAP, FILTER, ofmap), (Buffer("ifmap", 0, 8, 4), Buffer("ofmap", 8, 10, 4)), tuple(steps), 2)
+
+
+def outcome(program: Program, hardware: Hardware = HARDWARE) -> Values:
+    """[lane, element] of what is spilled, on which all levels agree, as both engines do on the time."""
+    check_program(program, hardware)
+    values = datapath.run(program, hardware, OPERANDS)["ofmap"]
+    timing, registers = register.run(program, hardware, OPERANDS)
+    np.testing.assert_array_equal(registers["ofmap"], values)
+    assert timing == event.run(program, hardware)
+    return values[:, 0, 0]
+
+
+def multiply_add(*operands: Feed, scalars: int = 2, **more: Any) -> Vector:
+    held = Scalars(WEIGHTS, -(-scalars // 2), scalars)
+    return Vector((), "multiply_add", operands, at(INTO), WORDS, held, **more)
+
+
+FIRST, SECOND = OPERANDS["ifmap"][:, 0, 0], OPERANDS["ifmap"][:, 1, 0]
+FACTORS = OPERANDS["filter"]
+
+
+# ---- what it computes
+
+
+def test_operands_are_multiplied_by_the_scalars_of_their_lane() -> None:
+    values = outcome(program(multiply_add(at(ONE), at(TWO))))
+    np.testing.assert_array_equal(values, FIRST * FACTORS[:, :1] + SECOND * FACTORS[:, 1:2])
+
+
+def test_operands_beyond_the_scalars_are_added() -> None:
+    """The sums so far among them, which are read and written in turn."""
+    first = multiply_add(at(ONE), at(TWO))
+    values = outcome(program(first, multiply_add(at(ONE), at(INTO), scalars=1)))
+    np.testing.assert_array_equal(values, FIRST * FACTORS[:, :1] * 2 + SECOND * FACTORS[:, 1:2])
+
+
+def test_a_linear_combination() -> None:
+    step = Vector((), "combine", (at(ONE), at(TWO), at(ONE)), at(INTO), WORDS, coefficients=(0.5, -1.0, 4.0))
+    np.testing.assert_array_equal(outcome(program(step)), FIRST * 4.5 - SECOND)
+
+
+def test_a_maximum() -> None:
+    step = Vector((), "maximum", (at(ONE), at(TWO)), at(INTO), WORDS)
+    np.testing.assert_array_equal(outcome(program(step)), np.maximum(FIRST, SECOND))
+
+
+def test_padding_and_lanes_that_nothing_feeds_are_zero() -> None:
+    shifted = Counters(ONE, (Counter(WORDS, -1, 1, WORDS, 1),))
+    step = Vector((), "combine", (at(0, pattern=shifted), at(TWO, 2)), at(INTO), WORDS, coefficients=(1.0, 1.0))
+    expected = np.zeros((4, 8))
+    expected[:, 2:] = FIRST[:, :-2]
+    expected[:2] += SECOND[:2]
+    np.testing.assert_array_equal(outcome(program(step)), expected)
+
+
+def test_results_go_where_their_addresses_say() -> None:
+    """Backwards, and one nowhere, which keeps what was there before."""
+    before = Vector((), "maximum", (at(TWO),), at(INTO), WORDS)
+    there = at(0, pattern=Table((INTO + 3, PADDING, INTO + 1, INTO)))
+    values = outcome(program(before, Vector((), "maximum", (at(ONE),), there, WORDS))).reshape(4, 4, 2)
+    words = FIRST.reshape(4, 4, 2)
+    np.testing.assert_array_equal(values[:, [3, 1, 0]], words[:, [0, 2, 3]])
+    np.testing.assert_array_equal(values[:, 2], SECOND.reshape(4, 4, 2)[:, 2])
+
+
+# ---- how long it takes
+
+
+@pytest.mark.parametrize(
+    ("alus", "reads", "period", "delay"),
+    [(1000, 2, 3, 5), (8, 2, 3, 5), (4, 2, 6, 8), (1000, 1, 2, 3), (8, 3, 4, 7), (4, 3, 8, 11)],
+)
+def test_the_beat(alus: int, reads: int, period: int, delay: int) -> None:
+    """Of 3, 1 and 4 operations for each of 2 x 4 elements; the write takes the first slot behind the work."""
+    hardware = machine(4, 4, word_elements=2, alus=alus)
+    step = multiply_add(*[at(ONE)] * reads, scalars=reads if reads < 3 else 2)
+    beat = step.beat(2, hardware)
+    assert (beat.period, beat.result_delay) == (period, delay)
+    made = program(step)
+    outcome(made, hardware)
+    (work,) = event.logged(made, hardware, event.ports_of(made, hardware)).works
+    assert work.start == work.issued + 1 + step.scalars.words
+    assert work.done == work.start + (WORDS - 1) * period + delay + 1
+    units = event.run(made, hardware).units
+    assert units["systolic_array"]["vector_work"] == work.done - work.issued
+    assert units["vector_unit"]["busy"] == WORDS * beat.work
+    assert units["port"]["vector"] == step.scalars.words + WORDS * (reads + 1)
+
+
+def test_words_may_take_longer_than_ports_and_alus() -> None:
+    hardware = machine(4, 4, word_elements=2, alus=1000)
+    slow = {"operand_cycles": "5/2", "result_cycles": 3}
+    hardware = hardware.with_overrides({f"vector_unit.{name}": value for name, value in slow.items()})
+    assert multiply_add(at(ONE), at(TWO)).beat(2, hardware).period == 8
+    outcome(program(multiply_add(at(ONE), at(TWO))), hardware)
+
+
+def test_a_delay_is_the_vector_units() -> None:
+    later, sooner = (event.run(program(multiply_add(at(ONE), delay=each, scalars=1)), HARDWARE) for each in (30, 0))
+    assert later.cycles == sooner.cycles + 30
+    stood = (each.units["systolic_array"]["vector_work"] for each in (later, sooner))
+    assert next(stood) == next(stood) + 30
+    outcome(program(multiply_add(at(ONE), delay=30, scalars=1)))
+
+
+# ---- what it cannot do
+
+
+WRONG = {
+    "knows multiply_add, combine, maximum": {"operation": "dream"},
+    "1 operands by 1 scalars and 1 coefficients": {"coefficients": (1.0,)},
+    "to combine 1 operands by 1 scalars": {"operation": "combine"},
+    "makes 0 words": {"words": 0, "operands": (Feed(()),), "writes": Feed(())},
+    "-4 cycles after": {"delay": -4},
+    "reads 1 words for 3 scalars": {"scalars": Scalars(0, 1, 3), "operands": (at(0), at(0), at(0))},
+    "room for 2": {"scalars": Scalars(0, 3, 5), "operands": (at(0),) * 5},
+    "words of lanes": {"operands": (BankFeed(at(0).groups),)},
+    "moves 3 words, and lane 0 reads 4": {"words": 3},
+    r"names lanes \[0, 5\)": {"writes": at(INTO, 5)},
+}
+
+
+@pytest.mark.parametrize("says", WRONG)
+def test_what_the_vector_unit_cannot_do_is_refused(says: str) -> None:
+    step = replace(multiply_add(at(ONE), scalars=1), **WRONG[says])
+    with pytest.raises(CheckFailed, match=says):
+        check_program(program(step), HARDWARE)
+
+
+# ---- among all other steps
+
+AREAS = 8
+"""Areas of WORDS words that steps read and write; behind them those of two sections of weights."""
+
+
+class Writer:
+    """Writes steps of all kinds that wait for what they need: whoever wrote what they read, whoever used what they
+    overwrite.
+    """
+
+    def __init__(self, draw: st.DrawFn, hardware: Hardware) -> None:
+        self.draw, self.hardware = draw, hardware
+        self.width = min(hardware.array.rows, hardware.array.cols, 4)
+        self.word = hardware.vector_memory.word_elements
+        self.steps: list[Step] = []
+        self.writer: dict[int, int] = {}
+        self.users: defaultdict[int, list[int]] = defaultdict(list)
+        self.ifmap, self.ofmap = (Tensor(name, (self.width, 64, WORDS * self.word)) for name in ("ifmap", "ofmap"))
+        self.filter = Tensor("filter", (self.width, 64))
+        self.weights = -(-self.width // self.word)
+        for area in range(AREAS):
+            self.fill(area)
+        self.fill_weights()
+
+    def program(self) -> Program:
+        for _ in range(self.draw(st.integers(2, 12))):
+            getattr(self, self.draw(st.sampled_from(["vector", "vector", "vector", "stream", "fill", "spill"])))()
+        for area in range(AREAS):
+            self.spill(area)
+        depth = AREAS * WORDS + self.weights
+        tensors = self.ifmap, self.filter, self.ofmap
+        return Program(tensors, (Buffer("ifmap", 0, depth, self.hardware.lanes),), tuple(self.steps), self.word)
+
+    def area(self) -> int:
+        return self.draw(st.integers(0, AREAS - 1))
+
+    def add(self, make: Any, reads: list[int], writes: list[int], **waits: Any) -> int:
+        index = len(self.steps)
+        after = {self.writer[each] for each in [*reads, *writes] if each in self.writer}
+        after |= {user for each in writes for user in self.users[each]}
+        self.steps.append(make(tuple(sorted(after))))
+        for each in writes:
+            self.writer[each], self.users[each] = index, []
+        for each in reads:
+            self.users[each].append(index)
+        return index
+
+    def part(self, area: int) -> Part:
+        row = self.draw(st.integers(0, 63))
+        items = Along(1, (row,)), Along(2, range(WORDS * self.word))
+        return Part(area * WORDS, (0,), (Along(0, range(self.width)),), items, self.word)
+
+    def fill(self, area: int | None = None) -> None:
+        area = self.area() if area is None else area
+        moved = self.draw(st.sampled_from([64, 900]))
+        self.add(lambda after: Fill(after, self.ifmap, (self.part(area),), moved), [], [area])
+
+    def fill_weights(self) -> None:
+        items = (Along(1, range(self.width)),)
+        part = Part(AREAS * WORDS, (0,), (Along(0, range(self.width)),), items, self.word)
+        self.add(lambda after: Fill(after, self.filter, (part,), 64), [], [AREAS])
+
+    def spill(self, area: int | None = None) -> None:
+        area = self.area() if area is None else area
+        self.add(lambda after: Spill(after, self.ofmap, (self.part(area),), 128), [area], [])
+
+    def stream(self) -> None:
+        source, into = self.area(), self.area()
+        accumulate, size = self.draw(st.booleans()), self.width
+        base = AREAS * WORDS
+        delay = self.draw(st.sampled_from([0, 0, 20]))
+        preload = self.add(lambda after: Preload(after, base, self.weights, size, size, delay), [AREAS], [])
+        # In other words than it reads: sums come later than reads.
+        into = (into + 1) % AREAS if into == source else into
+        reads, result = self.feed(source, WORDS), into * WORDS
+        self.add(lambda after: Stream(after, preload, reads, result, WORDS, size, size, accumulate), [source], [into])
+
+    def vector(self) -> None:
+        into, words = self.area(), self.draw(st.integers(1, WORDS))
+        sources = [each for each in self.draw(st.lists(st.integers(0, AREAS - 1), min_size=1, max_size=5))]
+        writes = self.feed(into, words, plain=True)
+        operands = tuple(writes if each == into else self.feed(each, words) for each in sources)
+        more = self.operation(len(operands))
+        delay = self.draw(st.sampled_from([0, 0, 0, 13]))
+        self.add(
+            lambda after: Vector(after, operands=operands, writes=writes, words=words, delay=delay, **more),
+            [*sources, AREAS], [into],
+        )  # fmt: skip
+
+    def operation(self, operands: int) -> dict[str, Any]:
+        name = self.draw(st.sampled_from(["multiply_add", "combine", "maximum"]))
+        if name == "combine":
+            factors = st.tuples(*[st.sampled_from([1.0, -1.0, 2.0, 0.5])] * operands)
+            return {"operation": name, "coefficients": self.draw(factors)}
+        if name == "maximum":
+            return {"operation": name}
+        most = min(operands, self.width, self.hardware.vector_unit.scalar_words * self.word)
+        count = self.draw(st.integers(1, most))
+        return {"operation": name, "scalars": Scalars(AREAS * WORDS, -(-count // self.word), count)}
+
+    def feed(self, area: int, words: int, plain: bool = False) -> Feed:
+        """All lanes by one pattern, or the first and the others by two; counters with padding, or a table."""
+        base = area * WORDS
+        if plain:
+            return at(base, self.width, Counters(0, (Counter(words, 0, 1, words, 1),)))
+        cut = self.draw(st.integers(0, self.width))
+        groups = [(0, cut), (cut, self.width - cut)]
+        return Feed(tuple(LaneGroup(lane, lanes, self.pattern(base, words)) for lane, lanes in groups if lanes))
+
+    def pattern(self, base: int, words: int) -> AddressPattern:
+        start = self.draw(st.integers(-2, 2))
+        if self.draw(st.booleans()):
+            return Counters(base, (Counter(words, start, 1, WORDS, 1),))
+        places = st.one_of(st.just(PADDING), st.integers(base, base + WORDS - 1))
+        return Table(tuple(self.draw(st.lists(places, min_size=words, max_size=words))))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[Program, Hardware]:
+    hardware = draw(machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])))
+    slow = {
+        "scalar_words": draw(st.sampled_from([1, 2, 8])),
+        "operand_cycles": draw(st.sampled_from([0, 0, "7/4"])),
+        "result_cycles": draw(st.sampled_from([0, 0, "1/2", 6])),
+    }
+    changes: dict[str, Any] = {f"vector_unit.{name}": value for name, value in slow.items()}
+    changes["vector_memory.capacity"] = f"{64 * hardware.word_bytes} B"
+    if hardware.banked:
+        changes["vector_memory.organization"] = "lanes"
+    hardware = hardware.with_overrides(changes)
+    return Writer(draw, hardware).program(), hardware
+
+
+@settings(max_examples=cases(1 / 10), deadline=None, suppress_health_check=list(HealthCheck))
+@given(made=programs())
+def test_random_steps_of_all_kinds(made: tuple[Program, Hardware]) -> None:
+    """Values at both levels, the engines to the cycle, every wait that is needed, and the timeline adds up."""
+    program, hardware = made
+    check_program(program, hardware)
+    assert not [*hazards(program, hardware)]
+    random = np.random.default_rng(1)
+    operands = {
+        name: random.integers(-4, 5, program.tensor(name).shape).astype(np.float32) for name in ("ifmap", "filter")
+    }
+    timing, registers = register.run(program, hardware, operands)
+    assert timing == event.run(program, hardware)
+    np.testing.assert_array_equal(registers["ofmap"], datapath.run(program, hardware, operands)["ofmap"])
+    timeline = event.record(program, hardware).timeline()
+    for unit in ("systolic_array", "vector_unit"):
+        for state, cycles in timeline.tracks[unit].sums().items():
+            assert timing.units[unit][state] == cycles, (unit, state)
