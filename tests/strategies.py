@@ -10,10 +10,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tpusim.machines.tpu.description import Array, Hardware, Hbm, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
-from tpusim.network.ops import Conv1d, Conv2d, Gemm
+from tpusim.network.ops import Conv1d, Conv2d, Gemm, Op
 
 
 def machine(
@@ -46,6 +47,10 @@ def machine(
     relayout_cycles: Any = 0,
     entry: Any = "ready",
     transpose_words: int = 8,
+    scalar_words: int = 2,
+    operand_cycles: Any = 0,
+    result_cycles: Any = 0,
+    ready_cycles: Any = 0,
     launch_cycles: int = 0,
     between_blocks: Any = "overlap",
     block_cycles: int = 0,
@@ -84,6 +89,10 @@ def machine(
             transpose_cycles=transpose_cycles,
             transpose_words=transpose_words,
             relayout_cycles=relayout_cycles,
+            scalar_words=scalar_words,
+            operand_cycles=operand_cycles,
+            result_cycles=result_cycles,
+            ready_cycles=ready_cycles,
         ),
         hbm=Hbm(
             bandwidth_bytes_per_s=bytes_per_cycle * 10**9,
@@ -162,6 +171,10 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         launch_cycles=draw(st.sampled_from([0, 0, 17])),
         between_blocks=draw(st.sampled_from(["overlap", "overlap", "drain"])),
         block_cycles=draw(st.sampled_from([0, 0, 3, 40])),
+        scalar_words=draw(st.sampled_from([1, 2, 2, 8])),
+        operand_cycles=draw(st.sampled_from([0, 0, "7/4"])),
+        result_cycles=draw(st.sampled_from([0, 0, "1/2", 6])),
+        ready_cycles=draw(st.sampled_from([0, 0, 4.5])),
         multi_tile=draw(st.sampled_from(["auto", "auto", "rows", 1, 2, 3, 5, 9])),
         loop_order=draw(st.sampled_from(["auto", "auto", "block_major", "filter_major"])),
         chunks=draw(st.sampled_from(["auto", "auto", "needed"])),
@@ -260,6 +273,26 @@ def grouped_convs(draw: st.DrawFn, size: int = 3) -> Conv2d:
 
 
 @st.composite
+def depthwise(draw: st.DrawFn, channels: int = 20, size: int = 12) -> Conv2d:
+    """Those of convs with one input channel a group, and up to three output channels."""
+    layer = draw(convs(3, size))
+    groups = draw(st.integers(2, channels))
+    return replace(layer, in_channels=groups, groups=groups, out_channels=groups * draw(st.integers(1, 3)))
+
+
+DEPTHWISE = frozenset({"vector"})
+"""Lowerings of depthwise convolutions alone."""
+GENERAL = sorted(LOWERINGS.keys() - DEPTHWISE)
+"""All others."""
+
+
+def lowerings_of(layer: Op) -> frozenset[str]:
+    """Those that know such a layer."""
+    conv, _ = layer.convolution(1)
+    return frozenset(LOWERINGS) if 1 < conv.groups == conv.in_channels else frozenset(LOWERINGS) - DEPTHWISE
+
+
+@st.composite
 def sequences(draw: st.DrawFn, channels: int = 30, length: int = 40) -> Conv1d:
     """1-D convolutions, some longer than what they move over without its padding."""
     kernel, stride, dilation = draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
@@ -288,7 +321,7 @@ def layers() -> st.SearchStrategy[Conv2d | Conv1d | Gemm]:
 def small_layers() -> st.SearchStrategy[Conv2d | Conv1d | Gemm]:
     """Layers for an engine that takes time for every cycle."""
     small = {"channels": 10, "size": 3}
-    return st.one_of(convs(**small), convs(**small), sequences(10, 9), gemms(largest=30))
+    return st.one_of(convs(**small), convs(**small), sequences(10, 9), gemms(largest=30), depthwise(**small))
 
 
 def fills(program: Program, tensor: str) -> list[Fill]:

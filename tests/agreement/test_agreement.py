@@ -17,6 +17,7 @@ from tests.strategies import (
     fills,
     gemms,
     layers,
+    lowerings_of,
     machine,
     machines,
     machines_of_all_kinds,
@@ -47,7 +48,7 @@ CASES = cases()
 """Random machines and layers on which the engines must agree; for a proof by hand, many more."""
 PARTS = 4
 """In which they are tried, perhaps side by side."""
-IN_LANES = frozenset({"explicit", "indirect"})
+IN_LANES = frozenset({"explicit", "indirect", "vector"})
 """Lowerings that do not find the ifmap in banks."""
 
 
@@ -257,7 +258,7 @@ class TestEnginesAgree:
     )
     def test_to_the_cycle(self, part: int, layer: Layer, batch: int, hardware: Hardware, data: st.DataObject) -> None:
         """By every lowering that there is for the machine."""
-        name = data.draw(st.sampled_from(sorted(LOWERINGS.keys() - (IN_LANES if hardware.banked else set()))))
+        name = data.draw(st.sampled_from(sorted(lowerings_of(layer) - (IN_LANES if hardware.banked else set()))))
         suppose(layer.macs(batch) / hardware.pes < 800)
         program, hardware = fitted(layer, batch, hardware, name)
         # A frame that words make long which are transposed: any Program may ask for it.

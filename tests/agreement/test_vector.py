@@ -306,13 +306,7 @@ class Writer:
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[Program, Hardware]:
     hardware = draw(machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])))
-    slow = {
-        "scalar_words": draw(st.sampled_from([1, 2, 8])),
-        "operand_cycles": draw(st.sampled_from([0, 0, "7/4"])),
-        "result_cycles": draw(st.sampled_from([0, 0, "1/2", 6])),
-    }
-    changes: dict[str, Any] = {f"vector_unit.{name}": value for name, value in slow.items()}
-    changes["vector_memory.capacity"] = f"{64 * hardware.word_bytes} B"
+    changes: dict[str, Any] = {"vector_memory.capacity": f"{64 * hardware.word_bytes} B"}
     if hardware.banked:
         changes["vector_memory.organization"] = "lanes"
     hardware = hardware.with_overrides(changes)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.strategies import conv
+from tests.strategies import GENERAL, conv
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base import memory
 from tpusim.base.errors import InputError
@@ -42,7 +42,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int 
     return str(problem)
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("lowering", GENERAL)
 @pytest.mark.parametrize("name", ["resnet50", "alexnet", "densenet121"])
 @pytest.mark.parametrize("size", [128, 16])
 def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int, lowering: str) -> None:

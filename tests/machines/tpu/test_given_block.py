@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tests.strategies import blocks, conv, fills, layers, machine, machines
+from tests.strategies import GENERAL, blocks, conv, fills, layers, machine, machines
 from tests.study.small_sweep import NET, sweep
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
@@ -45,7 +45,7 @@ def told(name: str, layer: Conv2d | Gemm = LAYER, batch: int = 32, **sizes: int)
     return blocking.rows, blocking.cols, blocking.images, explanation.choices["kept_folds"]
 
 
-@pytest.mark.parametrize("name", [*LOWERINGS, "banked"])
+@pytest.mark.parametrize("name", [*GENERAL, "banked"])
 def test_every_lowering_keeps_what_is_given(name: str) -> None:
     assert told(name, rows=3, cols=5, images=16, out_channels=256) == (3, 5, 16, 2)
     assert told(name, rows=3, cols=14)[:2] == (3, 14)
@@ -53,13 +53,13 @@ def test_every_lowering_keeps_what_is_given(name: str) -> None:
     assert told(name, images=8)[2] == 8
 
 
-@pytest.mark.parametrize("name", [*LOWERINGS, "banked"])
+@pytest.mark.parametrize("name", [*GENERAL, "banked"])
 def test_more_than_there_is_means_all(name: str) -> None:
     layer = conv(20, 8, 30, 3)
     assert told(name, layer, 16, rows=9, cols=99, images=17, out_channels=31) == (6, 6, 16, 1)
 
 
-@pytest.mark.parametrize("name", [*LOWERINGS])
+@pytest.mark.parametrize("name", [*GENERAL])
 def test_the_rows_of_a_product_are_its_images(name: str) -> None:
     assert told(name, Gemm("product", 512, 200, 300), images=64)[2] == 64
 
@@ -143,7 +143,7 @@ def test_weights_stay_where_blocks_of_the_same_channels_follow_one_another() -> 
     assert moved == {"filter": 9 * 128 * 512 * 4, "ifmap": 2 * 34 * 28 * 128 * 8 * 4}
 
 
-@pytest.mark.parametrize("name", [*LOWERINGS, "banked"])
+@pytest.mark.parametrize("name", [*GENERAL, "banked"])
 def test_what_does_not_fit_says_what_is_needed_and_allowed(name: str) -> None:
     sizes = {"rows": 28, "cols": 28, "images": 8}
     machines = {"banked": ("tpu_v2_banked", ["vector_memory.capacity=4 KiB"])}

@@ -32,12 +32,13 @@ GLOSSES = {
     "implicit_gemm": "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
     "indirect": "channel_first whose every address is read from a table of pointers",
     "block_diagonal": "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
+    "vector": "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
 LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
 PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _from(name, "planned") for name in GLOSSES}
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
-WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES}
+WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES if name != "vector"}
 """What `mapping.search: simulate` chooses from, for those lowerings that leave a choice; others know one way."""
 
 

@@ -21,7 +21,7 @@ _ORDERS = {
 
 def explanation_of(plan: Plan, layer: Op, into: str = "") -> Explanation:
     """What is told of the lowering of `layer`; `into` says what row folds divide, where those are not its channels."""
-    blocking = _blocking(plan)
+    blocking = blocking_of(plan)
     aspects = {"taps": _taps(plan)} if layer.spatial else {}
     aspects |= {
         "folds": _folds(plan, layer, into),
@@ -29,13 +29,14 @@ def explanation_of(plan: Plan, layer: Op, into: str = "") -> Explanation:
         "block": _block(plan, blocking, layer),
         **({"chunks": _chunks(plan)} if len(plan.chunks) > 1 else {}),
         "order": _order(plan),
-        "words": _words(plan, layer),
-        "memory": _buffers(plan),
+        "words": words_of(plan, layer),
+        "memory": buffers_of(plan),
     }
     return Explanation(plan.cut.multi_tile, blocking, dict(vars(plan.tiling)), aspects)
 
 
-def _blocking(plan: Plan) -> Blocking:
+def blocking_of(plan: Plan, col_folds: int | None = None) -> Blocking:
+    """How a layer was cut up, as the result tells it; `col_folds` of all groups, where they are not those of passes."""
     tiling = plan.tiling
     return Blocking(
         rows=tiling.rows,
@@ -43,7 +44,7 @@ def _blocking(plan: Plan) -> Blocking:
         images=min(tiling.groups * plan.word_fill, plan.shape.images),
         blocks=len(plan.blocks),
         row_folds=plan.cut.row_folds,
-        col_folds=len(plan.col_folds),
+        col_folds=col_folds or len(plan.col_folds),
         loop_order=tiling.loop_order,
         word_fill=plan.word_fill,
         strips=plan.shape.strips,
@@ -106,11 +107,13 @@ def _passes(plan: Plan) -> str:
 
 
 def _block(plan: Plan, blocking: Blocking, layer: Op) -> str:
-    blocks, wanted = counted(blocking.blocks, "block"), said(plan.hardware)
-    return _extent(plan, blocking, layer, blocks) + (f"; given: {wanted}" if wanted else "")
+    wanted = said(plan.hardware)
+    return extent_of(plan, blocking, layer) + (f"; given: {wanted}" if wanted else "")
 
 
-def _extent(plan: Plan, blocking: Blocking, layer: Op, blocks: str) -> str:
+def extent_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
+    """How large a block is, and how many there are."""
+    blocks = counted(blocking.blocks, "block")
     shape = plan.shape
     if not layer.spatial:
         return f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
@@ -139,7 +142,8 @@ def _order(plan: Plan) -> str:
     return _ORDERS[plan.tiling.loop_order] + body
 
 
-def _words(plan: Plan, layer: Op) -> str:
+def words_of(plan: Plan, layer: Op) -> str:
+    """What a word holds."""
     strips, word = plan.shape.strips, plan.hardware.vector_memory.word_elements
     images = counted(plan.word_fill // strips, layer.counted_by)
     held = f"{strips} strips of {images}" if strips > 1 else images
@@ -148,7 +152,8 @@ def _words(plan: Plan, layer: Op) -> str:
     return f"{plan.word_fill} of {counted(word, 'element')} used: {held}{how}"
 
 
-def _buffers(plan: Plan) -> str:
+def buffers_of(plan: Plan) -> str:
+    """What of the vector memory is set aside for what."""
     tiling, hardware = plan.tiling, plan.hardware
     buffers = (
         (plan.ifmap.name, tiling.ifmap_buffers, tiling.ifmap_words),
