@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tpusim.machines.tpu.description import Array, Hardware, Hbm, Sequencer, VectorMemory, VectorUnit
-from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, PARTIAL
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
@@ -280,16 +280,14 @@ def depthwise(draw: st.DrawFn, channels: int = 20, size: int = 12) -> Conv2d:
     return replace(layer, in_channels=groups, groups=groups, out_channels=groups * draw(st.integers(1, 3)))
 
 
-DEPTHWISE = frozenset({"vector"})
-"""Lowerings of depthwise convolutions alone."""
-GENERAL = sorted(LOWERINGS.keys() - DEPTHWISE)
-"""All others."""
+GENERAL = sorted(LOWERINGS.keys() - PARTIAL)
+"""Lowerings that any layer can be asked for."""
 
 
 def lowerings_of(layer: Op) -> frozenset[str]:
     """Those that know such a layer."""
     conv, _ = layer.convolution(1)
-    return frozenset(LOWERINGS) if 1 < conv.groups == conv.in_channels else frozenset(LOWERINGS) - DEPTHWISE
+    return frozenset(LOWERINGS) if 1 < conv.groups == conv.in_channels else frozenset(GENERAL)
 
 
 @st.composite

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST, GLOSSES, LOWERINGS
+from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST, GLOSSES, LOWERINGS, PARTIAL
 
 if TYPE_CHECKING:
     from tpusim.network.ops import Op
@@ -19,6 +19,11 @@ AUTO = "auto"
 def known() -> tuple[str, ...]:
     """Every name."""
     return (*LOWERINGS, AUTO)
+
+
+def of_any_layer() -> tuple[str, ...]:
+    """Those that every layer can be asked for, however a workload looks; `auto` takes the others where it can."""
+    return tuple(name for name in known() if name not in PARTIAL)
 
 
 def glosses() -> tuple[tuple[str, str], ...]:

@@ -38,7 +38,7 @@ LIMITS = {
     "weights": ("loading weights", "{loads}. Too little input shares them."),
     "memory": ("the size of the vector memories",
                "cut into blocks that fit, the layer reads {reads:.2f} times its operands from HBM."),
-    "vector_unit": ("the vector unit", "{conversions}it adds partial sums in {vector_unit} % of the cycles."),
+    "vector_unit": ("the vector unit", "{conversions}it {adds} in {vector_unit} % of the cycles."),
     "sequencer": ("the sequencer", "a layer takes {launch} cycles to launch{bodies}{drains}."),
     "input": ("too little input", "{loads}; the layer's start and end take {ends} % of its cycles. More input would "
               "share them."),
@@ -73,8 +73,9 @@ def _facts(found: Bottleneck) -> dict[str, object]:
     """What LIMITS tells of a layer: shares of its cycles, and what they come from."""
     layer, hardware, phases, units = found.layer, found.setup.hardware, found.phases, found.layer.units
     sequencer, streams = hardware.sequencer, found.program.streams
-    rows, cols = fmean(each.rows for each in streams), fmean(each.cols for each in streams)
-    computes = units["systolic_array"]["busy"] / layer.passes
+    # There are none where the vector unit does it all.
+    rows, cols = (fmean(sizes or [0]) for sizes in ([each.rows for each in streams], [each.cols for each in streams]))
+    computes = units["systolic_array"]["busy"] / max(1, layer.passes)
     operands = found.setup.layer.operands(found.setup.batch) * hardware.vector_memory.element_bytes
     ends = phases.first_fill + phases.drain + phases.spill + phases.skew
     drains = ", and no block begins before the one ahead has drained"
@@ -91,6 +92,7 @@ def _facts(found: Bottleneck) -> dict[str, object]:
         "loads": f"weights take {hardware.preload_cycles} cycles to load for a pass that computes for {computes:,.0f}",
         "reads": layer.hbm_read_bytes / operands,
         "conversions": "".join(_a_word(found)),
+        "adds": "works by itself" if found.program.vectors else "adds partial sums",
         "vector_unit": percent(units["vector_unit"]["busy"] / layer.cycles),
         "launch": sequencer.launch_cycles,
         "bodies": f", a block {sequencer.block_cycles} beyond its steps" if sequencer.block_cycles else "",
@@ -109,6 +111,9 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
         yield f"a word of stacked taps takes {plain_number(unit.stack_cycles)} for each copy beyond the second; "
     if unit.relayout_cycles and found.setup.hardware.mapping.entry == "relaid":
         yield f"a word of an ifmap in another layout takes {plain_number(unit.relayout_cycles)} cycles of loads; "
+    if found.program.vectors and (unit.operand_cycles or unit.result_cycles or unit.ready_cycles):
+        each = (plain_number(cycles) for cycles in (unit.operand_cycles, unit.result_cycles, unit.ready_cycles))
+        yield "an operand takes {} cycles, a result {}, a word to be made ready {}; ".format(*each)
     if found.program.word_cycles > _streamed(found):
         yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
 

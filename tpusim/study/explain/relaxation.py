@@ -15,7 +15,8 @@ from tpusim.network.ops import Op
 from tpusim.result.vocabulary.fields import by_path
 
 _ALUS, _WORD = "vector_unit.alus", "vector_memory.word_elements"
-_A_WORD = tuple([f"vector_unit.{what}_cycles" for what in ("unpack", "pack", "stack", "relayout")])
+_CONVERSIONS = ("unpack", "pack", "stack", "relayout", "operand", "result", "ready")
+_A_WORD = tuple([f"vector_unit.{what}_cycles" for what in _CONVERSIONS])
 """Cycles that the vector unit takes for a word, in fractions."""
 
 Setting = str | int | Callable[[Any], object]

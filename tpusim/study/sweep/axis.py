@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tpusim.base.errors import InputError, did_you_mean
-from tpusim.flow.lowerings import check_known, known
+from tpusim.flow.lowerings import check_known, known, of_any_layer
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import hardware_paths
@@ -18,7 +18,7 @@ Shown = int | float | str
 BATCH = "batch"
 LAYERS = "layers."
 EVERY = "all"
-"""Of an axis of lowerings: all of them."""
+"""Of an axis of lowerings: all of them but those of some layers alone, which `auto` tries."""
 
 _MOST_LISTED = 100_000
 _FIELDS = (
@@ -110,9 +110,9 @@ def _check_path(path: str) -> None:
 
 
 def _lowerings(values: object) -> Sequence[Value]:
-    """Return every lowering there is for the word `all`, or the names in a list."""
+    """Return, for the word `all`, every lowering that any layer can be asked for; or the names in a list."""
     if values == EVERY:
-        return known()
+        return of_any_layer()
     if not isinstance(values, list) or not values:
         raise InputError(f"{show(values)} is no axis; write {EVERY}, or a list of {', '.join(known())}")
     for value in values:

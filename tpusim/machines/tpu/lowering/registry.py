@@ -35,6 +35,8 @@ GLOSSES = {
     "vector": "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
+PARTIAL = frozenset({"vector"})
+"""Those of some layers alone; they refuse all others (CapacityError)."""
 LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
 PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _from(name, "planned") for name in GLOSSES}
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
