@@ -10,10 +10,12 @@ from itertools import combinations
 import pytest
 
 from tests import ROOT
+from tests.strategies import conv
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.machines.tpu.definition import frame
 from tpusim.machines.tpu.description import hardware_paths
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES
+from tpusim.network.workload import Workload
 from tpusim.report.style import HATCHES, hatches, tones
 from tpusim.result.records import STALL_CAUSES, LayerResult, Total, VectorMemoryUse
 from tpusim.result.vocabulary.fields import FIELDS, field_of
@@ -39,6 +41,9 @@ def test_every_state_and_client_that_a_run_reports_is_described() -> None:
     assert {*total.units["port"]} == {*CLIENTS} - {"pointer", "vector"}
     pointed = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), lowering="indirect", check=False)
     assert {*pointed.total.units["port"]} == {*CLIENTS} - {"vector"}
+    depthwise = Workload("depthwise", 2, (conv(4, 5, 4, 3, groups=4),))
+    alone = simulate(depthwise, load_hardware("tiny_4x4"), lowering="vector", check=False)
+    assert {*alone.total.units["port"]} == {*CLIENTS} - {"pointer"}
     assert {state.key for state in PARTS} == {"useful", "unused", *STALL_CAUSES, "idle"}
     assert {field.name for field in fields(Phases)} <= {*PHASES}
 

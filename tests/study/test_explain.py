@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -231,6 +232,16 @@ def test_what_cannot_be_simulated_is_said() -> None:
     assert "8192" in reasons["words twice as long"]
     text = " ".join(explain_text.no_gain(found).split())
     assert f"Not tried: words twice as long ({reasons['words twice as long']})." in text
+
+
+def test_a_layer_of_the_vector_unit_is_bound_by_it() -> None:
+    layer = conv(128, 14, 128, 3, padding=1, groups=128)
+    found = find_bottleneck(Setup(layer, 8, load_hardware("tpu_v2"), "vector"), lambda done, name: None)
+    assert (found.limit, found.main_state, found.agrees) == ("vector_unit", "vector_work", True)
+    assert found.phases.first_fill > 0
+    assert sum(asdict(found.phases).values()) == found.layer.cycles
+    words = " ".join(explain_text.verdict(found).split())
+    assert re.search(r"Bound by the vector unit: it works by itself in 9\d(\.\d)? % of the cycles", words)
 
 
 def test_the_phases_of_the_pass_worked_by_hand() -> None:

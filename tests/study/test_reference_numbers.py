@@ -20,6 +20,7 @@ from tpusim.study.validation.tables import rows, sizes
 COUNTS = {
     "gemm": 111, "resnet50": 52, "vgg16": 12, "yolov2": 19, "micro": 45,
     "first_layers": 38, "fresh": 28, "batch": 15, "1x1": 26, "3x3": 41, "thin": 19, "large_kernels": 107,
+    "depthwise": 9,
     "scheduled_first": 16, "scheduled_1x1": 14, "scheduled_3x3": 32, "scheduled_large": 24,
     "network_resnet18": 20, "network_resnet50": 41, "network_vgg16": 16, "network_yolov2": 22, "network_bert_layer": 11,
     "scheduled_resnet50": 41, "scheduled_vgg16": 16,
@@ -45,8 +46,10 @@ def test_each_word_has_its_sets_and_its_machine() -> None:
     assert words["scheduled"] == {name for name in COUNTS if "scheduled" in name}
     assert set.union(*words.values()) == {*COUNTS}
     machines = {name: each.hardware for name, each in sets.items() if not name.startswith("v3")}
-    assert {machines[name] for name in machines if name not in words["scheduled"]} == {"tpu_v2_estimator"}
-    assert {machines[name] for name in words["scheduled"] - {"v3_scheduled"}} == {"tpu_v2_core"}
+    assert {machines[name] for name in machines if name not in words["scheduled"] | {"depthwise"}} == {
+        "tpu_v2_estimator"
+    }
+    assert {machines[name] for name in words["scheduled"] - {"v3_scheduled"} | {"depthwise"}} == {"tpu_v2_core"}
     assert {each.hardware for name, each in sets.items() if name.startswith("v3")} == {"tpu_v3_core"}
 
 

@@ -45,7 +45,8 @@ class Case:
 class NumberSet:
     """Cases of one word about one kind of thing, and the machine they are held against.
 
-    `changes` are overrides of its description. `fitted`: half of the cases served to choose fitted numbers.
+    `changes` are overrides of its description. `fitted`: half of the cases served to choose fitted numbers. `lowering`:
+    of cases that only one lowering is for.
     """
 
     name: str
@@ -57,6 +58,7 @@ class NumberSet:
     changes: tuple[str, ...] = ()
     unit: str = "cycles"
     fitted: bool = False
+    lowering: str = ""
 
     @property
     def picture(self) -> str:

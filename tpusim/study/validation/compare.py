@@ -91,7 +91,8 @@ def _work(
 ) -> Work:
     def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
         hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
-        return tuple(Simulation(layer, case.batch, hardware, lowering, bool(more)) for layer in case.layers)
+        how = numbers.lowering or lowering
+        return tuple(Simulation(layer, case.batch, hardware, how, bool(more)) for layer in case.layers)
 
     return Work(case, on(()), on(case.their_block) if case.their_block else ())
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 from tpusim.network.ops import Gemm
-from tpusim.study.validation import chips, convolutions, networks
+from tpusim.study.validation import chips, convolutions, networks, variants
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.tables import rows
 
@@ -20,7 +20,7 @@ _scheduled = partial(NumberSet, status="scheduled", hardware=CODE)
 @cache
 def number_sets() -> dict[str, NumberSet]:
     """Return every set by its name, in the order of reports."""
-    return {each.name: each for each in (*_layers(), *_shapes(), *_networks(), *_chips())}
+    return {each.name: each for each in (*_layers(), *_shapes(), *_variants(), *_networks(), *_chips())}
 
 
 def _layers() -> Iterator[NumberSet]:
@@ -38,6 +38,13 @@ def _shapes() -> Iterator[NumberSet]:
     for name, about in convolutions.SCHEDULED.items():
         # Half of them served to choose the fitted numbers of the machine that follows the code.
         yield _scheduled(name, kind="convolutions", about=about, cases=convolutions.scheduled(name), fitted=True)
+
+
+def _variants() -> Iterator[NumberSet]:
+    """On the machine that costs what the code takes, whose vector unit has these costs from such estimates."""
+    for name, about in variants.ESTIMATED.items():
+        cases, how = variants.estimated(name), variants.LOWERINGS[name]
+        yield NumberSet(name, "estimated", "variants", about, CODE, cases, lowering=how)
 
 
 def _networks() -> Iterator[NumberSet]:
