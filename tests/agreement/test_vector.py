@@ -313,7 +313,7 @@ def programs(draw: st.DrawFn) -> tuple[Program, Hardware]:
     return Writer(draw, hardware).program(), hardware
 
 
-@settings(max_examples=cases(1 / 10), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=programs())
 def test_random_steps_of_all_kinds(made: tuple[Program, Hardware]) -> None:
     """Values at both levels, the engines to the cycle, every wait that is needed, and the timeline adds up."""
