@@ -319,7 +319,9 @@ def layers() -> st.SearchStrategy[Conv2d | Conv1d | Gemm]:
 def small_layers() -> st.SearchStrategy[Conv2d | Conv1d | Gemm]:
     """Layers for an engine that takes time for every cycle."""
     small = {"channels": 10, "size": 3}
-    return st.one_of(convs(**small), convs(**small), sequences(10, 9), gemms(largest=30), depthwise(**small))
+    return st.one_of(
+        convs(**small), convs(**small), sequences(10, 9), gemms(largest=30), depthwise(**small), grouped_convs(2)
+    )
 
 
 def fills(program: Program, tensor: str) -> list[Fill]:

@@ -13,8 +13,9 @@ import pytest
 from tests import ROOT
 from tpusim.cli import app as cli
 from tpusim.cli.commands import ENGINES
-from tpusim.flow.lowerings import glosses, known
+from tpusim.flow.lowerings import AUTO, glosses
 from tpusim.input.source import shipped
+from tpusim.machines.tpu.lowering.registry import GLOSSES
 from tpusim.network.workload import load_workload
 
 COMMANDS = [str(each.name or getattr(each.callback, "__name__", "")) for each in cli.app.registered_commands]
@@ -48,7 +49,7 @@ def test_every_lowering_is_told_in_a_line_or_two_and_where_the_help_says() -> No
     lines = [line.rstrip() for line in in_terminal("list").splitlines()]
     head = next(at for at, line in enumerate(lines) if line.endswith("how convolutions become passes"))
     told = lines[head + 2 : lines.index("", head)]
-    assert [line.split()[0] for line in told if not line.startswith(" ")] == [*known()]
+    assert [line.split()[0] for line in told if not line.startswith(" ")] == [*GLOSSES, AUTO]
     assert all(len(gloss) > 20 for _, gloss in glosses())
     for name in ("run", "explain"):
         shown = " ".join(in_terminal(name, "--help").split())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests import ROOT
 from tests.agreement.test_agreement import suppose
-from tests.strategies import cases, conv, layers, machine, machines_of_all_kinds
+from tests.strategies import GENERAL, cases, conv, layers, machine, machines_of_all_kinds
 from tpusim import load_hardware, simulate
 from tpusim.flow.choice import prepared
 from tpusim.machines.tpu import event
@@ -107,7 +107,7 @@ def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
     assert any(case.cycles[1] < case.cycles[0] for case in cases)
 
 
-@pytest.mark.parametrize("lowering", [*LOWERINGS, "auto"])
+@pytest.mark.parametrize("lowering", [*GENERAL, "auto"])
 def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
     if lowering == "auto":
         pytest.importorskip("numba")

@@ -12,9 +12,10 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.plan import CHANNEL, OUT_CHANNEL, K
+from tpusim.machines.tpu.lowering.plan import CHANNEL
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
+from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K
 from tpusim.machines.tpu.lowering.words import blocking_of, buffers_of, extent_of, words_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
@@ -110,8 +111,9 @@ class _Emitter:
         box = Box(range(channels[0], channels[-1] + 1), rows, cols, plan.images(patch.groups))
         items = plan.map_items(rows, cols, patch.groups, apart)
         part = Part(self._ifmap(number), (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        moved = self.traffic.bytes_of(box, plan.ifmap, apart)
-        self.filled.append((self._add(Fill(self._freed(number, self.worked), plan.ifmap, (part,), moved)),))
+        moved, regions = self.traffic.of((box,), plan.ifmap, apart)
+        freed = self._freed(number, self.worked)
+        self.filled.append((self._add(Fill(freed, plan.ifmap, (part,), moved, regions=regions)),))
 
     def _fill_weights(self, portion: int) -> None:
         plan, hardware, lanes = self.plan, self.plan.hardware, self.vector.portions[portion]
@@ -164,8 +166,8 @@ class _Emitter:
         items = plan.map_items(block.rows, block.cols, block.groups, apart)
         part = Part(self._results(number), (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
         box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        moved = self.traffic.bytes_of(box, plan.ofmap, apart)
-        self.spills.append(self._add(Spill((self.worked[number],), plan.ofmap, (part,), moved)))
+        moved, regions = self.traffic.of((box,), plan.ofmap, apart)
+        self.spills.append(self._add(Spill((self.worked[number],), plan.ofmap, (part,), moved, regions=regions)))
 
 
 def _feed(lanes: int, pattern: Counters) -> Feed:

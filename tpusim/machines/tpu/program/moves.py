@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.regions import regions_of
+from tpusim.machines.tpu.program.regions import regions_of, regions_of_part
 from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.machines.tpu.program.tensor import Along, Tensor
 from tpusim.memory.layout import Region, inside, whole_bursts
@@ -116,18 +117,27 @@ class Moves:
         """What a tensor takes."""
         if not self._as_read(tensor):
             return self._lying(tensor, 0).bytes
-        return sum(map(_size, self._offsets[tensor.name])) * self._element_bytes(tensor)
+        return sum(self._size(tensor, held) for held in self._offsets[tensor.name]) * self._element_bytes(tensor)
 
     @cached_property
     def _offsets(self) -> dict[str, dict[_Held, int]]:
         """By tensor, the elements ahead of each part: those of the same lanes together, as they are first read."""
-        found: dict[str, dict[tuple[Along, ...], dict[_Held, None]]] = {}
+        found: dict[Tensor, dict[tuple[Along, ...], dict[_Held, None]]] = {}
         for step in self.program.steps:
             if isinstance(step, Transfer) and self._as_read(step.tensor):
-                of_lanes = found.setdefault(step.tensor.name, {})
+                of_lanes = found.setdefault(step.tensor, {})
                 for part in step.parts:
                     of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None
-        return {name: _one_after_another(of_lanes) for name, of_lanes in found.items()}
+        return {tensor.name: self._one_after_another(tensor, of_lanes) for tensor, of_lanes in found.items()}
+
+    def _one_after_another(self, tensor: Tensor, of_lanes: Mapping[Any, Iterable[_Held]]) -> dict[_Held, int]:
+        """The elements ahead of each part."""
+        parts = [held for each in of_lanes.values() for held in each]
+        return dict(zip(parts, accumulate((self._size(tensor, held) for held in parts), initial=0), strict=False))
+
+    def _size(self, tensor: Tensor, held: _Held) -> int:
+        """Elements of a part that there are."""
+        return sum(self._elements(tensor, each) for each in regions_of_part(*held, len(tensor.shape)))
 
     def _pieces(self, step: Transfer) -> list[Runs]:
         """A run for all parts that stand one after another."""
@@ -135,21 +145,9 @@ class Moves:
         runs: list[Runs] = []
         for part in step.parts:
             held = part.lane, part.items
-            start = base[step.tensor.name] + offsets[held] * size
+            start, taken = base[step.tensor.name] + offsets[held] * size, self._size(step.tensor, held) * size
             if runs and runs[-1].base + runs[-1].size == start:
-                runs[-1] = runs[-1]._replace(size=runs[-1].size + _size(held) * size)
+                runs[-1] = runs[-1]._replace(size=runs[-1].size + taken)
             else:
-                runs.append(Runs(start, (), _size(held) * size))
+                runs.append(Runs(start, (), taken))
         return runs
-
-
-def _one_after_another(of_lanes: Mapping[tuple[Along, ...], Iterable[_Held]]) -> dict[_Held, int]:
-    """The elements ahead of each part."""
-    parts = [held for each in of_lanes.values() for held in each]
-    return dict(zip(parts, accumulate(map(_size, parts), initial=0), strict=False))
-
-
-def _size(held: _Held) -> int:
-    """Elements of a part."""
-    (lane, *_), items = held
-    return len(lane.coordinates) * prod(len(each.coordinates) for each in items)

@@ -20,12 +20,12 @@ def regions_of(step: Transfer) -> tuple[Region, ...]:
     if step.regions is not None:
         return step.regions
     axes = len(step.tensor.shape)
-    return tuple(_joined(region for part in step.parts for region in _of_part(part.lane, part.items, axes)))
+    return tuple(_joined(region for part in step.parts for region in regions_of_part(part.lane, part.items, axes)))
 
 
 @lru_cache(maxsize=1 << 12)
-def _of_part(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tuple[Region, ...]:
-    """What lanes and items take together."""
+def regions_of_part(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tuple[Region, ...]:
+    """What lanes and items of a part take together."""
     held = [[each.coordinates for each in items if each.axis == axis] for axis in range(axes)]
     return tuple(
         region
