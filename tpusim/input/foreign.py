@@ -13,6 +13,7 @@ _KINDS = {
     "workloads": ("a workload", "layers", "tpusim run {}"),
     "configs": ("hardware", "array", "tpusim run WORKLOAD --hardware {}"),
     "configs/sweeps": ("a sweep", "axes", "tpusim sweep {}"),
+    "configs/dram": ("a DRAM", "organisation", "tpusim dram TRACE --device {}"),
 }
 """By folder: what is in it, a key that only such files have, and what takes them."""
 

@@ -1,0 +1,272 @@
+"""What a DRAM is: one frozen description, read from YAML with its units in the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.units import FREQUENCY, SIZE, TIME
+from tpusim.input.document import Document
+from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
+from tpusim.input.form import FileSection, Form
+from tpusim.input.overrides import Overrides, read_overrides
+from tpusim.input.scalars import whole_number
+from tpusim.input.source import open_document
+from tpusim.memory.dram.mapping import Mapping
+
+FOLDER = "configs/dram"
+"""Where the shipped devices lie."""
+
+MOST_BANKS = 60
+"""Banks of a channel: the one-pass model keeps a set of them in the bits of one number."""
+
+_MOST = 10**6
+_PS_PER_S = 10**12
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A time of the data sheet: picoseconds, or cycles of the memory's clock."""
+
+    amount: int
+    in_cycles: bool
+
+    def cycles(self, clock_hz: int) -> int:
+        """Whole cycles; a time is rounded up."""
+        return self.amount if self.in_cycles else -(-self.amount * clock_hz // _PS_PER_S)
+
+
+class _Timed:
+    """A Duration, which YAML writes as a whole number of cycles, or as a time with its unit."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        plain = core_schema.plain_serializer_function_ser_schema(_plain)
+        return core_schema.no_info_plain_validator_function(_duration, serialization=plain)
+
+
+def _duration(value: object) -> Duration:
+    if isinstance(value, Duration):
+        return value
+    if isinstance(value, str):
+        return Duration(TIME.parse(value), in_cycles=False)
+    return Duration(whole_number(value, 0, _MOST), in_cycles=True)
+
+
+def _plain(value: Duration | None) -> int | str | None:
+    return value and (value.amount if value.in_cycles else TIME.format(value.amount))
+
+
+_Time = Annotated[Duration, _Timed()]
+
+
+class Organisation(FileSection):
+    """What there is of each thing: `channels` a stack, `banks` a group, bursts (`columns`) a row, bytes a burst.
+
+    The pseudo channels of a channel have banks, rows and a bus of their own: they are channels in all but name.
+    """
+
+    stacks: Annotated[int, whole(64)] = 1
+    channels: Annotated[int, whole(1024), written(8)]
+    pseudo_channels: Annotated[int, whole(2)] = 1
+    bank_groups: Annotated[int, whole(MOST_BANKS), written(4)]
+    banks: Annotated[int, whole(MOST_BANKS), written(4)]
+    rows: Annotated[int, whole(2**24), written(32768)]
+    columns: Annotated[int, whole(2**16), written(32)]
+    burst_bytes: Annotated[int, Quantity(SIZE, "4 KiB"), written("64 B", "burst")]
+
+
+class Timing(FileSection):
+    """The times of the data sheet, by the names of the standard; `tRC` is `tRAS` + `tRP` where it is not given.
+
+    `tBURST` is how long a burst keeps the data bus, `tRTRS` what the bus takes to turn from reading to writing,
+    `tRFC_bank` a refresh of one bank (`refresh: per_bank` alone needs it).
+    """
+
+    tBURST: Annotated[_Time, written(2)]
+    tCL: Annotated[_Time, written("14 ns")]
+    tCWL: Annotated[_Time, written("4 ns")]
+    tRCDRD: Annotated[_Time, written("14 ns")]
+    tRCDWR: Annotated[_Time, written("14 ns")]
+    tRP: Annotated[_Time, written("14 ns")]
+    tRAS: Annotated[_Time, written("34 ns")]
+    tRC: _Time | None = None
+    tRRD_S: Annotated[_Time, written("4 ns")]
+    tRRD_L: Annotated[_Time, written("6 ns")]
+    tFAW: Annotated[_Time, written("30 ns")]
+    tCCD_S: Annotated[_Time, written(1)]
+    tCCD_L: Annotated[_Time, written(2)]
+    tRTP: Annotated[_Time, written(5)]
+    tWR: Annotated[_Time, written("16 ns")]
+    tWTR_S: Annotated[_Time, written("6 ns")]
+    tWTR_L: Annotated[_Time, written("8 ns")]
+    tRTRS: Annotated[_Time, written(2)]
+    tRFC: Annotated[_Time, written("260 ns")]
+    tRFC_bank: _Time | None = None
+    tREFI: Annotated[_Time, written("3.9 us")]
+
+
+class Controller(FileSection):
+    """The memory controller of a channel.
+
+    Reads and writes wait in a queue of `transaction_queue` each, then in one of `command_queue` a bank. A row is closed
+    for another after `row_hits` accesses even where more wait for it. Writes are drained when their queue is full,
+    or when more than `idle_writes` wait while no bank has work.
+    """
+
+    transaction_queue: Annotated[int, whole(4096), written(32)]
+    command_queue: Annotated[int, whole(256), written(8)]
+    row_hits: Annotated[int, whole(_MOST)] = 4
+    idle_writes: Annotated[int, whole(4096, least=0)] = 8
+
+
+class Requests(FileSection):
+    """How requests reach the channels: in order, at most `per_cycle` in a memory cycle.
+
+    Of the `lookahead` oldest that have not been accepted, any may go ahead; 1 keeps the order. At most `outstanding`
+    reads are under way at a time, 0 being any number; writes are posted.
+    """
+
+    per_cycle: Annotated[int, whole(4096)] = 32
+    lookahead: Annotated[int, whole(65536)] = 1
+    outstanding: Annotated[int, whole(2**31, least=0)] = 0
+
+
+class Device(FileSection):
+    """A whole DRAM, complete and immutable; times in cycles of its own clock are `cycles`."""
+
+    name: Annotated[str, Name(), written("my_dram")]
+    clock_hz: Annotated[int, Quantity(FREQUENCY, "100 GHz"), written("1 GHz", "clock")]
+    organisation: Organisation
+    timing: Timing
+    mapping: Annotated[str, Name(), written("rorabgbachco")]
+    hash: Annotated[Literal["none", "row"], Choice()] = "none"
+    page: Annotated[Literal["open", "closed"], Choice()] = "open"
+    refresh: Annotated[Literal["all_banks", "per_bank", "none"], Choice()] = "all_banks"
+    controller: Controller
+    requests: Requests = Requests()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Device:
+        if problems := [*_sizes(self), *_contradictions(self)]:
+            raise InputError(problems)
+        self.addresses()
+        return self
+
+    @property
+    def channels(self) -> int:
+        """All channels, of every stack, pseudo channels counted one by one."""
+        organisation = self.organisation
+        return organisation.stacks * organisation.channels * organisation.pseudo_channels
+
+    @property
+    def banks(self) -> int:
+        """Banks of a channel."""
+        return self.organisation.bank_groups * self.organisation.banks
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of all channels."""
+        organisation = self.organisation
+        return self.channels * self.banks * organisation.rows * organisation.columns * organisation.burst_bytes
+
+    @property
+    def peak_bytes_per_s(self) -> float:
+        """Bytes a second while every channel's data bus is busy."""
+        return self.channels * self.organisation.burst_bytes * self.clock_hz / max(1, self.cycles("tBURST"))
+
+    def cycles(self, name: str) -> int:
+        """One of the timing's fields in cycles of the memory's clock, rounded up."""
+        given: Duration | None = getattr(self.timing, name)
+        if given is None:
+            return self.cycles("tRAS") + self.cycles("tRP") if name == "tRC" else 0
+        return given.cycles(self.clock_hz)
+
+    def ns(self, cycles: float) -> float:
+        """Cycles of the memory's clock in nanoseconds."""
+        return cycles * 1e9 / self.clock_hz
+
+    def addresses(self) -> Mapping:
+        """How an address names a channel, a bank, a row and a column. Raises InputError placed at "mapping"."""
+        sizes = {"channel": self.channels, "group": self.organisation.bank_groups, "bank": self.organisation.banks,
+                 "row": self.organisation.rows, "column": self.organisation.columns}  # fmt: skip
+        try:
+            return Mapping.read(self.mapping, sizes, self.organisation.burst_bytes, self.hash == "row")
+        except InputError as error:
+            raise InputError([Problem(each.message, "mapping") for each in error.problems]) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The YAML form, units in the values."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+    def with_overrides(self, overrides: Overrides) -> Device:
+        """This device with `PATH=VALUE` changes. Raises InputError."""
+        return _build(Document(self.name, self.to_dict()), overrides)
+
+
+def load_device(name_or_path: str | Path, overrides: Overrides = ()) -> Device:
+    """The device of a shipped name, a YAML path, or "-" (standard input), with "timing.tRP=20" changes.
+
+    Raises InputError with every problem of the file and the overrides.
+    """
+    return _build(open_document(name_or_path, FOLDER), overrides)
+
+
+def _build(document: Document, overrides: Overrides) -> Device:
+    given, refused = read_overrides(overrides, _FORM)
+    for path, (value, where) in given.items():
+        document = document.override(path, value, where)
+    return _FORM.read(document, FROM_YAML, refused)
+
+
+_POWERS = ("stacks", "channels", "pseudo_channels", "bank_groups", "banks", "rows", "columns", "burst_bytes")
+
+
+def _sizes(device: Device) -> Iterator[Problem]:
+    """What is no power of two although addresses are cut into bits, and too many banks."""
+    for field in _POWERS:
+        size = getattr(device.organisation, field)
+        if size & (size - 1):
+            key = "burst" if field == "burst_bytes" else field
+            below, above = 1 << (size.bit_length() - 1), 1 << size.bit_length()
+            message = f"{size} is no power of two, and addresses are cut into bits; write {below} or {above}"
+            yield Problem(message, f"organisation.{key}")
+    if device.banks > MOST_BANKS:
+        message = f"{device.banks} banks a channel (bank_groups x banks) are too many; at most {MOST_BANKS} are modelled"
+        yield Problem(message, "organisation.banks")
+
+
+_ORDERED = [
+    ("tCCD_S", "tCCD_L", "within a bank group columns cannot follow faster than between groups"),
+    ("tRRD_S", "tRRD_L", "within a bank group rows cannot open faster than between groups"),
+    ("tWTR_S", "tWTR_L", "within a bank group the bus cannot turn faster than between groups"),
+    ("tRRD_S", "tFAW", "the window of four activates holds more than one"),
+    ("tRAS", "tRC", "a row is open for tRAS of its tRC"),
+    ("tRCDRD", "tRAS", "a row stays open at least until it can be read"),
+    ("tRFC_bank", "tRFC", "refreshing one bank cannot take longer than all"),
+    ("tRFC", "tREFI", "refreshes would leave no time for anything else"),
+]
+
+
+def _contradictions(device: Device) -> Iterator[Problem]:
+    """Times of the data sheet that cannot both hold."""
+    for less, more, why in _ORDERED:
+        if device.cycles(less) > device.cycles(more):
+            said = f"{less} is {device.cycles(less)} cycles and {more} {device.cycles(more)}"
+            given = less if getattr(device.timing, more) is None else more
+            yield Problem(f"{said}, but {why}; write {more} of at least {less}", f"timing.{given}")
+    if device.cycles("tRC") < device.cycles("tRAS") + device.cycles("tRP"):
+        yield Problem("tRC is less than tRAS + tRP; write at least their sum, or leave tRC out", "timing.tRC")
+    for name in ("tBURST", "tREFI", "tRP", "tRCDRD", "tRCDWR"):
+        if device.cycles(name) < 1:
+            yield Problem("0 cycles are no time; write at least 1", f"timing.{name}")
+    if device.refresh == "per_bank" and device.timing.tRFC_bank is None:
+        yield Problem("refresh: per_bank needs tRFC_bank; add it, such as tRFC_bank: 130 ns", "timing")
+
+
+_FORM = Form(Device)

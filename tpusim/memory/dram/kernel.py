@@ -1,0 +1,18 @@
+"""How the loops of the DRAM become machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tpusim.base.compiled import compiled_if_possible
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_DRAM = Path(__file__).parent
+
+
+def kernel(function: F) -> F:
+    """Compile a loop over requests or banks, where Numba is installed."""
+    return compiled_if_possible(function, (_DRAM,), _DRAM)

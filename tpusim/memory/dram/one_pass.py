@@ -1,0 +1,99 @@
+"""The one-pass model: a DRAM that serves transfers from event to event, never cycle by cycle.
+
+    memory = OnePass(device)
+    accepted, done = memory.serve(addresses, write=False, start=100)
+
+All cycles are of the memory's own clock, `device.clock_hz`. `memory.counts()` says what has happened since the
+beginning. `Clocked` in `clocked` takes the same transfers and gives the same answers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tpusim.base.errors import InputError
+from tpusim.memory.dram.device import Device
+from tpusim.memory.dram.intake import serve
+from tpusim.memory.dram.mapping import Mapping
+from tpusim.memory.dram.rules import Numbers, Rules, rules
+from tpusim.memory.dram.state import COUNTS, Transfer, fresh
+
+
+class Served(NamedTuple):
+    """Memory cycles, int64[n]: in which each request was accepted, and when its data is there, or in the DRAM."""
+
+    accepted: Numbers
+    done: Numbers
+
+
+class Counts(NamedTuple):
+    """int64[channels] each, since the beginning; a row hit is a column command that was not the first of its row."""
+
+    row_hits: Numbers
+    activates: Numbers
+    reads: Numbers
+    writes: Numbers
+    refreshes: Numbers
+    precharges: Numbers
+
+
+class OnePass:
+    """A DRAM with all it remembers: open rows, what commands must wait for, the refresh clock, how far it has come.
+
+    It is fresh at cycle 0; the first refresh is due in cycle `first_refresh`, tREFI where nothing is said.
+    """
+
+    def __init__(self, device: Device, first_refresh: int | None = None) -> None:
+        self.device = device
+        self._rules: Rules = rules(device)
+        self._mapping: Mapping = device.addresses()
+        self._state = fresh(self._rules, self._rules.interval if first_refresh is None else first_refresh)
+        self._last = (0, 0)
+
+    def serve(
+        self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
+    ) -> Served:
+        """Serve one transfer: requests of a burst each, at byte `addresses`, int64[n], in order, to the last.
+
+        `write` is one for all, or bool[n]. None is accepted before cycle `start`, before its own of `times`, or before
+        the last one of the transfer before. In each channel its commands begin when the transfer before has
+        issued its column commands there; nothing of this transfer depends on the next.
+        """
+        transfer = transfer_of(self._mapping, addresses, write, times)
+        if transfer.channel.size:
+            last, taken = self._last
+            begin = max(last, start)
+            cycle, count = serve(self._state, transfer, begin, taken if begin == last else 0)
+            self._last = int(cycle), int(count)
+        return Served(transfer.accepted, transfer.done)
+
+    def counts(self) -> Counts:
+        """What has happened in each channel up to the last column command."""
+        return Counts(*(self._state.counts[:, kind].copy() for kind in range(COUNTS)))
+
+
+def transfer_of(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: ArrayLike | None) -> Transfer:
+    """The requests of a transfer, none of them accepted yet. Raises InputError."""
+    given = np.ascontiguousarray(addresses, np.int64)
+    if given.ndim != 1 or (given.size and given.min() < 0):
+        raise InputError("addresses are a list of bytes from 0")
+    count = given.size
+    earliest = np.zeros(count, np.int64) if times is None else np.ascontiguousarray(times, np.int64)
+    if earliest.shape != (count,) or np.any(np.diff(earliest) < 0):
+        raise InputError("times are as many as addresses, and in order")
+    writes = np.ascontiguousarray(np.broadcast_to(np.asarray(write, np.bool_), (count,)))
+    places = mapping.places(given)
+    return Transfer(
+        places.channel, places.bank, places.row, places.burst, writes, _last_of_channel(places.channel), earliest,
+        np.full((count, 2), -1, np.int64), np.full(count, -1, np.int64), np.full(count, -1, np.int64),
+    )  # fmt: skip
+
+
+def _last_of_channel(channel: Numbers) -> NDArray[np.bool_]:
+    last = np.zeros(channel.size, np.bool_)
+    _, from_the_end = np.unique(channel[::-1], return_index=True)
+    last[channel.size - 1 - from_the_end] = True
+    return last
