@@ -17,10 +17,10 @@ _ROOM = bytes(2**20)
 """More than all compiled code takes."""
 
 
-def compiled(function: F, sources: tuple[Path, ...], here: Path) -> F:
+def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: bool) -> F:
     """Compile a loop; kept on disk, in or below `here`, so that only the first run of all waits for the compiler.
 
-    `sources` are the folders from which the loop takes constants and other loops.
+    `sources` are the folders from which the loop takes constants and other loops; `options` are the compiler's.
     Raises ImportError where Numba cannot be imported.
     """
     import numba
@@ -29,15 +29,15 @@ def compiled(function: F, sources: tuple[Path, ...], here: Path) -> F:
     folder, before = cache_folder(sources, here, config.CACHE_DIR), config.CACHE_DIR
     config.CACHE_DIR = str(folder or before)
     try:
-        return cast(F, numba.njit(cache=folder is not None)(function))
+        return cast(F, numba.njit(cache=folder is not None, **options)(function))
     finally:
         config.CACHE_DIR = before
 
 
-def compiled_if_possible(function: F, sources: tuple[Path, ...], here: Path) -> F:
+def compiled_if_possible(function: F, sources: tuple[Path, ...], here: Path, **options: bool) -> F:
     """The same, and the function itself where Numba cannot be imported."""
     try:
-        return compiled(function, sources, here)
+        return compiled(function, sources, here, **options)
     except ImportError:
         return function
 

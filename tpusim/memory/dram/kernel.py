@@ -16,3 +16,8 @@ _DRAM = Path(__file__).parent
 def kernel(function: F) -> F:
     """Compile a loop over requests or banks, where Numba is installed."""
     return compiled_if_possible(function, (_DRAM,), _DRAM)
+
+
+def part(function: F) -> F:
+    """The same for a part of such a loop, which is copied into it: a call would copy all the state."""
+    return compiled_if_possible(function, (_DRAM,), _DRAM, forceinline=True)

@@ -12,14 +12,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tpusim.base.errors import InputError
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.intake import serve
 from tpusim.memory.dram.mapping import Mapping
-from tpusim.memory.dram.rules import Numbers, Rules, rules
-from tpusim.memory.dram.state import COUNTS, Transfer, fresh
+from tpusim.memory.dram.rules import INTERVAL, Numbers, rules
+from tpusim.memory.dram.state import (
+    ACCEPTED,
+    BEHIND,
+    COUNTED,
+    DONE,
+    FINAL,
+    MERGED,
+    REQUEST_SIZE,
+    TIME,
+    WRITE,
+    bank_size,
+    banks_at,
+    fresh,
+)
 
 
 class Served(NamedTuple):
@@ -48,9 +61,10 @@ class OnePass:
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
         self.device = device
-        self._rules: Rules = rules(device)
-        self._mapping: Mapping = device.addresses()
-        self._state = fresh(self._rules, self._rules.interval if first_refresh is None else first_refresh)
+        self._rules = rules(device)
+        self._mapping = device.addresses()
+        due = int(self._rules[INTERVAL]) if first_refresh is None else first_refresh
+        self._state = fresh(self._rules, device.channels, due)
         self._last = (0, 0)
 
     def serve(
@@ -62,38 +76,35 @@ class OnePass:
         the last one of the transfer before. In each channel its commands begin when the transfer before has
         issued its column commands there; nothing of this transfer depends on the next.
         """
-        transfer = transfer_of(self._mapping, addresses, write, times)
-        if transfer.channel.size:
+        requests = transfer(self._mapping, addresses, write, times)
+        if len(requests):
             last, taken = self._last
             begin = max(last, start)
-            cycle, count = serve(self._state, transfer, begin, taken if begin == last else 0)
+            own = self._rules, self._state, requests, banks_at(self._rules), bank_size(self._rules)
+            cycle, count = serve(*own, begin, taken if begin == last else 0)
             self._last = int(cycle), int(count)
-        return Served(transfer.accepted, transfer.done)
+        return Served(requests[:, ACCEPTED], requests[:, DONE])
 
     def counts(self) -> Counts:
         """What has happened in each channel up to the last column command."""
-        return Counts(*(self._state.counts[:, kind].copy() for kind in range(COUNTS)))
+        return Counts(*self._state[:, COUNTED : COUNTED + len(Counts._fields)].T.copy())
 
 
-def transfer_of(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: ArrayLike | None) -> Transfer:
-    """The requests of a transfer, none of them accepted yet. Raises InputError."""
+def transfer(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: ArrayLike | None) -> Numbers:
+    """The requests of a transfer, none of them accepted yet, int64[n, what `state` says]. Raises InputError."""
     given = np.ascontiguousarray(addresses, np.int64)
     if given.ndim != 1 or (given.size and given.min() < 0):
         raise InputError("addresses are a list of bytes from 0")
-    count = given.size
-    earliest = np.zeros(count, np.int64) if times is None else np.ascontiguousarray(times, np.int64)
-    if earliest.shape != (count,) or np.any(np.diff(earliest) < 0):
+    earliest = np.zeros(given.size, np.int64) if times is None else np.ascontiguousarray(times, np.int64)
+    if earliest.shape != given.shape or np.any(np.diff(earliest) < 0):
         raise InputError("times are as many as addresses, and in order")
-    writes = np.ascontiguousarray(np.broadcast_to(np.asarray(write, np.bool_), (count,)))
+    requests = np.empty((given.size, REQUEST_SIZE), np.int64)
     places = mapping.places(given)
-    return Transfer(
-        places.channel, places.bank, places.row, places.burst, writes, _last_of_channel(places.channel), earliest,
-        np.full((count, 2), -1, np.int64), np.full(count, -1, np.int64), np.full(count, -1, np.int64),
-    )  # fmt: skip
-
-
-def _last_of_channel(channel: Numbers) -> NDArray[np.bool_]:
-    last = np.zeros(channel.size, np.bool_)
-    _, from_the_end = np.unique(channel[::-1], return_index=True)
-    last[channel.size - 1 - from_the_end] = True
-    return last
+    requests[:, : len(places)] = np.stack(places, axis=1)
+    requests[:, WRITE] = np.asarray(write, np.bool_)
+    requests[:, FINAL] = 0
+    _, from_the_end = np.unique(places.channel[::-1], return_index=True)
+    requests[given.size - 1 - from_the_end, FINAL] = 1
+    requests[:, TIME] = earliest
+    requests[:, [BEHIND, MERGED, ACCEPTED, DONE]] = -1
+    return requests

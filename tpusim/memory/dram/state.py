@@ -1,84 +1,67 @@
-"""What the one-pass model remembers of channels, banks and the requests that it is serving."""
+"""What the one-pass model remembers, as rows of int64: a row a channel, a row a request; and what stands where in them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
-from tpusim.memory.dram.rules import FAR, NO_REFRESH, Numbers, Rules
+from tpusim.memory.dram.rules import BANKS, DEPTH, FAR, GROUP_BANKS, NO_REFRESH, REFRESH, Numbers
 
-(CLOCK, NEXT, WAKE, TURN, REFRESH_AT, REFRESHES, REFRESH_BANK, DRAIN, READS, WRITES, QUEUED, LAST, COMPLETE, FIRST_ACT,
- READY, WAITING_READS, WAITING_WRITES) = range(17)  # fmt: skip
-"""Of a channel: the cycles before CLOCK are done, and before NEXT nothing happens unless a request comes; before WAKE
-no command; the bank at which the last search ended; when a refresh is due, how many are waiting, which bank is next;
-writes still to drain; reads and writes that wait, commands queued at banks; the last column command; whether all
-requests of the transfer are there; the oldest of the last four activates; then sets of banks: with room in their
-queue, with reads waiting, with writes waiting."""
+# A channel, row `m` of the state. The cycles before CLOCK are done; before NEXT nothing happens unless a request comes,
+# before WAKE no command.
+CLOCK, NEXT, WAKE = range(3)
+# The bank at which the last search ended; when a refresh is due, how many are waiting, which bank is next.
+TURN, REFRESH_AT, REFRESHES, REFRESH_BANK = range(3, 7)
+# Writes still to drain; reads and writes that wait, commands in the queues of banks; the last column command's cycle;
+# whether all requests of the transfer are there.
+DRAIN, READS, WRITES, QUEUED, LAST, COMPLETE = range(7, 13)
+# Sets of banks, a bit each: with room in their queue, with commands in it, with reads or writes waiting for it.
+READY, BUSY, WAITING_READS, WAITING_WRITES = range(13, 17)
+# The oldest of the last four activates, and the four.
+FIRST_ACT, ACTS = 17, 18
+# Since the beginning: column commands that were not the first of their row; commands.
+COUNTED = 22
+HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, PRECHARGES = range(COUNTED, COUNTED + 6)
+# The earliest cycle of each of the five commands, by what came before in the channel.
+NEAR = 28
+# Pending reads, then writes, by the lowest bits of their burst's address: most requests need not look for their own.
+SEEN, KINDS_OF_BURST = 33, 256
+# Records of the groups: the earliest cycles of commands. Then of the banks.
+GROUPS, GROUP_SIZE = SEEN + 2 * KINDS_OF_BURST, 5
 
-ROW, USED, LENGTH, READ_HIT, WRITE_HIT, MAY_CLOSE, FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE = range(10)
-"""Of a bank: the open row or -1, accesses to it; commands in its queue, and in it the first read and the first write of
-the open row, or -1; whether the head of the queue may close the row; requests that wait for the queue, linked."""
+# A bank, counted from its record: the open row or -1, accesses to it; commands in its queue, and there the first read
+# and the first write of the open row, or -1; whether the head of the queue may close the row.
+ROW, USED, LENGTH, READ_HIT, WRITE_HIT, MAY_CLOSE = range(6)
+# Requests that wait for the queue, linked; the bank's group record; the earliest cycles of commands; the queue.
+FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE, IN_GROUP, BANK_NEAR, QUEUE = 6, 7, 8, 9, 10, 11, 16
 
-BEHIND, MERGED = range(2)
-"""Of a request: the one that waits behind it; the next one that its column command serves too. -1 for none."""
-
-HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, PRECHARGES = range(6)
-COUNTS = 6
-"""Of a channel, since the beginning: column commands that were not the first of their row; commands."""
-
-SEEN = 256
-"""Pending bursts are counted by the lowest bits of their address, so that most requests need not look for their own."""
-
-
-class Channels(NamedTuple):
-    """int64 arrays; a first axis is the channel, then the bank, the group, or what the names above say.
-
-    `near`, `group_near` and `bank_near` are the earliest cycles of commands by what came before in the channel, the
-    bank group, the bank; `queue` holds requests; `acts` the last four activates; `seen`: pending bursts, reads and writes.
-    """
-
-    rules: Rules
-    channel: Numbers
-    near: Numbers
-    group_near: Numbers
-    bank_near: Numbers
-    bank: Numbers
-    queue: Numbers
-    acts: Numbers
-    seen: Numbers
-    counts: Numbers
+# A request, a row of the transfer; ROW_ and what follows by its address. Which one waits behind it, and which one its
+# column command serves too (-1: none); when it was accepted, and done (-1: not yet).
+CHANNEL_, BANK_, ROW_, BURST, WRITE, FINAL, TIME, BEHIND, MERGED, ACCEPTED, DONE = range(11)
+REQUEST_SIZE = 11
 
 
-class Transfer(NamedTuple):
-    """The requests being served: int64[n] each, but `write`, bool[n], and `links`, int64[n, 2]; `last` of their channel."""
-
-    channel: Numbers
-    bank: Numbers
-    row: Numbers
-    burst: Numbers
-    write: NDArray[np.bool_]
-    last: NDArray[np.bool_]
-    times: Numbers
-    links: Numbers
-    accepted: Numbers
-    done: Numbers
+def bank_size(rules: Numbers) -> int:
+    """Numbers in the record of a bank."""
+    return QUEUE + int(rules[DEPTH])
 
 
-def fresh(rules: Rules, first_refresh: int) -> Channels:
-    """Channels in which nothing has happened yet."""
-    count, banks = rules.channels, rules.banks
-    channel = np.zeros((count, 17), np.int64)
-    channel[:, REFRESH_AT] = FAR if rules.refresh == NO_REFRESH else first_refresh
-    channel[:, NEXT] = channel[:, REFRESH_AT]
-    channel[:, WAKE] = FAR
-    channel[:, LAST] = -1
-    channel[:, READY] = (1 << banks) - 1
-    bank = np.full((count, banks, 10), -1, np.int64)
-    bank[:, :, [USED, LENGTH, MAY_CLOSE]] = 0
-    return Channels(
-        rules, channel, np.zeros((count, 5), np.int64), np.zeros((count, banks // rules.group, 5), np.int64),
-        np.zeros((count, banks, 5), np.int64), bank, np.full((count, banks, rules.depth), -1, np.int64),
-        np.full((count, 4), -FAR, np.int64), np.zeros((count, 2, SEEN), np.int64), np.zeros((count, COUNTS), np.int64),
-    )  # fmt: skip
+def banks_at(rules: Numbers) -> int:
+    """Where the records of banks begin."""
+    return GROUPS + GROUP_SIZE * int(rules[BANKS] // rules[GROUP_BANKS])
+
+
+def fresh(rules: Numbers, channels: int, first_refresh: int) -> Numbers:
+    """Channels in which nothing has happened yet, int64[channels, numbers]."""
+    banks, size, begin = int(rules[BANKS]), bank_size(rules), banks_at(rules)
+    m = np.zeros((channels, begin + banks * size), np.int64)
+    m[:, REFRESH_AT] = FAR if rules[REFRESH] == NO_REFRESH else first_refresh
+    m[:, NEXT] = m[:, REFRESH_AT]
+    m[:, WAKE] = FAR
+    m[:, LAST] = -1
+    m[:, READY] = (1 << banks) - 1
+    m[:, ACTS : ACTS + 4] = -FAR
+    for b in range(banks):
+        at = begin + b * size
+        m[:, [at + each for each in (ROW, READ_HIT, WRITE_HIT, FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE)]] = -1
+        m[:, at + IN_GROUP] = GROUPS + GROUP_SIZE * (b // int(rules[GROUP_BANKS]))
+    return m
