@@ -249,8 +249,10 @@ _ORDERED = [
     ("tRAS", "tRC", "a row is open for tRAS of its tRC"),
     ("tRCDRD", "tRAS", "a row stays open at least until it can be read"),
     ("tRFC_bank", "tRFC", "refreshing one bank cannot take longer than all"),
-    ("tRFC", "tREFI", "refreshes would leave no time for anything else"),
 ]
+
+_ONE_ACCESS = ("tRC", "tRC", "tFAW", "tRRD_L", "tCL", "tCWL", "tBURST", "tBURST", "tWTR_L", "tRTRS", "tWR")
+"""More than closing a row, and opening another for one access, ever takes."""
 
 
 def _contradictions(device: Device) -> Iterator[Problem]:
@@ -262,11 +264,24 @@ def _contradictions(device: Device) -> Iterator[Problem]:
             yield Problem(f"{said}, but {why}; write {more} of at least {less}", f"timing.{given}")
     if device.cycles("tRC") < device.cycles("tRAS") + device.cycles("tRP"):
         yield Problem("tRC is less than tRAS + tRP; write at least their sum, or leave tRC out", "timing.tRC")
+    yield from _refreshes(device)
     for name in ("tBURST", "tREFI", "tRP", "tRCDRD", "tRCDWR"):
         if device.cycles(name) < 1:
             yield Problem("0 cycles are no time; write at least 1", f"timing.{name}")
-    if device.refresh == "per_bank" and device.timing.tRFC_bank is None:
+
+
+def _refreshes(device: Device) -> Iterator[Problem]:
+    """What would leave no time between refreshes."""
+    one = device.refresh == "per_bank"
+    if one and device.timing.tRFC_bank is None:
         yield Problem("refresh: per_bank needs tRFC_bank; add it, such as tRFC_bank: 130 ns", "timing")
+        return
+    least = device.cycles("tRFC_bank" if one else "tRFC") + sum(device.cycles(name) for name in _ONE_ACCESS)
+    between = device.cycles("tREFI") // (device.banks if one else 1)
+    if device.refresh != "none" and between < least:
+        which = f"tREFI over {device.banks} banks leaves {between} cycles" if one else f"tREFI is {between} cycles"
+        said = f"{which}, and a refresh with one access takes up to {least}"
+        yield Problem(f"{said}; write a longer tREFI, or refresh: none", "timing.tREFI")
 
 
 _FORM = Form(Device)
