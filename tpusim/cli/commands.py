@@ -33,7 +33,9 @@ from tpusim.report.plots.formats import KNOWN, known_formats
 # What help names, without importing what bears the name; a test holds each against its registry.
 ENGINES = ("event", "register", "both")
 LAYER_ORDERS = ("change", "ratio", "network")
-NUMBER_WORDS = ("estimated", "scheduled", "measured")
+NUMBER_WORDS = ("estimated", "scheduled", "measured", "simulated")
+MEMORY_SETS = "dram"
+"""What stands for every set of the DRAM; each has a name that begins so."""
 NUMBER_SETS = (
     "gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "fresh", "batch", "1x1", "3x3", "thin",
     "large_kernels", "scheduled_first", "scheduled_1x1", "scheduled_3x3", "scheduled_large", "depthwise",
@@ -272,8 +274,9 @@ def validate(
         Option(
             "--set-of-numbers",
             metavar="NAME",
-            help=f"All that is {', '.join(NUMBER_WORDS)}, or one of {', '.join(NUMBER_SETS)}. Repeatable.",
-            autocompletion=words(NUMBER_WORDS + NUMBER_SETS),
+            help=f"All that is {', '.join(NUMBER_WORDS)}, or one of {', '.join(NUMBER_SETS)}, or {MEMORY_SETS}, what is "
+            "simulated: DRAMs. Repeatable.",
+            autocompletion=words((*NUMBER_WORDS, *NUMBER_SETS, MEMORY_SETS)),
         ),
     ] = None,
     lowering: Lowering = "channel_first",

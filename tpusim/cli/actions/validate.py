@@ -17,6 +17,7 @@ from tpusim.report.tables import validation_tables as tables
 from tpusim.study.validation.cases import WORDS, NumberSet
 from tpusim.study.validation.compare import Validation, compare
 from tpusim.study.validation.comparison import Comparison
+from tpusim.study.validation.memory import compare_memory, memory_sets, played
 from tpusim.study.validation.sets import number_sets
 
 
@@ -28,14 +29,23 @@ def compare_and_report(
     out: Path | None,
     kinds: Sequence[str],
 ) -> None:
-    """Simulate the sets of these names or words, or all, and report them: as JSON, in tables, drawn into `out`."""
+    """Simulate the sets of these names or words, and report them: as JSON, in tables, drawn into `out`.
+
+    Without a name these are all but those of the DRAM, which take minutes.
+    """
     sets = _sets(names)
-    plan = Validation(sets, changes, lowering)
+    memory = [each for each in sets if each.name in memory_sets()]
+    plan = Validation([each for each in sets if each not in memory], [] if memory else changes, lowering)
+    if memory and plan.sets and changes:
+        raise InputError("--set: changes either machines or DRAMs; ask for the sets of one of them at a time")
     output = JsonOutput(json)
     for stem in dict.fromkeys(each.picture for each in sets) if out else ():
         probe(Path(str(out)) / f"{stem}.png", make_folder=True)
     with Meter(len(plan.simulations)) as meter:
-        comparisons = compare(plan, meter.show)
+        comparisons = compare(plan, meter.show) if plan.sets else []
+    if memory:
+        with Meter(played(memory)) as meter:
+            comparisons += compare_memory(memory, changes, meter.show)
     deliver(
         partial(output.put, tables.to_json(comparisons)),
         partial(_report, comparisons, output.words_to),
@@ -44,15 +54,15 @@ def compare_and_report(
 
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
-    known = number_sets()
+    known = number_sets() | memory_sets()
     groups = {word: [each.name for each in known.values() if each.status == word] for word in WORDS}
-    choices = groups | {name: [name] for name in known}
+    choices = groups | {"dram": [*memory_sets()]} | {name: [name] for name in known}
     for name in names:
         if name not in choices:
             guess = did_you_mean(name, choices) or ";"
             raise InputError(f"--set-of-numbers: no set {name!r}{guess} there is {', '.join(choices)}")
     chosen = dict.fromkeys(each for name in names for each in choices[name])
-    return [known[name] for name in chosen] or [*known.values()]
+    return [known[name] for name in chosen] or [*number_sets().values()]
 
 
 def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:

@@ -11,6 +11,7 @@ WORDS = {
     "estimated": "Google's compiler priced its schedule before it wrote the code, no chip ran",
     "scheduled": "cycles of the code that the compiler wrote, a static schedule, no chip ran",
     "measured": "somebody ran the chip",
+    "simulated": "DRAMsim3 played the same requests on the same DRAM, no chip ran",
 }
 """Where a number comes from, in the order of reports. Numbers of two words never meet in one figure."""
 

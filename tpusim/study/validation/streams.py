@@ -33,6 +33,19 @@ def requests(pattern: str, parameters: Parameters, bursts: int, rw: str) -> tupl
     return addresses[:bursts], write[:bursts]
 
 
+def shared_out(pattern: str, stride: int, share: float, count: int, apart: int) -> tuple[Addresses, NDArray[np.bool_]]:
+    """As `requests`: each of `count` reads with probability `share`, and writes otherwise, `apart` bytes from the reads.
+
+    Both go their own way by a `stride`, or at random.
+    """
+    random = _random(f"{pattern} {stride} {share} {count}")
+    write = random.random(count) >= share
+    place = np.where(write, np.cumsum(write), np.cumsum(~write)) - 1
+    if pattern == "rand":
+        return random.integers(0, _RANGE // BURST, count) * BURST, write
+    return place * stride // BURST * BURST + np.where(write, apart, 0), write
+
+
 def parameters(text: str) -> dict[str, str]:
     """The values of "stride=448;elements=8128" by their names."""
     return dict(part.split("=") for part in text.split(";"))
