@@ -32,6 +32,7 @@ from tpusim.report.plots.formats import KNOWN, known_formats
 
 # What help names, without importing what bears the name; a test holds each against its registry.
 ENGINES = ("event", "register", "both")
+MODELS = ("one_pass", "clocked", "both")
 LAYER_ORDERS = ("change", "ratio", "network")
 NUMBER_WORDS = ("estimated", "scheduled", "measured", "simulated")
 MEMORY_SETS = "dram"
@@ -292,6 +293,40 @@ def validate(
     from tpusim.cli.actions.validate import compare_and_report
 
     compare_and_report(sets or [], lowering, changes or [], json, out, known_formats(formats))
+
+
+@app.command(epilog="Example: tpusim dram trace.csv --device hbm2_16ch_700 --mapping rorababgcoch")
+@errors_reported(NO_FILE)
+def dram(
+    trace: Annotated[
+        Path, Argument(metavar="TRACE", help="A .csv file: time,address,bytes,rw (memory cycles or nothing; r or w).")
+    ],
+    device: Annotated[
+        str,
+        Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=shipped_names("configs/dram")),
+    ] = "hbm2_16ch_700",
+    mapping: Annotated[
+        str | None, Option(metavar="TEXT", help="Which address bits are what: rorabgbachco, row:bank:column:channel.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        Option("--set", metavar="PATH=VALUE", help="Change a field of the device: timing.tRP=20. Repeatable."),
+    ] = None,
+    json: Json = None,
+    engine: Annotated[
+        str, Option(metavar="NAME", help=f"The model: {', '.join(MODELS)}.", autocompletion=words(MODELS))
+    ] = "one_pass",
+) -> None:
+    """Play a trace of requests on a DRAM: bandwidth, row hits, refreshes.
+
+    A row without a time comes as soon as it can, in order.
+
+    Exit code 0: done; 1: the two models differ (--engine both); 2: bad input.
+    """
+    from tpusim.cli.actions.dram import play_and_report
+
+    more = [f"mapping={mapping}"] if mapping is not None else []
+    play_and_report(trace, device, [*(changes or []), *more], engine, json)
 
 
 @app.command("list", epilog="Example: tpusim list")

@@ -34,7 +34,7 @@ class Offered:
     def __init__(self, rows: Numbers, begin: int, start: int) -> None:
         self.begin, self.past, self.start = begin, begin + len(rows), start
         self.upcoming, self.held = begin, 0
-        self._rows = rows
+        self._rows, self._known = rows, 0
 
     def stand_in(self, table: Numbers) -> None:
         """Read the answers from these requests of all transfers."""
@@ -57,7 +57,10 @@ class Offered:
     @property
     def finished(self) -> bool:
         """Whether everything about it is known."""
-        return bool((self.done >= 0).all())
+        done = self.done
+        while self._known < len(done) and done[self._known] >= 0:
+            self._known += 1
+        return self._known == len(done)
 
 
 class Clocked:

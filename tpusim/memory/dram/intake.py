@@ -19,6 +19,7 @@ from tpusim.memory.dram.state import (
     NEXT,
     QUEUED,
     READS,
+    REQUEST_SIZE,
     TIME,
     WRITE,
     WRITES,
@@ -54,6 +55,15 @@ def serve(
         while state[c, READS] + state[c, WRITES] + state[c, QUEUED]:
             step(rules, state[c], requests, first, size)
     return cycle, taken
+
+
+@kernel
+def settle(rules: Numbers, state: Numbers, first: int, size: int, before: int) -> None:
+    """Let channels that have nothing to serve refresh themselves up to a cycle."""
+    nothing = np.empty((0, REQUEST_SIZE), np.int64)
+    for c in range(len(state)):
+        while state[c, NEXT] < before:
+            step(rules, state[c], nothing, first, size)
 
 
 @kernel

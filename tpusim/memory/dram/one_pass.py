@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from tpusim.base.errors import InputError
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.intake import serve
+from tpusim.memory.dram.intake import serve, settle
 from tpusim.memory.dram.mapping import Mapping
 from tpusim.memory.dram.rules import INTERVAL, Numbers, rules
 from tpusim.memory.dram.state import (
@@ -85,9 +85,14 @@ class OnePass:
             self._last = int(cycle), int(count)
         return Served(requests[:, ACCEPTED], requests[:, DONE])
 
-    def counts(self) -> Counts:
-        """What has happened in each channel up to the last column command."""
-        return Counts(*self._state[:, COUNTED : COUNTED + len(Counts._fields)].T.copy())
+    def counts(self, before: int = 0) -> Counts:
+        """What has happened in each channel up to its last column command, and further, before a cycle.
+
+        Looking ahead changes nothing: the next transfer may still begin earlier.
+        """
+        state = self._state.copy()
+        settle(self._rules, state, banks_at(self._rules), bank_size(self._rules), before)
+        return Counts(*state[:, COUNTED : COUNTED + len(Counts._fields)].T.copy())
 
 
 def transfer(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: ArrayLike | None) -> Numbers:
