@@ -26,10 +26,11 @@ def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: bool
     import numba
 
     config: Any = numba.config
+    compiler: Any = numba.njit
     folder, before = cache_folder(sources, here, config.CACHE_DIR), config.CACHE_DIR
     config.CACHE_DIR = str(folder or before)
     try:
-        return cast(F, numba.njit(cache=folder is not None, **options)(function))
+        return cast(F, compiler(cache=folder is not None, **options)(function))
     finally:
         config.CACHE_DIR = before
 

@@ -275,8 +275,8 @@ def validate(
         Option(
             "--set-of-numbers",
             metavar="NAME",
-            help=f"All that is {', '.join(NUMBER_WORDS)}, or one of {', '.join(NUMBER_SETS)}, or {MEMORY_SETS}, what is "
-            "simulated: DRAMs. Repeatable.",
+            help=f"All that is {', '.join(NUMBER_WORDS)}, or one of {', '.join(NUMBER_SETS)}, or {MEMORY_SETS}, "
+            "what is simulated. Repeatable.",
             autocompletion=words((*NUMBER_WORDS, *NUMBER_SETS, MEMORY_SETS)),
         ),
     ] = None,

@@ -30,4 +30,11 @@ def play_and_report(path: Path, name: str, changes: Sequence[str], engine: str, 
 
 def _report(result: Replay, stream: TextIO) -> None:
     width = terminal_width(stream)
-    show(stream, tables.heading(result), "", tables.channel_table(result, width), "", tables.channel_legend(result, width))
+    show(
+        stream,
+        tables.heading(result),
+        "",
+        tables.channel_table(result, width),
+        "",
+        tables.channel_legend(result, width),
+    )

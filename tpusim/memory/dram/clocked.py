@@ -120,7 +120,7 @@ class Clocked:
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
     ) -> Served:
-        """Serve one transfer, cycle by cycle, to the last of its column commands. Raises InputError for a past start."""
+        """Serve one transfer, cycle by cycle, to its last column command. Raises InputError for a past start."""
         if start < self.now and self.now:
             raise InputError(f"cycle {start} is over, the next one is {self.now}; offer transfers before they overlap")
         offered = self.offer(addresses, write, start, times)

@@ -1,30 +1,12 @@
 """The clocked controller of a channel: what it does in one cycle, every cycle. The witness of the one-pass model.
 
-It shares with `events` what a device is and how it is numbered (`rules`), nothing else. Arrays are by channel `c`, then by
-bank `b`: `earliest` for each command, what came before being taken into account as it happens; `queues` and `waiting`
-(reads, then writes) hold requests, oldest first; `cells` and `banks` what is named below.
+It shares with `events` what a device is and how it is numbered (`rules`), nothing else. Arrays are by channel `c`,
+then by bank `b`: `earliest` for each command, what came before being taken into account as it happens; `queues` and
+`waiting` (reads, then writes) hold requests, oldest first; `cells` and `banks` what is named below.
 """
 
 from __future__ import annotations
 
-from tpusim.memory.dram.constraints import ACT, PRE, RD, REF, WR
-from tpusim.memory.dram.kernel import kernel
-from tpusim.memory.dram.rules import (
-    ALL_BANKS,
-    BANKS,
-    CLOSED,
-    GAPS,
-    GROUP_BANKS,
-    INTERVAL,
-    NO_REFRESH,
-    PER_BANK,
-    READ_CYCLES,
-    REFRESH,
-    ROW_HITS,
-    WINDOW,
-    WRITE_CYCLES,
-    Numbers,
-)
 from tpusim.memory.dram.cells import (
     ACTIVATES,
     ACTS,
@@ -41,7 +23,26 @@ from tpusim.memory.dram.cells import (
     TURN,
     USED,
 )
+from tpusim.memory.dram.constraints import ACT, PRE, RD, REF, WR
+from tpusim.memory.dram.kernel import kernel
 from tpusim.memory.dram.queueing import take_one
+from tpusim.memory.dram.rules import (
+    ALL_BANKS,
+    BANKS,
+    CLOSED,
+    GAPS,
+    GROUP_BANKS,
+    INTERVAL,
+    NO_REFRESH,
+    PER_BANK,
+    READ_CYCLES,
+    REFRESH,
+    ROW_HITS,
+    WINDOW,
+    WRITE_CYCLES,
+    Numbers,
+)
+
 
 @kernel
 def clock_all(
@@ -94,9 +95,7 @@ def _search(
 
 
 @kernel
-def _needed(
-    rules: Numbers, c: int, b: int, position: int, banks: Numbers, queues: Numbers, requests: Numbers
-) -> int:
+def _needed(rules: Numbers, c: int, b: int, position: int, banks: Numbers, queues: Numbers, requests: Numbers) -> int:
     """The command that an entry of a queue needs next; -1 where it must not have it yet."""
     row, is_open = requests[queues[c, b, position], ROW], banks[c, b, OPEN]
     if is_open == row:
@@ -180,5 +179,3 @@ def _refresh(rules: Numbers, c: int, cells: Numbers, banks: Numbers, earliest: N
         cells[c, REFRESHES] -= 1
         cells[c, REFRESH_BANK] = (cells[c, REFRESH_BANK] + 1) % rules[BANKS]
     return ready
-
-

@@ -59,7 +59,9 @@ def _duration(value: object) -> Duration:
 
 
 def _plain(value: Duration | None) -> int | str | None:
-    return value and (value.amount if value.in_cycles else TIME.format(value.amount))
+    if value is None:
+        return None
+    return value.amount if value.in_cycles else TIME.format(value.amount)
 
 
 _Time = Annotated[Duration, _Timed()]
@@ -237,7 +239,9 @@ def _sizes(device: Device) -> Iterator[Problem]:
             message = f"{size} is no power of two, and addresses are cut into bits; write {below} or {above}"
             yield Problem(message, f"organisation.{key}")
     if device.banks > MOST_BANKS:
-        message = f"{device.banks} banks a channel (bank_groups x banks) are too many; at most {MOST_BANKS} are modelled"
+        message = (
+            f"{device.banks} banks a channel (bank_groups x banks) are too many; at most {MOST_BANKS} are modelled"
+        )
         yield Problem(message, "organisation.banks")
 
 

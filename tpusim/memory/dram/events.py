@@ -12,14 +12,12 @@ from tpusim.memory.dram.rules import (
     ALL_BANKS,
     BANKS,
     CLOSED,
-    DEPTH,
     FAR,
     GAPS,
     INTERVAL,
     PER_BANK,
     READ_CYCLES,
     REFRESH,
-    ROW_HITS,
     WINDOW,
     WRITE_CYCLES,
     Numbers,
@@ -99,7 +97,7 @@ def _commands(rules: Numbers, m: Numbers, requests: Numbers, first: int, size: i
     for _ in range(1 if done else 2):
         b = _search(rules, m, first, size, now)
         if b < 0:
-            return now + 1 if wake <= now else min(wake, m[WAKE])
+            return now + 1 if wake <= now else int(min(wake, m[WAKE]))
         at = first + b * size
         is_column = m[at + ROW] >= 0 and not (m[at + MAY_CLOSE] and _soonest(m, at, PRE) <= now)
         if not done or is_column != column:
@@ -113,7 +111,7 @@ def _held(rules: Numbers, m: Numbers) -> int:
     """The bank that waits for a refresh, _EVERY, or -1 for none."""
     if m[REFRESHES] == 0:
         return -1
-    return _EVERY if rules[REFRESH] == ALL_BANKS else m[REFRESH_BANK]
+    return _EVERY if rules[REFRESH] == ALL_BANKS else int(m[REFRESH_BANK])
 
 
 @part
@@ -130,7 +128,7 @@ def _search(rules: Numbers, m: Numbers, first: int, size: int, now: int) -> int:
         when = _due(rules, m, first + b * size)
         if when <= now:
             m[TURN] = b
-            return b
+            return int(b)
         wake = min(wake, when)
     m[WAKE] = wake
     return -1
@@ -139,14 +137,14 @@ def _search(rules: Numbers, m: Numbers, first: int, size: int, now: int) -> int:
 @part
 def _soonest(m: Numbers, at: int, command: int) -> int:
     """The first cycle in which a command of a bank obeys all that came before it."""
-    return max(m[at + BANK_NEAR + command], m[m[at + IN_GROUP] + command], m[NEAR + command])
+    return int(max(m[at + BANK_NEAR + command], m[m[at + IN_GROUP] + command], m[NEAR + command]))
 
 
 @part
 def _due(rules: Numbers, m: Numbers, at: int) -> int:
     """The first cycle in which a bank, whose queue is not empty, has a command to issue."""
     if m[at + ROW] < 0:
-        return max(_soonest(m, at, ACT), m[ACTS + m[FIRST_ACT]] + rules[WINDOW])
+        return max(_soonest(m, at, ACT), int(m[ACTS + m[FIRST_ACT]] + rules[WINDOW]))
     when = FAR
     if m[at + MAY_CLOSE]:
         when = _soonest(m, at, PRE)

@@ -82,7 +82,9 @@ def _same(one: Served, one_counts: Counts, other: Served, other_counts: Counts) 
         raise CheckFailed(f"{differing.size} bursts differ; the first, burst {at} of the trace, is {said}")
     for name, ours, theirs in zip(Counts._fields, one_counts, other_counts, strict=True):
         if not np.array_equal(ours, theirs):
-            raise CheckFailed(f"{name} differ: {ours.tolist()} by the one-pass model, {theirs.tolist()} by the clocked one")
+            raise CheckFailed(
+                f"{name} differ: {ours.tolist()} by the one-pass model, {theirs.tolist()} by the clocked one"
+            )
 
 
 def _figures(trace: Trace, device: Device, engine: str, served: Served, counts: Counts) -> Replay:

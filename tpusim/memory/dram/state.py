@@ -1,4 +1,4 @@
-"""What the one-pass model remembers, as rows of int64: a row a channel, a row a request; and what stands where in them."""
+"""What the one-pass model remembers: a row of int64 for a channel, one for a request; and what stands where in them."""
 
 from __future__ import annotations
 

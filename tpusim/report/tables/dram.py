@@ -45,11 +45,15 @@ def _ns(value: float | None) -> str:
 
 _COLUMNS: tuple[Column[Row], ...] = (
     Column("channel", lambda row: row[0], justify="left"),
-    Column("first\nns", lambda row: _ns(row[1].first_ns), 3, legend="first, last: when the first and last data is there"),
+    Column(
+        "first\nns", lambda row: _ns(row[1].first_ns), 3, legend="first, last: when the first and last data is there"
+    ),
     Column("last\nns", lambda row: _ns(row[1].last_ns)),
     Column("asked\nbytes", lambda row: f"{row[1].bytes_requested:,}", 2, legend="asked: the bytes of the trace"),
     Column("moved\nbytes", lambda row: f"{row[1].bytes_moved:,}", legend="moved: those of all bursts read or written"),
-    Column("GB/s", lambda row: f"{row[1].bandwidth_bytes_per_s / 1e9:.2f}", legend="GB/s: moved until the last is there"),
+    Column(
+        "GB/s", lambda row: f"{row[1].bandwidth_bytes_per_s / 1e9:.2f}", legend="GB/s: moved until the last is there"
+    ),
     Column("row hits", lambda row: f"{row[1].row_hits:,}", legend="row hits: bursts that were not the first of a row"),
     Column("activates", lambda row: f"{row[1].activates:,}", 1, legend="activates: rows opened"),
     Column("refreshes", lambda row: f"{row[1].refreshes:,}", 1),

@@ -56,7 +56,10 @@ class Played(NamedTuple):
 @cache
 def streams() -> tuple[Stream, ...]:
     """Every row of both tables."""
-    return (*map(_newer, rows("dramsim3_hbm2_more")), *(_older(at, row) for at, row in enumerate(rows("dramsim3_hbm2"))))
+    return (
+        *map(_newer, rows("dramsim3_hbm2_more")),
+        *(_older(at, row) for at, row in enumerate(rows("dramsim3_hbm2"))),
+    )
 
 
 @cache
@@ -152,7 +155,9 @@ def _newer(row: Row) -> Stream:
 def _older(at: int, row: Row) -> Stream:
     name = f"{at} {row['device']} {row['pattern']} {row['stride_bytes']} reads {row['read_fraction']}"
     device = row["device"].rpartition("_")[0]
-    return Stream(name, "older", f"hbm2_{device}", _changes(row), tuple(row.items()), float(row["bandwidth_GBps"]), None)
+    return Stream(
+        name, "older", f"hbm2_{device}", _changes(row), tuple(row.items()), float(row["bandwidth_GBps"]), None
+    )
 
 
 def _changes(row: Row, *more: str) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def requests(pattern: str, parameters: Parameters, bursts: int, rw: str) -> tupl
 
 
 def shared_out(pattern: str, stride: int, share: float, count: int, apart: int) -> tuple[Addresses, NDArray[np.bool_]]:
-    """As `requests`: each of `count` reads with probability `share`, and writes otherwise, `apart` bytes from the reads.
+    """As `requests`: each of `count` reads with probability `share`, and otherwise writes, `apart` bytes from there.
 
     Both go their own way by a `stride`, or at random.
     """
@@ -71,14 +71,17 @@ def _runs(given: Parameters, bursts: int) -> Addresses:
     first, last = starts // BURST, (starts + size - 1) // BURST
     lengths = last - first + 1
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return (np.repeat(first, lengths) + within) * BURST
+    return np.asarray((np.repeat(first, lengths) + within) * BURST, np.int64)
 
 
 def _in_turn(given: Parameters, bursts: int) -> tuple[Addresses, NDArray[np.bool_]]:
     """Batches of several sequential streams in turn, of which the last one writes."""
     batch = int(given["batch"]) // BURST
     if "ratio" in given:
-        shares, bases = [int(part) for part in given["ratio"].split(":")], [base + banks * int(given["row"]) for base, banks in _BASES]
+        shares, bases = (
+            [int(part) for part in given["ratio"].split(":")],
+            [base + banks * int(given["row"]) for base, banks in _BASES],
+        )
     else:
         shares, bases = [1, 1], [0, int(given["write_base"])]
     turn = np.repeat(np.arange(len(shares)), [batch * share for share in shares])
