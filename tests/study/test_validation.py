@@ -132,13 +132,13 @@ def test_the_quirk_is_told_with_and_without() -> None:
 def test_numbers_of_two_words_or_kinds_never_meet() -> None:
     rows = (ComparedCase("a", 110, 100, 1, True),)
     chosen = [("a", "estimated", "layers"), ("b", "scheduled", "layers"), ("c", "estimated", "networks"),
-              ("d", "estimated", "layers"), ("e", "measured", "layers")]  # fmt: skip
+              ("d", "estimated", "layers"), ("e", "measured", "layers"), ("f", "simulated", "dram")]  # fmt: skip
     sets = [Comparison(made(name=name, status=word, kind=kind), rows) for name, word, kind in chosen]
     found = {word: [each.numbers.name for each in rows] for word, rows in by_word(sets).items()}
-    assert found == {"estimated": ["a", "d", "all layers", "c"], "scheduled": ["b"], "measured": ["e"]}
+    assert found == {"estimated": ["a", "d", "all layers", "c"], "scheduled": ["b"], "measured": ["e"], "simulated": ["f"]}
     assert [*found] == [*WORDS]
     assert len(by_word(sets)["estimated"][2].rows) == 2
-    assert len({each.numbers.picture for each in sets}) == 4
+    assert len({each.numbers.picture for each in sets}) == 5
 
 
 def test_every_set_of_a_picture_has_a_marker_of_its_own() -> None:

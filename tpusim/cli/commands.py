@@ -317,7 +317,7 @@ def dram(
         str, Option(metavar="NAME", help=f"The model: {', '.join(MODELS)}.", autocompletion=words(MODELS))
     ] = "one_pass",
 ) -> None:
-    """Play a trace of requests on a DRAM: bandwidth, row hits, refreshes.
+    """Play a trace of requests on a DRAM, bank by bank.
 
     A row without a time comes as soon as it can, in order.
 

@@ -94,6 +94,15 @@ def test_from_writing_to_reading_and_back(model) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_the_example_of_the_document(model) -> None:
+    told = (ROOT / "docs" / "memory.md").read_text()
+    ends = done(model, [0, 64, 16 * ROW], np.array([True, False, False]))
+    assert ends == [21, 45, 81]
+    for sum_ in ("15 + 4 + 2 = 21", "29 + 14 + 2 = 45", "65 + 16 = 81"):
+        assert sum_ in told
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_a_refresh_that_is_due(model) -> None:
     # Refreshed in cycle 0: the activate waits for tRFC 260, instead of cycle 1.
     assert done(model, [0], first_refresh=0) == [FIRST - 1 + 260]

@@ -1,0 +1,42 @@
+"""The DRAM against DRAMsim3: rows whose requests are known to the address are met closely, by mechanism alone."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tests import ROOT
+from tpusim.cli.commands import MEMORY_SETS
+from tpusim.report.tables.validation_tables import summaries
+from tpusim.study.validation.memory import compare_memory, memory_sets, play, streams
+
+KNOWN = [each for each in streams() if each.group != "older" and "random" not in each.name]
+SHORT = [each for each in KNOWN if int(dict(each.row)["bursts"]) <= 6000]
+
+
+def test_every_row_is_in_one_set_of_bandwidths() -> None:
+    assert len(streams()) == 722
+    assert all(name.startswith(MEMORY_SETS) for name in memory_sets())
+
+
+@pytest.mark.parametrize("stream", SHORT[::4], ids=lambda stream: stream.name)
+def test_known_requests_end_when_they_should(stream) -> None:
+    found = play((stream, ()))
+    assert found.finish == pytest.approx(stream.finish, rel=0.01)
+    assert found.bandwidth == pytest.approx(stream.bandwidth, rel=0.01)
+
+
+@pytest.mark.long
+def test_the_document_says_what_the_command_prints() -> None:
+    comparisons = compare_memory([*memory_sets().values()], [], lambda *_: None)
+    text = io.StringIO()
+    for heading, table in summaries(comparisons):
+        Console(file=text, width=250).print(heading, table, sep="\n")
+    written = {" ".join(line.split()) for line in (ROOT / "docs" / "validation.md").read_text().splitlines()}
+    assert [line for line in text.getvalue().splitlines() if " ".join(line.split()) not in written] == []
+    bandwidths, finishes = ([row.error for each in comparisons if each.numbers.unit == unit for row in each.rows]
+                            for unit in ("GB/s", "ns"))  # fmt: skip
+    for errors, goal in ((bandwidths, 0.02), (finishes, 0.03)):
+        assert sum(map(abs, errors)) / len(errors) < goal
