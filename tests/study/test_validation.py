@@ -135,7 +135,8 @@ def test_numbers_of_two_words_or_kinds_never_meet() -> None:
               ("d", "estimated", "layers"), ("e", "measured", "layers"), ("f", "simulated", "dram")]  # fmt: skip
     sets = [Comparison(made(name=name, status=word, kind=kind), rows) for name, word, kind in chosen]
     found = {word: [each.numbers.name for each in rows] for word, rows in by_word(sets).items()}
-    assert found == {"estimated": ["a", "d", "all layers", "c"], "scheduled": ["b"], "measured": ["e"], "simulated": ["f"]}
+    assert found == {"estimated": ["a", "d", "all layers", "c"], "scheduled": ["b"], "measured": ["e"],
+                     "simulated": ["f"]}  # fmt: skip
     assert [*found] == [*WORDS]
     assert len(by_word(sets)["estimated"][2].rows) == 2
     assert len({each.numbers.picture for each in sets}) == 5
