@@ -26,13 +26,13 @@ from tpusim.memory.dram.state import (
     ACTIVATES,
     ACTS,
     BANK_NEAR,
-    BURST,
     BUSY,
     CLOCK,
     DONE,
     FIRST_ACT,
     HITS,
     IN_GROUP,
+    KIND,
     KINDS_OF_BURST,
     LAST,
     LENGTH,
@@ -208,7 +208,7 @@ def _access(rules: Numbers, m: Numbers, requests: Numbers, b: int, at: int, posi
     if rules[CLOSED]:
         m[at + ROW] = -1
     m[WRITE_BURSTS if write else READ_BURSTS] += 1
-    m[SEEN + write * KINDS_OF_BURST + requests[request, BURST] % KINDS_OF_BURST] -= 1
+    m[SEEN + write * KINDS_OF_BURST + requests[request, KIND]] -= 1
     done = now + rules[WRITE_CYCLES if write else READ_CYCLES]
     while request >= 0:
         requests[request, DONE] = done

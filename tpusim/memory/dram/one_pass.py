@@ -25,6 +25,8 @@ from tpusim.memory.dram.state import (
     COUNTED,
     DONE,
     FINAL,
+    KIND,
+    KINDS_OF_BURST,
     MERGED,
     REQUEST_SIZE,
     TIME,
@@ -111,5 +113,12 @@ def transfer(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: Ar
     _, from_the_end = np.unique(places.channel[::-1], return_index=True)
     requests[given.size - 1 - from_the_end, FINAL] = 1
     requests[:, TIME] = earliest
+    requests[:, KIND] = _kinds(places.burst)
     requests[:, [BEHIND, MERGED, ACCEPTED, DONE]] = -1
     return requests
+
+
+def _kinds(bursts: Numbers) -> Numbers:
+    """A number below KINDS_OF_BURST for each burst, such that strides meet few others (multiplicative hashing)."""
+    mixed = (bursts.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    return mixed.astype(np.int64) % KINDS_OF_BURST

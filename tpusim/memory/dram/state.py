@@ -23,8 +23,8 @@ COUNTED = 22
 HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, PRECHARGES = range(COUNTED, COUNTED + 6)
 # The earliest cycle of each of the five commands, by what came before in the channel.
 NEAR = 28
-# Pending reads, then writes, by the lowest bits of their burst's address: most requests need not look for their own.
-SEEN, KINDS_OF_BURST = 33, 256
+# Pending reads, then writes, by the KIND of their burst: most requests need not look for their own.
+SEEN, KINDS_OF_BURST = 33, 1024
 # Records of the groups: the earliest cycles of commands. Then of the banks.
 GROUPS, GROUP_SIZE = SEEN + 2 * KINDS_OF_BURST, 5
 
@@ -36,8 +36,8 @@ FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE, IN_GROUP, BANK_NEAR, QUEUE = 6, 
 
 # A request, a row of the transfer; ROW_ and what follows by its address. Which one waits behind it, and which one its
 # column command serves too (-1: none); when it was accepted, and done (-1: not yet).
-CHANNEL_, BANK_, ROW_, BURST, WRITE, FINAL, TIME, BEHIND, MERGED, ACCEPTED, DONE = range(11)
-REQUEST_SIZE = 11
+CHANNEL_, BANK_, ROW_, BURST, WRITE, FINAL, TIME, BEHIND, MERGED, ACCEPTED, DONE, KIND = range(12)
+REQUEST_SIZE = 12
 
 
 def bank_size(rules: Numbers) -> int:

@@ -19,6 +19,7 @@ from tpusim.memory.dram.state import (
     FINAL,
     FIRST_READ,
     FIRST_WRITE,
+    KIND,
     KINDS_OF_BURST,
     LAST_READ,
     LAST_WRITE,
@@ -125,7 +126,7 @@ def _take(rules: Numbers, m: Numbers, requests: Numbers, request: int, b: int, a
 def pending(m: Numbers, requests: Numbers, request: int, write: int, first: int, size: int) -> int:
     """The request with a column command of its own to come that reads, or writes, the same burst; -1 for none."""
     burst, at = requests[request, BURST], first + requests[request, BANK_] * size
-    if m[SEEN + write * KINDS_OF_BURST + burst % KINDS_OF_BURST] == 0:
+    if m[SEEN + write * KINDS_OF_BURST + requests[request, KIND]] == 0:
         return -1
     for place in range(at + QUEUE, at + QUEUE + m[at + LENGTH]):
         if requests[m[place], BURST] == burst and requests[m[place], WRITE] == write:
@@ -167,6 +168,6 @@ def _wait(m: Numbers, requests: Numbers, request: int, now: int, at: int) -> Non
         requests[m[last], BEHIND] = request
     m[last] = request
     m[WRITES if write else READS] += 1
-    m[SEEN + write * KINDS_OF_BURST + requests[request, BURST] % KINDS_OF_BURST] += 1
+    m[SEEN + write * KINDS_OF_BURST + requests[request, KIND]] += 1
     if write or (m[READY] >> b) & 1:
         m[NEXT] = min(m[NEXT], now)
