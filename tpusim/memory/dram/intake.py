@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tpusim.memory.dram.events import step
 from tpusim.memory.dram.kernel import kernel, part
-from tpusim.memory.dram.rules import FAR, LOOKAHEAD, OUTSTANDING, PER_CYCLE, WAITING, Numbers
+from tpusim.memory.dram.rules import FAR, OUTSTANDING, PER_CYCLE, WAITING, Numbers
 from tpusim.memory.dram.state import (
     ACCEPTED,
     CHANNEL_,
@@ -19,7 +17,6 @@ from tpusim.memory.dram.state import (
     NEXT,
     QUEUED,
     READS,
-    REQUEST_SIZE,
     TIME,
     WRITE,
     WRITES,
@@ -29,14 +26,15 @@ from tpusim.memory.dram.transactions import take_in
 
 @kernel
 def serve(
-    rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, begin: int, already: int
-) -> tuple[int, int]:
+    rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, begin: int, already: int,
+    window: Numbers, flight: Numbers, wanted: Numbers,
+) -> tuple[int, int]:  # fmt: skip
     """Accept all requests, from cycle `begin` on, in which `already` have been, and serve them to the last.
 
-    Returns the cycle of the last acceptance, and how many there were in it.
+    Returns the cycle of the last acceptance, and how many there were in it. The last three are room to work in: for
+    `lookahead` requests, for those under way, and for two marks a channel.
     """
     state[:, COMPLETE] = 0
-    window, flight = np.empty(rules[LOOKAHEAD], np.int64), np.empty(rules[OUTSTANDING] + 1, np.int64)
     flying = left = upcoming = 0
     cycle, taken = begin, already
     while True:
@@ -49,7 +47,7 @@ def serve(
         if taken == rules[PER_CYCLE]:
             cycle += 1
         else:
-            cycle = _possible(rules, state, requests, first, size, cycle, window[:left], flight[:flying])
+            cycle = _possible(rules, state, requests, first, size, cycle, window[:left], flight[:flying], wanted)
         taken = 0
     for c in range(len(state)):
         while state[c, READS] + state[c, WRITES] + state[c, QUEUED]:
@@ -58,12 +56,11 @@ def serve(
 
 
 @kernel
-def settle(rules: Numbers, state: Numbers, first: int, size: int, before: int) -> None:
+def settle(rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, before: int) -> None:
     """Let channels that have nothing to serve refresh themselves up to a cycle."""
-    nothing = np.empty((0, REQUEST_SIZE), np.int64)
     for c in range(len(state)):
         while state[c, NEXT] < before:
-            step(rules, state[c], nothing, first, size)
+            step(rules, state[c], requests, first, size)
 
 
 @kernel
@@ -120,20 +117,20 @@ def _arrived(
 @kernel
 def _possible(
     rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, cycle: int, window: Numbers,
-    flight: Numbers,
+    flight: Numbers, wanted: Numbers,
 ) -> int:  # fmt: skip
     """The first cycle after this one in which one of the window's requests may be accepted.
 
     Of the channels that one of them waits for, the one that is behind goes on, until it cannot come any sooner.
     """
-    wanted = np.zeros((len(state), 2), np.bool_)
+    wanted[:] = 0
     best, limited = FAR, 0 < rules[OUTSTANDING] <= len(flight)
     for request in window:
         write = requests[request, WRITE]
         if requests[request, TIME] > cycle:
             best = min(best, requests[request, TIME])
         elif write or not limited:
-            wanted[requests[request, CHANNEL_], write] = True
+            wanted[requests[request, CHANNEL_], write] = 1
     while True:
         for request in flight if limited else flight[:0]:
             if requests[request, DONE] >= 0:

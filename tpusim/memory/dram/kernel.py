@@ -14,10 +14,13 @@ _DRAM = Path(__file__).parent
 
 
 def kernel(function: F) -> F:
-    """Compile a loop over requests or banks, where Numba is installed."""
-    return compiled_if_possible(function, (_DRAM,), _DRAM)
+    """Compile a loop over requests or banks, where Numba is installed.
+
+    It must not make arrays: nothing counts references to them, which would take three times as long as the work.
+    """
+    return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False)
 
 
 def part(function: F) -> F:
     """The same for a part of such a loop, which is copied into it: a call would copy all the state."""
-    return compiled_if_possible(function, (_DRAM,), _DRAM, forceinline=True)
+    return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False, forceinline=True)

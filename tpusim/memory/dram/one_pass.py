@@ -18,7 +18,7 @@ from tpusim.base.errors import InputError
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.intake import serve, settle
 from tpusim.memory.dram.mapping import Mapping
-from tpusim.memory.dram.rules import INTERVAL, Numbers, rules
+from tpusim.memory.dram.rules import INTERVAL, LOOKAHEAD, OUTSTANDING, Numbers, rules
 from tpusim.memory.dram.state import (
     ACCEPTED,
     BEHIND,
@@ -67,6 +67,8 @@ class OnePass:
         self._mapping = device.addresses()
         due = int(self._rules[INTERVAL]) if first_refresh is None else first_refresh
         self._state = fresh(self._rules, device.channels, due)
+        sizes = (int(self._rules[LOOKAHEAD]), int(self._rules[OUTSTANDING]) + 1, (device.channels, 2))
+        self._room = tuple(np.zeros(size, np.int64) for size in sizes)
         self._last = (0, 0)
 
     def serve(
@@ -83,7 +85,7 @@ class OnePass:
             last, taken = self._last
             begin = max(last, start)
             own = self._rules, self._state, requests, banks_at(self._rules), bank_size(self._rules)
-            cycle, count = serve(*own, begin, taken if begin == last else 0)
+            cycle, count = serve(*own, begin, taken if begin == last else 0, *self._room)
             self._last = int(cycle), int(count)
         return Served(requests[:, ACCEPTED], requests[:, DONE])
 
@@ -93,7 +95,14 @@ class OnePass:
         Looking ahead changes nothing: the next transfer may still begin earlier.
         """
         state = self._state.copy()
-        settle(self._rules, state, banks_at(self._rules), bank_size(self._rules), before)
+        settle(
+            self._rules,
+            state,
+            np.empty((0, REQUEST_SIZE), np.int64),
+            banks_at(self._rules),
+            bank_size(self._rules),
+            before,
+        )
         return Counts(*state[:, COUNTED : COUNTED + len(Counts._fields)].T.copy())
 
 
@@ -110,8 +119,9 @@ def transfer(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: Ar
     requests[:, : len(places)] = np.stack(places, axis=1)
     requests[:, WRITE] = np.asarray(write, np.bool_)
     requests[:, FINAL] = 0
-    _, from_the_end = np.unique(places.channel[::-1], return_index=True)
-    requests[given.size - 1 - from_the_end, FINAL] = 1
+    last = np.full(int(places.channel.max(initial=0)) + 1, -1)
+    last[places.channel] = np.arange(given.size)
+    requests[last[last >= 0], FINAL] = 1
     requests[:, TIME] = earliest
     requests[:, KIND] = _kinds(places.burst)
     requests[:, [BEHIND, MERGED, ACCEPTED, DONE]] = -1
