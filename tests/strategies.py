@@ -14,7 +14,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, PARTIAL
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
-from tpusim.network.ops import Conv1d, Conv2d, Gemm, Op
+from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, Gemm, Op
 
 
 def machine(
@@ -280,14 +280,40 @@ def depthwise(draw: st.DrawFn, channels: int = 20, size: int = 12) -> Conv2d:
     return replace(layer, in_channels=groups, groups=groups, out_channels=groups * draw(st.integers(1, 3)))
 
 
+@st.composite
+def transposed_convs(draw: st.DrawFn, channels: int = 10, size: int = 4) -> ConvTranspose2d:
+    """Kernels 1..5, strides 1..4, dilations 1..3, cut off and added to, rectangular throughout, sometimes grouped."""
+    kernel, stride, dilation, sides = (
+        (draw(st.integers(1, high)), draw(st.integers(1, high))) for high in (5, 4, 3, size)
+    )
+    added = tuple(draw(st.integers(0, max(each) - 1)) for each in zip(stride, dilation, strict=True))
+    whole = [
+        (side - 1) * s + d * (k - 1) + 1 + more
+        for side, s, d, k, more in zip(sides, stride, dilation, kernel, added, strict=True)
+    ]
+    cut = tuple(draw(st.integers(0, min(4, (each - 1) // 2))) for each in whole)
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    into, out = (groups * draw(st.integers(1, channels // groups)) for _ in range(2))
+    return ConvTranspose2d("transposed", into, *sides, out, kernel, stride, cut, added, dilation, groups)
+
+
+def with_resident_taps(hardware: Hardware) -> Hardware:
+    """The machine, fetching what all taps of a block need."""
+    return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update={"fetch": "resident"})})
+
+
 GENERAL = sorted(LOWERINGS.keys() - PARTIAL)
 """Lowerings that any layer can be asked for."""
+OF_CELLS = frozenset({"stride_phases", "zero_insertion"})
+"""Those of transposed convolutions; they fetch what all taps need, from lanes."""
 
 
 def lowerings_of(layer: Op) -> frozenset[str]:
     """Those that know such a layer."""
+    if isinstance(layer, ConvTranspose2d):
+        return OF_CELLS
     conv, _ = layer.convolution(1)
-    return frozenset(LOWERINGS) if 1 < conv.groups == conv.in_channels else frozenset(GENERAL)
+    return frozenset(GENERAL) | ({"vector"} if 1 < conv.groups == conv.in_channels else set())
 
 
 @st.composite

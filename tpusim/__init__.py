@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware, load_hardware
     from tpusim.network.ops.conv1d import Conv1d
     from tpusim.network.ops.conv2d import Conv2d
+    from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
     from tpusim.network.ops.gemm import Gemm
     from tpusim.network.workload import Workload, load_workload
     from tpusim.result.records import Result
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Conv1d",
     "Conv2d",
+    "ConvTranspose2d",
     "Gemm",
     "Hardware",
     "Result",
@@ -32,6 +34,7 @@ __all__ = [
 _MODULES = {
     "Conv1d": "network.ops.conv1d",
     "Conv2d": "network.ops.conv2d",
+    "ConvTranspose2d": "network.ops.conv_transpose2d",
     "Gemm": "network.ops.gemm",
     "Hardware": "machines.tpu.description",
     "Result": "result.records",

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, currently_in_test_context, example, 
 from hypothesis import strategies as st
 
 from tests.strategies import (
+    OF_CELLS,
     cases,
     conv,
     convs,
@@ -23,6 +24,8 @@ from tests.strategies import (
     machines_of_all_kinds,
     small_layers,
     spills,
+    transposed_convs,
+    with_resident_taps,
 )
 from tpusim import reference
 from tpusim.base.errors import CapacityError
@@ -36,11 +39,11 @@ from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Conv1d, Conv2d, Gemm
+from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.workload import load_workload
 from tpusim.reference import Tensor
 
-Layer = Conv2d | Conv1d | Gemm
+Layer = Conv2d | Conv1d | ConvTranspose2d | Gemm
 MOST_WORK = 40_000
 MOST_CYCLES = 3_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
@@ -48,7 +51,7 @@ CASES = cases()
 """Random machines and layers on which the engines must agree; for a proof by hand, many more."""
 PARTS = 4
 """In which they are tried, perhaps side by side."""
-IN_LANES = frozenset({"explicit", "indirect", "vector"})
+IN_LANES = frozenset({"explicit", "indirect", "vector", *OF_CELLS})
 """Lowerings that do not find the ifmap in banks."""
 
 
@@ -251,14 +254,18 @@ class TestEnginesAgree:
     @pytest.mark.parametrize("part", range(PARTS))
     @settings(max_examples=-(-CASES // PARTS), deadline=None, suppress_health_check=list(HealthCheck))
     @given(
-        layer=small_layers(),
+        layer=st.one_of(small_layers(), small_layers(), transposed_convs()),
         batch=st.integers(1, 9),
         hardware=machines_of_all_kinds(16, st.sampled_from([1, 2, 3, 4, 8, 16])),
         data=st.data(),
     )
     def test_to_the_cycle(self, part: int, layer: Layer, batch: int, hardware: Hardware, data: st.DataObject) -> None:
         """By every lowering that there is for the machine."""
-        name = data.draw(st.sampled_from(sorted(lowerings_of(layer) - (IN_LANES if hardware.banked else set()))))
+        if isinstance(layer, ConvTranspose2d):
+            hardware = with_resident_taps(hardware)
+        names = lowerings_of(layer) - (IN_LANES if hardware.banked else set())
+        suppose(bool(names))
+        name = data.draw(st.sampled_from(sorted(names)))
         suppose(layer.macs(batch) / hardware.pes < 800)
         program, hardware = fitted(layer, batch, hardware, name)
         # A frame that words make long which are transposed: any Program may ask for it.

@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.agreement.test_agreement import IN_LANES, fitted, suppose
-from tests.strategies import GENERAL, cases, conv, machine, machines_of_all_kinds, small_layers
+from tests.strategies import (
+    GENERAL,
+    OF_CELLS,
+    cases,
+    conv,
+    machine,
+    machines_of_all_kinds,
+    small_layers,
+    transposed_convs,
+    with_resident_taps,
+)
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import Feed, walked
@@ -25,7 +35,7 @@ from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, Preload, Spill, Step, Stream, Vector
-from tpusim.network.ops import Op
+from tpusim.network.ops import ConvTranspose2d, Op
 
 MOST_STEPS = 600
 BANKS = "banks"
@@ -161,15 +171,17 @@ def followed(program: Program, index: int, pattern: Pointers) -> NDArray[np.int6
 # ---- every lowering
 
 
-@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize("name", sorted({*GENERAL, *OF_CELLS}))
 @settings(max_examples=cases(1 / 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    layer=small_layers(),
+    data=st.data(),
     batch=st.integers(1, 9),
     hardware=machines_of_all_kinds(16, st.sampled_from([1, 2, 4, 8])),
 )
-def test_every_step_waits_for_what_it_needs(name: str, layer: Op, batch: int, hardware: Hardware) -> None:
+def test_every_step_waits_for_what_it_needs(name: str, data: st.DataObject, batch: int, hardware: Hardware) -> None:
     suppose(not (hardware.banked and name in IN_LANES))
+    layer: Op = data.draw(transposed_convs() if name in OF_CELLS else small_layers())
+    hardware = with_resident_taps(hardware) if name in OF_CELLS else hardware
     suppose(layer.macs(batch) / hardware.pes < 800)
     program, hardware = fitted(layer, batch, hardware, name)
     suppose(len(program.steps) < MOST_STEPS)
@@ -180,11 +192,13 @@ def test_every_step_waits_for_what_it_needs(name: str, layer: Op, batch: int, ha
 
 
 @pytest.mark.parametrize("kind", KINDS[:-1], ids=lambda kind: kind[0].__name__)
-@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize("name", sorted({*GENERAL, *OF_CELLS}))
 def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: tuple[type[Step], ...]) -> None:
     """Of a layer in blocks that hardly fit."""
     hardware = machine(8, 8, word_elements=4, capacity_words=90)
-    program = LOWERINGS[name](conv(4, 9, 6, 3, padding=1), 4, hardware)[0]
+    transposed = ConvTranspose2d("transposed", 4, 5, 5, 6, 3, 2, 1)
+    layer = transposed if name in OF_CELLS else conv(4, 9, 6, 3, padding=1)
+    program = LOWERINGS[name](layer, 4, hardware)[0]
     assert not [*hazards(program, hardware)]
     steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
     assert any(hazards(replace(program, steps=steps), hardware))

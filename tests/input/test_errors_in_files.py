@@ -144,7 +144,12 @@ WORKLOAD_CASES = [
         "4: layers[0].op",
         'layer "conv1": unknown op "conv"; write op: conv2d, with in_channels',
     ),
-    ("    op: conv2d", "    groups: 1", "3: layers[0].op", "missing; add op: with one of conv2d, conv1d, gemm"),
+    (
+        "    op: conv2d",
+        "    groups: 1",
+        "3: layers[0].op",
+        "missing; add op: with one of conv2d, conv1d, conv_transpose2d, gemm",
+    ),
     (
         "  - name: conv1",
         "  - nme: conv1",

@@ -18,13 +18,14 @@ from tpusim.base.errors import InputError
         *((op, "leave this layer out; only convolutions and matrix products take time in this version; ops: ")
           for op in ("maxpool", "nn.MaxPool2d", "relu", "BatchNormalization", "softmax", "add", "Concat", "transpose")),
         ("nn.Conv1d", "write op: conv1d, with in_channels, in_length"),
-        ("ConvTranspose2d", "write the product it is: op: gemm"),
+        *((op, "write op: conv_transpose2d, with in") for op in ("nn.ConvTranspose2d", "deconv", "ConvTranspose")),
+        ("nn.ConvTranspose3d", "write the product it is: op: gemm"),
         ("conv3d", "write the product it is: op: gemm"),
         ("self_attention", "write its products: op: gemm"),
         ("LSTM", "write its gates as a product: op: gemm"),
-        ("GEMM", "did you mean gemm? ops: conv2d, conv1d, gemm"),
-        ("gem", "did you mean gemm? ops: conv2d, conv1d, gemm"),
-        ("frobnicate", 'unknown op "frobnicate"; ops: conv2d, conv1d, gemm'),
+        ("GEMM", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, gemm"),
+        ("gem", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, gemm"),
+        ("frobnicate", 'unknown op "frobnicate"; ops: conv2d, conv1d, conv_transpose2d, gemm'),
     ],
 )  # fmt: skip
 def test_operations_of_other_tools(tmp_path, op, words):

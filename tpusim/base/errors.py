@@ -52,6 +52,10 @@ class CapacityError(InputError):
     """A layer cannot fit the vector memories; the message says what would fit."""
 
 
+class UnsuitableError(CapacityError):
+    """A lowering is not made for ops of that kind, on whatever machine."""
+
+
 class CheckFailed(TpusimError):
     """An output element differs from the reference, or two engines disagree."""
 

@@ -13,7 +13,11 @@ from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.reference import Box
 
 Run = tuple[slice, range]
-"""Neighbours along an axis of the tensor: where they stand among the coordinates of a part, and which they are."""
+"""Neighbours along an axis of the tensor: where they stand among the coordinates of a part, and which they are. Rows
+or columns that are evenly spaced are neighbours too where boxes may be strided.
+"""
+SPATIAL = 1, 2
+"""The axes of a feature map along which a box may be strided."""
 Placed = tuple[tuple[slice, ...], Box]
 """A box in a tensor, and where its elements stand in a part."""
 
@@ -43,15 +47,20 @@ def straight(part: Part) -> tuple[Part, ...]:
     return tuple(part._replace(lane=lane) for lane in alone)
 
 
-def outline(part: Part, shape: tuple[int, ...]) -> Outline:
-    """The outline of a part of a tensor of that shape, which has four axes; the part is `straight`."""
+def outline(part: Part, shape: tuple[int, ...], strided: bool = False) -> Outline:
+    """The outline of a part of a tensor of that shape, which has four axes; the part is `straight`.
+
+    Boxes may be `strided` where whoever computes them can do that.
+    """
     counters = (*part.lane, *part.items)
     by_axis = [[at for at, each in enumerate(counters) if each.axis == axis] for axis in range(len(shape))]
     steps = [tuple(counters[at].coordinates for at in mine) for mine in by_axis]
     order = [at for mine in by_axis for at in mine]
     back = tuple(order.index(at) for at in range(len(counters)))
     counts = tuple(len(counters[at].coordinates) for at in order)
-    axes = [_runs(mine, size) for mine, size in zip(steps, shape, strict=True)]
+    axes = [
+        _runs(mine, size, strided and at in SPATIAL) for at, (mine, size) in enumerate(zip(steps, shape, strict=True))
+    ]
     return Outline(tuple(length for length, _ in axes), counts, back, tuple(_boxes([runs for _, runs in axes])))
 
 
@@ -62,16 +71,26 @@ def _boxes(axes: Iterable[tuple[Run, ...]]) -> Iterator[Placed]:
 
 
 @lru_cache(maxsize=4096)
-def _runs(steps: tuple[Coordinates, ...], size: int) -> tuple[int, tuple[Run, ...]]:
+def _runs(steps: tuple[Coordinates, ...], size: int, strided: bool) -> tuple[int, tuple[Run, ...]]:
     """How many coordinates nested counters walk along an axis, and the runs of those in [0, size)."""
     coordinates = np.zeros(1, np.int64)
     for each in steps:
         coordinates = np.add.outer(coordinates, each).reshape(-1)
-    ends = [0, *(np.flatnonzero(np.diff(coordinates) != 1) + 1).tolist(), len(coordinates)]
+    apart = np.diff(coordinates)
+    if strided and len(apart) and apart[0] > 1 and (apart == apart[0]).all():
+        return len(coordinates), _every(range(int(coordinates[0]), int(coordinates[-1]) + 1, int(apart[0])), size)
+    ends = [0, *(np.flatnonzero(apart != 1) + 1).tolist(), len(coordinates)]
     lows = [(first, stop, int(coordinates[first])) for first, stop in pairwise(ends)]
     inside = ((first - low, range(max(low, 0), min(low + stop - first, size))) for first, stop, low in lows)
     runs = tuple((slice(run.start + by, run.stop + by), run) for by, run in inside if run)
     return len(coordinates), runs
+
+
+def _every(coordinates: range, size: int) -> tuple[Run, ...]:
+    """The run of those in [0, size)."""
+    first, stop = (max(0, -(-(end - coordinates.start) // coordinates.step)) for end in (0, size))
+    run = coordinates[first:stop]
+    return ((slice(first, first + len(run)), run),) if run else ()
 
 
 def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box, int]]:
@@ -93,7 +112,9 @@ def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box,
 def _union(one: Box, other: Box) -> Box | None:
     """The box that both make up, where the other follows along one axis and is as long along the rest."""
     apart = [axis for axis in range(len(one)) if one[axis] != other[axis]]
-    if len(apart) != 1 or one[apart[0]].stop != other[apart[0]].start:
+    if len(apart) != 1 or {one[apart[0]].step, other[apart[0]].step} != {1}:
         return None
-    channels, rows, cols, images = (range(a.start, b.stop) for a, b in zip(one, other, strict=True))
+    if one[apart[0]].stop != other[apart[0]].start:
+        return None
+    channels, rows, cols, images = (range(a.start, b.stop, a.step) for a, b in zip(one, other, strict=True))
     return channels, rows, cols, images

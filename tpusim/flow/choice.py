@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from tpusim.base.errors import CapacityError, Problem
+from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
 from tpusim.flow.engines import Prepared
 from tpusim.flow.lowerings import tried
@@ -122,6 +122,11 @@ def fitting(names: Sequence[str], make: Callable[[str], Found]) -> Iterator[Foun
     for name in names:
         try:
             made = make(name)
+        except UnsuitableError:
+            # Of many, one that is made for other ops is no news.
+            if len(names) == 1:
+                raise
+            continue
         except CapacityError as error:
             for problem in error.problems:
                 refused[problem].append(name)

@@ -41,7 +41,8 @@ class Held:
         self._parts = [part for step in spills for part in step.parts]
         self._known = HbmTensor(self._tensor, np.uint8(0), self._parts)
         self._wrong: HbmTensor | None = None
-        outlines = [outline(each, self._tensor.shape) for part in self._parts for each in straight(part)]
+        strided = layer.op in reference.STRIDED
+        outlines = [outline(each, self._tensor.shape, strided) for part in self._parts for each in straight(part)]
         self._outlines = iter(outlines)
         self._ahead = iter(merged((box for each in outlines for _, box in each.boxes), self._fits))
         self._left = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST, GLOSSES, LOWERINGS, PARTIAL
+from tpusim.base.errors import InputError, Problem, UnsuitableError, did_you_mean
+from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST, GLOSSES, LOWERINGS, MEANT, PARTIAL
 
 if TYPE_CHECKING:
     from tpusim.network.ops import Op
@@ -39,9 +39,16 @@ def candidates(lowering: str) -> tuple[str, ...]:
 def tried(lowering: str, layer: Op, batch: int) -> tuple[str, ...]:
     """The candidates for a layer, without those that would do with it what another does."""
     names = candidates(lowering)
-    alike = (each for each, leaves in AS_CHANNEL_FIRST.items() if len(names) > 1 and leaves(layer, batch))
-    left_out = {*alike}
+    left_out = {each for each in AS_CHANNEL_FIRST if len(names) > 1 and _is_left(each, layer, batch)}
     return tuple(each for each in names if each not in left_out)
+
+
+def _is_left(lowering: str, layer: Op, batch: int) -> bool:
+    """Whether it would leave the layer to channel_first, which takes convolutions alone."""
+    try:
+        return AS_CHANNEL_FIRST[lowering](layer, batch)
+    except UnsuitableError:
+        return False
 
 
 def check_known(lowering: object) -> None:
@@ -52,7 +59,7 @@ def check_known(lowering: object) -> None:
 
 
 def asked_of(workload: Workload, lowering: str) -> tuple[tuple[Op, str], ...]:
-    """Each layer with the name that it has of its own, or else `lowering`.
+    """Each layer with the name that it has of its own, or else `lowering`; with what that means for such an op.
 
     Raises:
         InputError: with every name that is unknown, at its place.
@@ -60,7 +67,8 @@ def asked_of(workload: Workload, lowering: str) -> tuple[tuple[Op, str], ...]:
     check_known(lowering)
     check_own(workload)
     own = {each.layer: each.lowering for each in workload.lowerings}
-    return tuple((layer, own.get(layer.name, lowering)) for layer in workload.layers)
+    asked = ((layer, own.get(layer.name, lowering)) for layer in workload.layers)
+    return tuple((layer, MEANT.get((layer.op, name), name)) for layer, name in asked)
 
 
 def check_own(workload: Workload) -> None:

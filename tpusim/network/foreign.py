@@ -8,8 +8,10 @@ _GEMM = "write {name: fc, op: gemm, m: batch, n: 1000, k: 512}: m rows of input,
 _CONV = "write op: conv2d, with in_channels, in_height, in_width, out_channels and kernel"
 _SIZES = "in_channels: 32, in_height: 56, in_width: 56, out_channels: 32, kernel: 3, padding: 1, groups: 32"
 _ELSEWHERE = (
-    (r"conv\w*transpose|transposed?\w*conv|deconv", "write the product it is: op: gemm, m: input pixels of all images, "
+    (r"conv\w*transpose\w*[13]d", "write the product it is: op: gemm, m: input positions of all images, "
      "k: in_channels, n: out_channels x kernel elements"),
+    (r"conv\w*transpose|transposed?\w*conv|deconv", "write op: conv_transpose2d, with in_channels, in_height, "
+     "in_width, out_channels and kernel"),
     (r"conv\w*3d", "write the product it is: op: gemm, m: output positions of all images, k: in_channels x kernel "
      "elements, n: out_channels"),
     (r"depthwise|dwconv|dconv", f"write a group a channel: {{name: dw, op: conv2d, {_SIZES}}}"),

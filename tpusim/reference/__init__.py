@@ -10,20 +10,23 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import Index
-from tpusim.reference import conv1d, conv2d, gemm, lowered
+from tpusim.reference import conv1d, conv2d, conv_transpose2d, gemm, lowered
 from tpusim.reference.operands import Operand, Tensor, operands
 
-__all__ = ["ORACLES", "TENSORS", "Box", "Operand", "Oracle", "Tensor", "compute", "operands"]
+__all__ = ["ORACLES", "STRIDED", "TENSORS", "Box", "Operand", "Oracle", "Tensor", "compute", "operands"]
 
 Box: TypeAlias = tuple[range, range, range, range]
-"""Neighbouring channels, rows, columns and images of an ofmap."""
+"""Neighbouring channels, rows, columns and images of an ofmap; of some ops every so many rows and columns."""
 
 ORACLES: dict[str, Callable[[Any, Operand, Operand, Box], Tensor]] = {
     "conv2d": conv2d.compute,
     "conv1d": conv1d.compute,
+    "conv_transpose2d": conv_transpose2d.compute,
     "gemm": gemm.compute,
 }
 """By the name of the op in files."""
+STRIDED = frozenset({"conv_transpose2d"})
+"""The ops whose boxes may be strided by rows and columns."""
 
 
 def compute(layer: Op, ifmap: Operand, filter_: Operand, box: Box | None = None) -> Tensor:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
-from typing import Annotated, ClassVar, Self, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError
-from tpusim.input.fields import Name, whole
+from tpusim.input.fields import Name
 from tpusim.input.form import validated
-from tpusim.network.ops.conv2d import MOST_SIDE, Conv2d, group_problems
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Size
 from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
-from tpusim.network.ops.op import MOST_CHANNELS, Index, Op, Tensors
+from tpusim.network.ops.op import Index, Tensors
 
-_Size: TypeAlias = Annotated[int, whole(MOST_SIDE)]
-_Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
 _Padding: TypeAlias = Annotated[Ends | Same, padding(MOST_SIDE, (2,), "a whole number, [before, after]")]
 
 
 @validated
-class Conv1d(Op):
+class Conv1d(GroupedOp):
     """A 1-D convolution of sequences of in_channels x in_length elements.
 
     Padding is (before, after), in Python also one number for both, "same" or "same_lower". Raises InputError, whose
@@ -30,17 +28,17 @@ class Conv1d(Op):
     grammar: ClassVar[str] = "length x channels > output channels, kernel, /stride, d dilation, p padding, g groups"
 
     name: Annotated[str, Name()]
-    in_channels: _Channels
-    in_length: _Size
-    out_channels: _Channels
-    kernel: _Size
-    stride: _Size = 1
+    in_channels: Channels
+    in_length: Size
+    out_channels: Channels
+    kernel: Size
+    stride: Size = 1
     padding: _Padding = (0, 0)
-    dilation: _Size = 1
-    groups: _Channels = 1
+    dilation: Size = 1
+    groups: Channels = 1
 
     def __post_init__(self) -> None:
-        problems = [*group_problems(self.groups, self.in_channels, self.out_channels), *self.axis.problems()]
+        problems = [*self._group_problems(), *self.axis.problems()]
         if problems:
             raise InputError(problems)
 
@@ -68,10 +66,6 @@ class Conv1d(Op):
         text += f" p{before}x{after}" if before != after else ""
         return text + (f" g{self.groups}" if self.groups > 1 else "")
 
-    @property
-    def folded(self) -> tuple[str, str]:
-        return self._plane.folded
-
     def tensors(self, batch: int) -> Tensors:
         return self._plane.tensors(batch)
 
@@ -83,10 +77,6 @@ class Conv1d(Op):
         """Without the row, of which there is one."""
         channel, _, position, image = index
         return ("channel", "position", "image"), (channel, position, image)
-
-    def filled(self, rows: int, cols: int) -> tuple[Self, str]:
-        plane, changes = self._plane.filled(rows, cols)
-        return replace(self, in_channels=plane.in_channels, out_channels=plane.out_channels), changes
 
     @property
     def _plane(self) -> Conv2d:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import replace
 from math import prod
-from typing import Annotated, ClassVar, Self, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
-from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
-from tpusim.input.fields import Name, pair, whole
+from tpusim.base.errors import InputError
+from tpusim.input.fields import Name
 from tpusim.input.form import validated
+from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
 from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
-from tpusim.network.ops.op import MOST_CHANNELS, Op, Tensors
+from tpusim.network.ops.op import Tensors
 
-Sides: TypeAlias = tuple[int, int]
-
-MOST_SIDE = 2**16
-"""The largest extent of a map, and of what moves over it."""
-_Size: TypeAlias = Annotated[int, whole(MOST_SIDE)]
-_Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
-_Steps: TypeAlias = Annotated[Sides, pair(MOST_SIDE)]
 _Padding: TypeAlias = Annotated[
     Sides | tuple[int, int, int, int] | Same,
     padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]"),
@@ -28,7 +21,7 @@ _Padding: TypeAlias = Annotated[
 
 
 @validated
-class Conv2d(Op):
+class Conv2d(GroupedOp):
     """A 2-D convolution of images of in_channels x in_height x in_width elements; pairs are (height, width).
 
     Padding may be (top, left, bottom, right) too, or "same" or "same_lower": an output for each step of the stride.
@@ -41,18 +34,18 @@ class Conv2d(Op):
     )
 
     name: Annotated[str, Name()]
-    in_channels: _Channels
-    in_height: _Size
-    in_width: _Size
-    out_channels: _Channels
-    kernel: _Steps
-    stride: _Steps = (1, 1)
+    in_channels: Channels
+    in_height: Size
+    in_width: Size
+    out_channels: Channels
+    kernel: Steps
+    stride: Steps = (1, 1)
     padding: _Padding = (0, 0)
-    dilation: _Steps = (1, 1)
-    groups: _Channels = 1
+    dilation: Steps = (1, 1)
+    groups: Channels = 1
 
     def __post_init__(self) -> None:
-        problems = [*group_problems(self.groups, self.in_channels, self.out_channels)]
+        problems = [*self._group_problems()]
         problems += [each for axis in self.axes for each in axis.problems()]
         if problems:
             raise InputError(problems)
@@ -93,16 +86,11 @@ class Conv2d(Op):
         """ "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride; p: top, left, bottom, right."""
         text = f"{self.in_height}x{self.in_width}x{self.in_channels}>{self.out_channels}"
         text += f" {self.kernel[0]}x{self.kernel[1]}"
-        text += f"/{_short(self.stride)}" if prod(self.stride) > 1 else ""
-        text += f" d{_short(self.dilation)}" if prod(self.dilation) > 1 else ""
+        text += f"/{short(self.stride)}" if prod(self.stride) > 1 else ""
+        text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
         (top, bottom), (left, right) = self.pads
         text += f" p{top}x{left}x{bottom}x{right}" if (top, left) != (bottom, right) else ""
         return text + (f" g{self.groups}" if self.groups > 1 else "")
-
-    @property
-    def folded(self) -> tuple[str, str]:
-        into, out = self.in_channels // self.groups, self.out_channels // self.groups
-        return counted(into, "input channel"), counted(out, "output channel")
 
     @property
     def is_a_product(self) -> bool:
@@ -127,14 +115,6 @@ class Conv2d(Op):
         """Itself, over the images of the batch."""
         return self, batch
 
-    def filled(self, rows: int, cols: int) -> tuple[Self, str]:
-        """Each group has channels for every row and column."""
-        into, out = (
-            self.groups * -(-channels // self.groups // side) * side
-            for channels, side in ((self.in_channels, rows), (self.out_channels, cols))
-        )
-        return replace(self, in_channels=into, out_channels=out), f"in_channels={into} out_channels={out}"
-
     @property
     def _padding(self) -> tuple[Ends | Same, Ends | Same]:
         """What is written for each axis."""
@@ -142,15 +122,3 @@ class Conv2d(Op):
             return self.padding, self.padding
         top, left, bottom, right = self.padding if len(self.padding) == 4 else (*self.padding, *self.padding)
         return (top, bottom), (left, right)
-
-
-def group_problems(groups: int, in_channels: int, out_channels: int) -> Iterator[Problem]:
-    """That they do not divide the channels."""
-    for key, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
-        if channels % groups:
-            sizes = f"groups {groups} does not divide {key} {channels}"
-            yield Problem(f"{sizes}; choose a divisor of both channel counts", "groups")
-
-
-def _short(sides: Sides) -> str:
-    return f"{sides[0]}" if sides[0] == sides[1] else f"{sides[0]}x{sides[1]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tpusim.base.errors import InputError
+from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.flow.account import layer_result
 from tpusim.flow.choice import prepared
 from tpusim.flow.engines import UNCHECKED, Prepared
@@ -59,13 +59,15 @@ def tried() -> Sequence[str]:
 
 
 def alternatives(setup: Setup, watch: Watch) -> tuple[tuple[Alternative, ...], tuple[Unfit, ...]]:
-    """The layer by every lowering there is, the fastest first; and those that do not fit."""
+    """The layer by every lowering there is for it, the fastest first; and those that do not fit."""
     fit: list[Alternative] = []
     unfit: list[Unfit] = []
     for number, name in enumerate(tried()):
         watch(number, f"by {name}")
         try:
             fit.append(_measured(setup, name))
+        except UnsuitableError:
+            continue
         except InputError as error:
             unfit.append(Unfit(name, error.problems[0].message))
     return tuple(sorted(fit, key=lambda each: each.layer.cycles)), tuple(unfit)

@@ -15,7 +15,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.given import given_block
-from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
+from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, ReductionPass
 from tpusim.machines.tpu.lowering.schedule import even_extents, halves
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, col_folds, span_of, weight_words, word_groups
 
@@ -40,26 +40,26 @@ class Candidates:
     def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut, block: tuple[int, int, int] | None) -> None:
         self.shape, self.hardware, self.cut = shape, hardware, cut
         (self.chunk,) = cut.chunks(cut.groups, cut.folds)
-        self.passes = self.chunk.passes
-        self.pass_words = weight_words(self.passes, hardware)
+        self.passes = max(_summed(self.chunk), key=len)
         self.block = block
         self.folds, self.taps = cut.folds, cut.groups
-        self.col_folds = col_folds(shape.out_channels, hardware)
+        self.col_folds = col_folds(shape.out_channels, hardware) * len(self.chunk.sums)
         self.columns = len(self.col_folds)
         self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
-        self.given = given_block(shape, hardware, cut)
+        given = given_block(shape, hardware, cut)
+        self.given = given._replace(kept_folds=given.kept_folds and given.kept_folds * len(self.chunk.sums))
 
     def whole(self) -> Iterator[Tiling[Counts]]:
         """Whole filter resident; a column fold at a time in either order; ever smaller sections of a fold."""
         folds = self.shape.groups * self.columns
-        passes, whole, orders = len(self.passes), sum(self.pass_words), self._orders() if self._uncut else ()
+        passes, orders = len(self.passes), self._orders() if self._uncut else ()
+        whole = self._section_words(passes)
         for order in orders:
             yield self._whole(order, passes, whole, folds)
             yield self._whole(order, passes, whole, self._few_buffers)
         section = passes // 2
         while section and "block_major" in orders:
-            words = max(sum(self.pass_words[at : at + section]) for at in range(0, passes, section))
-            yield self._whole("block_major", section, words, 2)
+            yield self._whole("block_major", section, self._section_words(section), 2)
             section //= 2
 
     def deep(self) -> Iterator[Tiling[Counts]]:
@@ -68,7 +68,8 @@ class Candidates:
         Else a column fold at a time, with buffers for several blocks: where HBM sets the pace, it should not wait until
         the array has drained. A block that is given keeps the buffers it would have.
         """
-        passes, whole, order = len(self.passes), sum(self.pass_words), self._orders()[0]
+        passes, order = len(self.passes), self._orders()[0]
+        whole = self._section_words(passes)
         if self.estimate.drains:
             kept = self._kept(order)
             for buffers in (self.shape.groups * self.columns, self._few_buffers) if self._uncut and kept > 1 else ():
@@ -94,6 +95,11 @@ class Candidates:
             folds = [each for each in ([wanted] if wanted else folds) if (taps, each) != (self.taps, self.folds)]
             if folds:
                 yield self._chunks(order, taps, folds)
+
+    def _section_words(self, size: int) -> int:
+        """Words of weights of so many passes that add up, the most."""
+        every = [weight_words(some, self.hardware) for some in _summed(self.chunk)]
+        return max(sum(words[at : at + size]) for words in every for at in range(0, len(words), size))
 
     def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
         """Which of them find room."""
@@ -130,13 +136,13 @@ class Candidates:
         """
         row, col = self.shape.row.extent, self.shape.col.extent
         if isinstance(wanted := self.hardware.mapping.block_m, int):
-            return self._spans(min(wanted, row * col * self.groups))
+            return self._spans(min(max(1, wanted // self.shape.cell), row * col * self.groups))
         if self.block is not None:
             rows, cols, groups = np.array([self.block], dtype=np.int64).T
         else:
             rows, cols, groups = np.array(self._rectangles, dtype=np.int64).T
         blocks = -(-row // rows) * -(-col // cols) * -(-self.groups // groups)
-        return _Extents(rows, cols, groups, rows * cols * groups, blocks, np.zeros_like(blocks))
+        return _Extents(rows, cols, groups, rows * cols * groups * self.shape.cell, blocks, np.zeros_like(blocks))
 
     @property
     def _rectangles(self) -> list[tuple[int, int, int]]:
@@ -157,7 +163,7 @@ class Candidates:
         total = prod(every)
         held = [span_of(every, range(at, min(at + words, total))) for at in range(0, total, words)]
         rows, cols, groups = (max(len(box[axis]) for box in held) for axis in range(3))
-        extents = rows, cols, groups, words, len(held), words
+        extents = rows, cols, groups, words * self.shape.cell, len(held), words
         return _Extents(*(np.array([each], dtype=np.int64) for each in extents))
 
     @cached_property
@@ -203,14 +209,14 @@ class Candidates:
         # Of chunks that are alike, and of row folds, the first is the largest.
         kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(each)}
         stored = [self._held(chunk, rows, cols, groups) for chunk in kinds.values()]
-        weights = max(sum(weight_words(chunk.passes, self.hardware)) for chunk in each)
+        weights = max(sum(weight_words(part, self.hardware)) for chunk in each for part in _summed(chunk))
         return _tilings(
             extents,
             loop_order=order,
             kept_folds=kept,
             chunk_taps=taps,
             chunk_folds=folds,
-            section_passes=folds * len(whole.passes),
+            section_passes=folds * max(map(len, whole.sums)),
             ifmap_buffers=buffers,
             filter_buffers=self.shape.groups * self.columns * len(each) // self.folds if resident else 2,
             psum_buffers=np.maximum(kept, np.minimum(2, parts * self.columns)),
@@ -228,6 +234,11 @@ class Candidates:
         """Most grid points, by rows and by columns, that the taps of a chunk touch of each block."""
         points = _own_points if chunk.by_tap else _points
         return points(self.shape.row, rows, chunk.tap_rows), points(self.shape.col, cols, chunk.tap_cols)
+
+
+def _summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
+    """The passes of a chunk that add up, outcome by outcome."""
+    return [chunk.passes[some.start - chunk.numbers.start : some.stop - chunk.numbers.start] for some in chunk.sums]
 
 
 def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling[Counts]:
@@ -254,7 +265,7 @@ def _crossed(*choices: Sequence[int]) -> list[Counts]:
 
 def _points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
     """Most grid points that `taps` of any `outputs` neighbouring outputs touch."""
-    span = (outputs - 1) * axis.step + (len(taps) - 1) * axis.tap_step + 1
+    span = (outputs - 1) * axis.step + len(axis.places(taps))
     real = len(axis.stored(range(axis.extent), taps))
     return np.minimum(span, real)
 

@@ -6,16 +6,16 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 
 from tpusim.machines.tpu.lowering.block import Patch
-from tpusim.machines.tpu.lowering.geometry import shifted
-from tpusim.machines.tpu.lowering.plan import CHANNEL, Plan, Stage
+from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.schedule import Key, Load, assign_buffers, even, growing, slots_for, spread
+from tpusim.machines.tpu.lowering.stages import Stage
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part
-from tpusim.memory.layout import Box, whole_bursts
+from tpusim.memory.layout import whole_bursts
 
 _Streamed = tuple[int, tuple[int, ...], Feed]
 """A pass: its rows, the fill of its ifmap, and where it reads."""
@@ -61,7 +61,7 @@ class Emitter:
             if finished and finished[0] + plan.tiling.lag <= index:
                 self._spill(finished.popleft())
             self._compute(index, stage)
-            if stage.section == len(plan.sections) - 1:
+            if stage.section in plan.last_sections:
                 finished.append(index)
         for index in finished:
             self._spill(index)
@@ -71,7 +71,7 @@ class Emitter:
     def _buffers(self) -> tuple[Buffer, ...]:
         """Ifmap buffers, then filter buffers, then partial sums."""
         plan, tiling = self.plan, self.plan.tiling
-        cols = max(len(fold) for fold in plan.col_folds)
+        cols = max(map(plan.width, plan.columns))
         return (
             Buffer(
                 plan.ifmap.name, 0, tiling.ifmap_buffers * tiling.ifmap_words, max(each.rows for each in plan.passes)
@@ -162,14 +162,14 @@ class Emitter:
         plan = self.plan
         group, fold, section = load.key
         numbers = plan.sections[section].numbers
+        at = plan.columns[fold]
         first = plan.filter_base(load.buffer) - plan.weight_offsets[numbers.start]
         cut_numbers = numbers[cut.start : cut.stop]
 
         def emit() -> None:
-            lane, word = plan.weights.columns(group, fold), plan.hardware.vector_memory.word_elements
-            places = ((first + plan.weight_offsets[number], (plan.weights.rows[number],)) for number in cut_numbers)
-            parts = tuple(Part(base, (0,), lane, rows, word) for base, rows in places)
-            elements = plan.weights.count(group, fold, cut_numbers)
+            placed = [(number, first + plan.weight_offsets[number]) for number in cut_numbers]
+            parts = tuple(part for number, base in placed for part in plan.weights.parts(at, group, number, base))
+            elements = plan.weights.count(at, group, cut_numbers)
             hardware = plan.hardware
             moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
             step = self.add(Fill(self._freed(load, self.last_preload), plan.filter, parts, moved))
@@ -200,18 +200,19 @@ class Emitter:
         streamed = self._streamed(self.ifmap_of[index])
         result, freed = self._result_base(number), self._cleared(number)
         weights = plan.filter_base(self.filters[filter_load].buffer)
-        cols, words = len(plan.col_folds[stage.fold]), plan.blocks[stage.block].words
+        cols, words = plan.width(plan.columns[stage.fold]), plan.results(plan.blocks[stage.block])
         preload, stream, delay = -1, -1, self._delay(index, stage)
         for place in plan.sections[stage.section].numbers:
             rows, filled, reads = streamed[place]
             loaded: tuple[int, ...] = (self.weights_ready[filter_load, place],)
-            if place == 0:
+            accumulate = place not in plan.first_passes
+            if not accumulate:
                 filled = (*filled, *freed)
             if preload < 0:
                 loaded = (*loaded, *self._drained(index))
                 filled = (*filled, *self._whole(index, stage))
             preload = self.add(Preload(loaded, weights, plan.pass_words[place], rows, cols, delay))
-            stream = self.add(Stream(filled, preload, reads, result, words, rows, cols, place > 0))
+            stream = self.add(Stream(filled, preload, reads, result, words, rows, cols, accumulate))
             weights, delay = weights + plan.pass_words[place], 0
         self.last_preload.append(preload)
         self.last_stream.append(stream)
@@ -271,16 +272,13 @@ class Emitter:
 
     def _spill(self, index: int) -> None:
         plan, stage = self.plan, self.plan.stages[index]
-        block, shape = plan.blocks[stage.block], plan.shape
-        apart = shape.row.extent, shape.col.extent
-        channels = shifted(plan.col_folds[stage.fold], stage.group * shape.out_channels)
-        base, parts = self._result_base(self._result(stage)), []
-        for each in block.rectangles:
-            items = plan.map_items(each.rows, each.cols, each.groups, apart)
-            parts.append(Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill))
-            base += each.words
-        boxes = (Box(channels, each.rows, each.cols, plan.images(each.groups)) for each in block.rectangles)
-        moved, regions = self.traffic.of(boxes, plan.ofmap, apart)
+        base, parts, boxes = self._result_base(self._result(stage)), [], []
+        for each in plan.blocks[stage.block].rectangles:
+            part, held = plan.outputs(plan.columns[stage.fold], stage.group, each, base)
+            parts.append(part)
+            boxes += held
+            base += part.words
+        moved, regions = self.traffic.of(boxes, plan.ofmap, plan.strips_apart)
         after = (self.last_stream[index],)
         self.spills.append(self.add(Spill(after, plan.ofmap, tuple(parts), moved, regions=regions)))
 

@@ -8,6 +8,7 @@ from math import gcd
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
+from tpusim.network.ops.grouped import GroupedOp
 from tpusim.network.ops.op import Tensors
 
 LEAST_FRAME = 3
@@ -55,6 +56,19 @@ class MapAxis:
         """Grid points from one tap to the next."""
         return self.dilation // self.pitch
 
+    @property
+    def cell(self) -> int:
+        """Outputs of the layer that one output here stands for."""
+        return 1
+
+    def place(self, tap: int) -> int:
+        """Grid points from output 0 to the one on which a tap of it stands."""
+        return tap * self.tap_step
+
+    def places(self, taps: range) -> range:
+        """From the first to the last of some taps."""
+        return range(self.place(taps[0]), self.place(taps[-1]) + 1)
+
     @cached_property
     def outputs(self) -> int:
         """Number of output positions."""
@@ -67,14 +81,14 @@ class MapAxis:
 
     def stored(self, outputs: range, taps: range) -> range:
         """Grid points on which `taps` of `outputs` stand and that are not padding in every strip (perhaps none)."""
-        first_real, end_real = self._real
-        end = (outputs.stop - 1) * self.step + (taps.stop - 1) * self.tap_step + 1
-        first = max(first_real, outputs.start * self.step + taps.start * self.tap_step)
+        (first_real, end_real), places = self._real, self.places(taps)
+        end = (outputs.stop - 1) * self.step + places.stop
+        first = max(first_real, outputs.start * self.step + places.start)
         return range(first, max(first, min(end_real, end)))
 
     def reach(self, outputs: int, taps: range) -> int:
         """Grid points from the first to the last under so many neighbouring outputs, padding among them."""
-        return (outputs - 1) * self.step + (len(taps) - 1) * self.tap_step + 1
+        return (outputs - 1) * self.step + len(self.places(taps))
 
     @cached_property
     def _real(self) -> tuple[int, int]:
@@ -122,6 +136,8 @@ class ConvShape:
     col: MapAxis
     tensors: Tensors
     bundle: int = 1
+    cell: int = 1
+    """Words of results for each output and word group."""
 
     def bundled(self, groups: int) -> ConvShape:
         """The same, with so many groups side by side."""
@@ -157,10 +173,17 @@ def shape_of(layer: Op, batch: int, hardware: Hardware) -> ConvShape:
         MapAxis(size, conv.kernel[i], conv.stride[i], conv.pads[i], conv.dilation[i], whole=whole)
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
-    row, col = _in_strips(row, col, images, hardware)
+    return shape_with(conv, images, (row, col), layer.tensors(batch), hardware)
+
+
+def shape_with(
+    conv: GroupedOp, images: int, axes: tuple[MapAxis, MapAxis], tensors: Tensors, hardware: Hardware
+) -> ConvShape:
+    """The shape of an op whose map has such axes."""
+    row, col = _in_strips(*axes, images, hardware)
     groups = conv.groups
     channels, out_channels = conv.in_channels // groups, conv.out_channels // groups
-    return ConvShape(groups, channels, out_channels, images, row, col, layer.tensors(batch))
+    return ConvShape(groups, channels, out_channels, images, row, col, tensors)
 
 
 def _in_strips(row: MapAxis, col: MapAxis, images: int, hardware: Hardware) -> tuple[MapAxis, MapAxis]:
@@ -176,7 +199,7 @@ def _as_batch(col: MapAxis, room: int) -> MapAxis:
 
     None where a strip would be narrower than what neighbours share. So does XLA (service/space_to_batch_converter.cc).
     """
-    wide, reach = col.size + sum(col.padding), (col.kernel - 1) * col.dilation + 1
+    wide, reach = col.size + sum(col.padding), (col.reach(1, range(col.kernel)) - 1) * col.pitch + 1
     if col.outputs == 1 or reach - col.stride > -(-wide // room):
         return col
     return replace(col, strips=room, least_extent=-(-wide // (room * col.stride)))

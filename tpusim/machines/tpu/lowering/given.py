@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiles import taps_on_chip
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
@@ -33,8 +33,8 @@ def given_block(shape: ConvShape, hardware: Hardware, cut: Cut) -> Given:
     block = hardware.mapping.block.given
     chunk_taps, chunk_folds = cut.held(taps_on_chip(shape, hardware), block.get("in_channels"))
     return Given(
-        rows=_at_most(block.get("rows"), shape.row.extent),
-        cols=_at_most(block.get("cols"), shape.col.extent),
+        rows=_at_most(block.get("rows"), shape.row),
+        cols=_at_most(block.get("cols"), shape.col),
         groups=_groups(block.get("images"), shape, hardware),
         kept_folds=_kept_folds(block.get("out_channels"), shape, hardware),
         chunk_taps=chunk_taps,
@@ -47,8 +47,8 @@ def said(hardware: Hardware) -> str:
     return ", ".join(f"{name} {value}" for name, value in hardware.mapping.block.given.items())
 
 
-def _at_most(wanted: int | None, extent: int) -> int | None:
-    return wanted and min(wanted, extent)
+def _at_most(outputs: int | None, axis: MapAxis) -> int | None:
+    return outputs and min(max(1, outputs // axis.cell), axis.extent)
 
 
 def _groups(images: int | None, shape: ConvShape, hardware: Hardware) -> int | None:

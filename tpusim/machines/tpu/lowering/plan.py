@@ -6,42 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate
 from math import ceil, prod
 
 from tpusim.machines.tpu.definition.latencies import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shifted
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
 from tpusim.machines.tpu.lowering.preparation import Sizes, relaying, rotating
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
+from tpusim.machines.tpu.lowering.stages import Columns, Section, Stage, by_outcome
 from tpusim.machines.tpu.lowering.tiles import padded_map, stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words, word_groups
+from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.lowering.weights import Weights
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.tensor import Along, Tensor
+from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.memory.layout import Box
 
 CHANNEL, ROW, COL, IMAGE = range(4)
 """The axes of a feature map."""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Passes of a chunk, by number, whose weights share a filter buffer."""
-
-    chunk: int
-    numbers: range
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The passes of one section for one channel group, block and column fold."""
-
-    group: int
-    block: int
-    fold: int
-    section: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +77,7 @@ class Plan:
     @cached_property
     def weights(self) -> Weights:
         """Which of them stands where."""
-        return Weights(self.shape, self.passes, self.col_folds)
+        return Weights(self.shape, self.passes, self.hardware.vector_memory.word_elements)
 
     @cached_property
     def weight_offsets(self) -> list[int]:
@@ -106,14 +90,31 @@ class Plan:
         return col_folds(self.shape.out_channels, self.hardware)
 
     @cached_property
+    def columns(self) -> tuple[Columns, ...]:
+        """The column folds, of every outcome."""
+        outcomes = range(len(self.chunks[0].sums))
+        return tuple(Columns(fold, outcome) for fold in self.col_folds for outcome in outcomes)
+
+    @cached_property
     def sections(self) -> list[Section]:
         """Chunk by chunk, the passes whose weights share a filter buffer."""
         size = self.tiling.section_passes
         return [
-            Section(index, chunk.numbers[part.start : part.stop])
+            Section(index, numbers[part.start : part.stop], outcome)
             for index, chunk in enumerate(self.chunks)
-            for part in portions(len(chunk.numbers), size)
+            for outcome, numbers in enumerate(chunk.sums)
+            for part in portions(len(numbers), size)
         ]
+
+    @cached_property
+    def first_passes(self) -> frozenset[int]:
+        """The numbers of those with which sums begin."""
+        return frozenset(numbers.start for numbers in self.chunks[0].sums)
+
+    @cached_property
+    def last_sections(self) -> frozenset[int]:
+        """The numbers of those with which sums are done."""
+        return frozenset(sections[-1] for sections in by_outcome(self.sections)[-1])
 
     @cached_property
     def word_fill(self) -> int:
@@ -183,18 +184,18 @@ class Plan:
     @cached_property
     def stages(self) -> list[Stage]:
         """Blocks outside and the column folds kept inside, or the other way round; in these, chunk after chunk."""
-        blocks, kept = range(len(self.blocks)), portions(len(self.col_folds), self.tiling.kept_folds)
+        blocks, kept = range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds)
         block_major = [(block, folds) for block in blocks for folds in kept]
         filter_major = [(block, folds) for folds in kept for block in blocks]
         pairs = block_major if self.tiling.loop_order == "block_major" else filter_major
-        of_chunk = [[*each] for _, each in groupby(range(len(self.sections)), lambda at: self.sections[at].chunk)]
+        of_chunks = by_outcome(self.sections)
         return [
             Stage(group, block, fold, section)
             for group in range(self.shape.groups)
             for block, folds in pairs
-            for sections in of_chunk
+            for of_chunk in of_chunks
             for fold in folds
-            for section in sections
+            for section in of_chunk[self.columns[fold].outcome]
         ]
 
     def ifmap_base(self, buffer: int) -> int:
@@ -212,10 +213,7 @@ class Plan:
 
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
         """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-        counter, groups, cols = _own_counter if by_tap else _counter, len(block.groups), len(patch.cols)
-        before_rows, row = counter(self.shape.row, tap[0], block.rows, patch.rows, cols * groups)
-        before_cols, col = counter(self.shape.col, tap[1], block.cols, patch.cols, groups)
-        return Counters(before_rows + before_cols, (row, col, Counter(groups, 0, 1, groups, 1)), block.span)
+        return walk_of(self.shape, tap, block, patch, by_tap)
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
         """What each pass of a chunk reads of the patches at `base`: one lane group a run, by the walk of its tap."""
@@ -255,6 +253,28 @@ class Plan:
         )
         return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *strips, Along(IMAGE, range(share)))
 
+    # ---- what becomes of an outcome
+
+    @property
+    def strips_apart(self) -> tuple[int, int]:
+        """Rows and columns of the ofmap from one strip to the next."""
+        return self.shape.row.extent * self.shape.row.cell, self.shape.col.extent * self.shape.col.cell
+
+    def results(self, block: Block) -> int:
+        """Words that a pass over a block streams, and brings out of each column."""
+        return block.words * self.shape.cell
+
+    def width(self, at: Columns) -> int:
+        """Columns of the array in use."""
+        return len(at.channels)
+
+    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+        """Which outputs stand in the results of a rectangular block, and the boxes that they make up in strip 0."""
+        channels = shifted(at.channels, group * self.shape.out_channels)
+        items = self.map_items(block.rows, block.cols, block.groups, self.strips_apart)
+        part = Part(base, (0,), (Along(CHANNEL, channels),), items, self.word_fill)
+        return part, [Box(channels, block.rows, block.cols, self.images(block.groups))]
+
     def images(self, groups: range) -> range:
         """The images in a range of word groups; strips share the one word of a pixel."""
         images = self.shape.images
@@ -264,16 +284,3 @@ class Plan:
 def portions(extent: int, size: int) -> list[range]:
     """`range(extent)` in portions of `size`, the last perhaps smaller."""
     return [range(at, min(at + size, extent)) for at in range(0, extent, size)]
-
-
-def _counter(axis: MapAxis, tap: int, outputs: range, grid: range, stride: int) -> tuple[int, Counter]:
-    """From word 0 on, the grid points of a tap among those of all taps of a chunk."""
-    start = outputs.start * axis.step + tap * axis.tap_step - grid.start
-    return 0, Counter(len(outputs), start, axis.step, len(grid), stride)
-
-
-def _own_counter(axis: MapAxis, tap: int, outputs: range, grid: range, stride: int) -> tuple[int, Counter]:
-    """The words before, and the points of a tap that has lanes of its own."""
-    real = axis.under(outputs, range(tap, tap + 1))
-    before = real.start - grid.start // axis.step
-    return before * stride, Counter(len(outputs), outputs.start - real.start, 1, len(real), stride)

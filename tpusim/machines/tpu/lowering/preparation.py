@@ -32,7 +32,7 @@ def relaying(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware) -
     cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
     if hardware.mapping.entry == "ready" or not cycles:
         return Fraction(0)
-    word, words = hardware.vector_memory.word_elements, rows * cols * groups
+    word, words = hardware.vector_memory.word_elements, rows * cols * groups * shape.cell
     streamed = -(-words // hardware.array.count) * word
     again = words if any(len(place.first_lanes) > 1 for place in chunk.places) else 0
     total, new_words = Fraction(0), _new_words(shape, chunk, sizes, hardware)
@@ -50,14 +50,14 @@ def _new_words(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware)
         before = np.count_nonzero(seen)
         for run in each.runs:
             folds = slice(run.channels[0] // lanes, run.channels[-1] // lanes + 1)
-            rows = _under(shape.row, run.tap[0] - chunk.tap_rows[0], sizes[0])
-            seen[folds, rows, _under(shape.col, run.tap[1] - chunk.tap_cols[0], sizes[1])] = True
+            rows = _under(shape.row, run.tap[0], chunk.tap_rows, sizes[0])
+            seen[folds, rows, _under(shape.col, run.tap[1], chunk.tap_cols, sizes[1])] = True
         yield int(np.count_nonzero(seen) - before)
 
 
-def _under(axis: MapAxis, tap: int, outputs: int) -> slice:
-    """The grid points on which a tap stands, of those of a patch."""
-    first = tap * axis.tap_step
+def _under(axis: MapAxis, tap: int, taps: range, outputs: int) -> slice:
+    """The grid points on which a tap stands, of those of a patch for several."""
+    first = axis.place(tap) - axis.places(taps).start
     return slice(first, first + (outputs - 1) * axis.step + 1, axis.step)
 
 

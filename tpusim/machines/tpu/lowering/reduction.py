@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple, Protocol
 
 from tpusim.machines.tpu.lowering.geometry import ConvShape
@@ -31,15 +31,19 @@ class Run(NamedTuple):
 
 
 class ReductionPass(NamedTuple):
-    """One pass of the reduction: its `runs`, which fill array rows [0, rows) in order."""
+    """One pass of the reduction: its `runs`, which fill array rows [0, rows) in order.
+
+    Where a block has several `outcome`s, each adds up passes of its own; a pass names its one by number.
+    """
 
     runs: tuple[Run, ...]
     rows: int
+    outcome: int = 0
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> ReductionPass:
+    def of(cls, runs: Sequence[Run], outcome: int = 0) -> ReductionPass:
         """The pass of some runs."""
-        return cls(tuple(runs), runs[-1].first_lane + len(runs[-1].channels))
+        return cls(tuple(runs), runs[-1].first_lane + len(runs[-1].channels), outcome)
 
     @property
     def places(self) -> list[int]:
@@ -103,7 +107,8 @@ def _of_place(place: Place) -> list[tuple[Tap, range]]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Passes whose part of the ifmap, in `places`, is filled, used and replaced together; their `numbers`.
+    """Passes whose part of the ifmap, in `places`, is filled, used and replaced together; their `numbers`. Those of an
+    outcome follow one another, and every chunk has some of each outcome.
 
     HBM hands out each place by itself, or where it is `scattered` every element once, which goes to all places.
     """
@@ -117,6 +122,12 @@ class Chunk:
     def taps(self) -> frozenset[Tap]:
         """Every tap in it."""
         return frozenset(run.tap for each in self.passes for run in each.runs)
+
+    @cached_property
+    def sums(self) -> tuple[range, ...]:
+        """The numbers of the passes of each outcome."""
+        ends = accumulate((len([*each]) for _, each in groupby(self.passes, lambda each: each.outcome)), initial=0)
+        return tuple(self.numbers[first:end] for first, end in pairwise(ends))
 
     @cached_property
     def tap_rows(self) -> range:

@@ -33,14 +33,18 @@ GLOSSES = {
     "indirect": "channel_first whose every address is read from a table of pointers",
     "block_diagonal": "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
     "vector": "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
+    "stride_phases": "channel_first of transposed convolutions: one for each output between two elements of the ifmap",
+    "zero_insertion": "transposed convolutions as ordinary ones, of an ifmap with zeros between its elements",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
-PARTIAL = frozenset({"vector"})
-"""Those of some layers alone; they refuse all others (CapacityError)."""
+PARTIAL = frozenset({"vector", "stride_phases", "zero_insertion"})
+"""Those of some layers alone; they refuse all others (UnsuitableError)."""
+MEANT = {("conv_transpose2d", "channel_first"): "stride_phases"}
+"""For an op that a lowering does not take as it is, the one that does the same for it: what a run takes unasked."""
 LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
 PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _from(name, "planned") for name in GLOSSES}
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
-WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES if name != "vector"}
+WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES if name not in PARTIAL}
 """What `mapping.search: simulate` chooses from, for those lowerings that leave a choice; others know one way."""
 
 
@@ -103,4 +107,4 @@ def _named(layer: Op) -> Iterator[None]:
         yield
     except CapacityError as error:
         problems = (Problem(str(each), f"layer {layer.name}") for each in error.problems)
-        raise CapacityError(problems) from None
+        raise type(error)(problems) from None

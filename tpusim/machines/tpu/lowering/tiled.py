@@ -36,11 +36,12 @@ def lowered_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> L
 
 def ways_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> list[Way]:
     """What a simulation should choose from. Raises CapacityError as `lowered_by`, which takes the first."""
+    return ways_of(plans_of(cutting, layer, batch, hardware), partial(written, layer))
 
-    def lower(plan: Plan) -> Lowered:
-        return Emitter(plan).program(), explanation_of(plan, layer)
 
-    return ways_of(plans_of(cutting, layer, batch, hardware), lower)
+def written(layer: Op, plan: Plan) -> Lowered:
+    """The steps of a plan, and what is told of it."""
+    return Emitter(plan).program(), explanation_of(plan, layer)
 
 
 def ways_of(plans: Sequence[tuple[Made, Ranked]], lower: Callable[[Made], Lowered]) -> list[Way]:
@@ -65,9 +66,9 @@ def longest(plans: Sequence[tuple[PlanOf, Ranked]]) -> PlanOf:
 
 def steps_of(plan: Plan) -> Planned:
     """How many steps a plan is written down as."""
-    outcomes = plan.tiling.blocks * len(plan.col_folds)
-    transfers = outcomes + _ifmap_fills(plan) + _filter_fills(plan)
-    return Planned(plan.shape.groups * outcomes * len(plan.passes), plan.shape.groups * transfers)
+    blocks, folds = plan.tiling.blocks, len(plan.col_folds)
+    transfers = blocks * len(plan.columns) + _ifmap_fills(plan) + _filter_fills(plan)
+    return Planned(plan.shape.groups * blocks * folds * len(plan.passes), plan.shape.groups * transfers)
 
 
 def plan_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Plan:
@@ -84,13 +85,14 @@ def plans_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> lis
 
 def _ifmap_fills(plan: Plan) -> int:
     """Those of a channel group: the loads, by the pieces for which there are folds or slots of the DMA queue."""
-    tiling, chunks, columns = plan.tiling, len(plan.chunks), len(plan.col_folds)
+    tiling, chunks, columns = plan.tiling, len(plan.chunks), len(plan.columns)
     loads, folds = tiling.blocks * chunks, min(tiling.kept_folds, columns)
     if chunks == 1 and (tiling.loop_order == "block_major" or tiling.blocks == 1):
         folds = columns
     elif loads > tiling.ifmap_buffers:
         loads *= -(-columns // tiling.kept_folds)
-    slots = (tiling.ifmap_buffers - 1) * folds * -(-len(plan.sections) // chunks)
+    outcomes = len(plan.columns) // len(plan.col_folds)
+    slots = (tiling.ifmap_buffers - 1) * folds * -(-len(plan.sections) // (chunks * outcomes))
     places = max((len(chunk.places) for chunk in plan.chunks if chunk.one_by_one), default=1)
     pieces = places if places > 1 else max(1, slots)
     return loads * min(MOST_PIECES, pieces)
@@ -98,10 +100,10 @@ def _ifmap_fills(plan: Plan) -> int:
 
 def _filter_fills(plan: Plan) -> int:
     """Those of a channel group: its sections once, where they stay for all blocks, else for each."""
-    tiling, columns = plan.tiling, len(plan.col_folds)
+    tiling, columns, folds = plan.tiling, len(plan.columns), len(plan.col_folds)
     together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
-    again = 1 if together * len(plan.sections) <= tiling.filter_buffers else tiling.blocks
-    return again * columns * sum(min(MOST_PIECES, len(section.numbers)) for section in plan.sections)
+    again = 1 if together * len(plan.sections) * folds <= tiling.filter_buffers * columns else tiling.blocks
+    return again * folds * sum(min(MOST_PIECES, len(section.numbers)) for section in plan.sections)
 
 
 @lru_cache(maxsize=1 << 16)

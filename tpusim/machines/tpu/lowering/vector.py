@@ -6,7 +6,7 @@ A lane has a channel. A step multiplies, word by word, the pixels under some tap
 from __future__ import annotations
 
 from tpusim.base.collector import at_rest
-from tpusim.base.errors import CapacityError
+from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.banked import in_lanes
@@ -30,7 +30,8 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
-        CapacityError: when the layer is not depthwise, nothing fits the vector memories, or the machine has banks.
+        UnsuitableError: when the layer is not depthwise.
+        CapacityError: when nothing fits the vector memories, or the machine has banks.
     """
     with at_rest():
         plan = _planned(layer, batch, hardware)
@@ -49,7 +50,7 @@ def _planned(layer: Op, batch: int, hardware: Hardware) -> VectorPlan:
     in_lanes(hardware)
     if conv.groups == 1 or conv.groups != conv.in_channels:
         what = f"this one has {counted(conv.in_channels, 'channel')} in {counted(conv.groups, 'group')}"
-        raise CapacityError(f"the vector unit takes convolutions with one input channel a group; {what}")
+        raise UnsuitableError(f"the vector unit takes convolutions with one input channel a group; {what}")
     # What the vector unit works on may lie in any way.
     hardware = hardware.with_entry("ready")
     return plan_of(shape_of(layer, batch, hardware), hardware)

@@ -10,7 +10,8 @@ from math import prod
 
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
 from tpusim.machines.tpu.lowering.reduction import ReductionPass, as_coordinates
-from tpusim.machines.tpu.program.tensor import Along
+from tpusim.machines.tpu.lowering.stages import Columns
+from tpusim.machines.tpu.program.tensor import Along, Part
 
 OUT_CHANNEL, K = range(2)
 """The axes of the filter."""
@@ -18,11 +19,22 @@ OUT_CHANNEL, K = range(2)
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of all passes of a shape, for each of its column folds."""
+    """The weights of all passes of a shape, W = `word` of a column in every word of a lane."""
 
     shape: ConvShape
     passes: Sequence[ReductionPass]
-    col_folds: Sequence[range]
+    word: int
+
+    def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
+        """Those of a pass for some columns, from word `base` on."""
+        return (Part(base, (0,), self._columns(at, group), (self.rows[number],), self.word),)
+
+    def count(self, at: Columns, group: int, numbers: range) -> int:
+        """The weights of some passes that come from HBM: without the zeros of a bundle."""
+        shape = self.shape
+        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
+        columns = Counter(own for own in self._groups_of(at.channels) if own < left)
+        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
 
     @cached_property
     def rows(self) -> list[Along]:
@@ -38,23 +50,16 @@ class Weights:
         )
         return [Along(K, as_coordinates(ks)) for ks in rows]
 
-    def columns(self, group: int, fold: int) -> tuple[Along, ...]:
+    def _columns(self, at: Columns, group: int) -> tuple[Along, ...]:
         """The output channels of a column fold, one a lane.
 
         In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
         not have: zero.
         """
-        shape, columns = self.shape, self.col_folds[fold]
-        starts = [-prod(shape.tensors.filter[1:]) * own for own in self._groups_of(columns)]
-        lane = (Along(OUT_CHANNEL, shifted(columns, group * shape.out_channels)),)
-        return (*lane, Along(K, tuple(starts))) if any(starts) else lane
-
-    def count(self, group: int, fold: int, numbers: range) -> int:
-        """The weights of some passes, without the zeros of a bundle."""
         shape = self.shape
-        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
-        columns = Counter(own for own in self._groups_of(self.col_folds[fold]) if own < left)
-        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
+        starts = [-prod(shape.tensors.filter[1:]) * own for own in self._groups_of(at.channels)]
+        lane = (Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels)),)
+        return (*lane, Along(K, tuple(starts))) if any(starts) else lane
 
     def _groups_of(self, columns: range) -> list[int]:
         """The group in its bundle of each output channel."""

@@ -38,9 +38,10 @@ def explanation_of(plan: Plan, layer: Op, into: str = "") -> Explanation:
 def blocking_of(plan: Plan, col_folds: int | None = None) -> Blocking:
     """How a layer was cut up, as the result tells it; `col_folds` of all groups, where they are not those of passes."""
     tiling = plan.tiling
+    (_, high, wide, _), row, col = plan.shape.tensors.ofmap, plan.shape.row, plan.shape.col
     return Blocking(
-        rows=tiling.rows,
-        cols=tiling.cols,
+        rows=min(tiling.rows * row.cell, high),
+        cols=min(tiling.cols * col.cell, wide),
         images=min(tiling.groups * plan.word_fill, plan.shape.images),
         blocks=len(plan.blocks),
         row_folds=plan.cut.row_folds,
@@ -94,7 +95,7 @@ def _filled(plan: Plan) -> str:
     """Rows and columns of the array in use, the mean over passes."""
     array = plan.hardware.array
     rows = sum(each.rows for each in plan.passes) / len(plan.passes)
-    cols = sum(map(len, plan.col_folds)) / len(plan.col_folds)
+    cols = sum(map(plan.width, plan.columns)) / len(plan.columns)
     return f"{rows:.4g} of {array.rows} rows and {cols:.4g} of {array.cols} columns"
 
 
@@ -119,10 +120,11 @@ def extent_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
         return f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
     if plan.tiling.span:
         return f"{counted(plan.blocks[0].words, 'word')} a lane, wherever a row of the map ends; {blocks} for all"
+    _, high, wide, _ = shape.tensors.ofmap
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
     return (
         f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}; {blocks} for "
-        f"all {shape.row.outputs} x {shape.col.outputs} of {counted(shape.images, 'image')}"
+        f"all {high} x {wide} of {counted(shape.images, 'image')}"
     )
 
 

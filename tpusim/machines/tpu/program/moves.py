@@ -148,6 +148,6 @@ class Moves:
             start, taken = base[step.tensor.name] + offsets[held] * size, self._size(step.tensor, held) * size
             if runs and runs[-1].base + runs[-1].size == start:
                 runs[-1] = runs[-1]._replace(size=runs[-1].size + taken)
-            else:
+            elif taken:
                 runs.append(Runs(start, (), taken))
         return runs

@@ -1,0 +1,79 @@
+"""A transposed convolution as an ordinary one of its ifmap with zeros between the elements: what stride phases save.
+
+The zeros are nowhere: address generators step over them, as over padding. But they are streamed, and every tap is
+multiplied with all outputs, of which it reaches one in a cell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tpusim.base.collector import at_rest
+from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.cells import cell_axes, cells_of, chosen
+from tpusim.machines.tpu.lowering.plan import COL, ROW, Plan
+from tpusim.machines.tpu.lowering.reduction import Tap
+from tpusim.machines.tpu.lowering.stages import Columns
+from tpusim.machines.tpu.lowering.tiled import steps_of, written
+from tpusim.machines.tpu.program.addresses import Counter, Counters
+from tpusim.machines.tpu.program.explanation import Lowered, Planned
+from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.memory.layout import Box
+from tpusim.network.ops import Op
+
+
+def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+    """Lower one layer for one machine.
+
+    Raises:
+        UnsuitableError: when it is no transposed convolution.
+        CapacityError: when no tiling fits the vector memories; or the machine has banks, or fetches each tap by itself.
+    """
+    with at_rest():
+        plan = _plan(layer, batch, hardware)
+        program, told = written(layer, plan)
+        row, col = cell_axes(plan.shape)
+        rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
+        zeros = f"{rows} and {cols} of zeros between the elements of the ifmap"
+        return program, replace(told, aspects={"zeros": f"{zeros}: streamed, not stored", **told.aspects})
+
+
+def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+    """How many steps `lower` would write down. Raises as it does."""
+    return steps_of(_plan(layer, batch, hardware))
+
+
+def _plan(layer: Op, batch: int, hardware: Hardware) -> InsertedPlan:
+    shape = cells_of(layer, batch, hardware)
+    row, col = cell_axes(shape)
+    shape, cut = replace(shape, cell=row.spread * col.spread), channel_first.cut
+    return InsertedPlan(shape, hardware, chosen(cut, shape, hardware), cut(shape, hardware))
+
+
+class InsertedPlan(Plan):
+    """As any plan, of cells, whose outputs are streamed one after another."""
+
+    def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
+        """Cell by cell, the one output that the tap reaches; at all others stands a zero."""
+        base, counters, window = super().walk(tap, block, patch, by_tap)
+        inside = tuple(
+            Counter(axis.spread, -axis.phase(number), 1, 1, 0)
+            for axis, number in zip(cell_axes(self.shape), tap, strict=True)
+        )
+        cell = self.shape.cell
+        return Counters(base, (*counters, *inside), window and range(window.start * cell, window.stop * cell))
+
+    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+        """All outputs of the cells, which lie side by side in the ofmap."""
+        row, col = cell_axes(self.shape)
+        part, (box,) = super().outputs(at, group, block, base)
+        rows, cols = (
+            range(cells.start * axis.spread, cells.stop * axis.spread)
+            for axis, cells in ((row, block.rows), (col, block.cols))
+        )
+        cells = self.map_items(rows[:: row.spread], cols[:: col.spread], block.groups, self.strips_apart)
+        inside = Along(ROW, range(row.spread)), Along(COL, range(col.spread))
+        return part._replace(items=(*cells[:3], *inside, *cells[3:])), [box._replace(rows=rows, cols=cols)]
