@@ -21,6 +21,8 @@ LAYER_COUNTS = {
     "yolov2": (23, 0),
     "gemm_suite": (0, 16),
     "tiny": (2, 1),
+    "dcgan": (4, 1),
+    "unet": (23, 0),
 }
 NETWORKS = [name for name in LAYER_COUNTS if name not in ("gemm_suite", "tiny")]
 
@@ -48,6 +50,7 @@ PUBLISHED_PARAMETERS = {
     "densenet121": 7_978_856,  # torchvision DenseNet121_Weights.IMAGENET1K_V1
     "mobilenet_v2": 3_504_872,  # torchvision MobileNet_V2_Weights.IMAGENET1K_V1
     "resnext50_32x4d": 25_028_904,  # torchvision ResNeXt50_32X4D_Weights.IMAGENET1K_V1
+    "unet": 7_763_041,  # PyTorch Hub mateuszbuda/brain-segmentation-pytorch, counted by PyTorch 2.13
 }
 
 # Exact totals for one image, so that no layer changes unnoticed; further tests tie them to published figures.
@@ -62,6 +65,8 @@ EXACT = {  # multiply-accumulates, weights
     "mobilenet_v2": (300_774_272, 3_469_760),
     "resnext50_32x4d": (4_230_479_872, 24_959_680),
     "yolov2": (14_732_084_224, 50_941_792),
+    "dcgan": (640_614_400, 18_851_200),  # the same modules in PyTorch 2.13: weights, and elements times weights
+    "unet": (12_071_206_912, 7_756_672),  # likewise
 }
 
 # Groups of the 3x3 convolutions, by their channels.
@@ -74,7 +79,7 @@ MIB = 2**20
 
 
 def convolutions(name):
-    return [layer for layer in load_workload(name, batch=1).layers if layer.op == "conv2d"]
+    return [layer for layer in load_workload(name, batch=1).layers if layer.op.startswith("conv")]
 
 
 def matmuls(name):
@@ -121,7 +126,7 @@ def test_loads_with_the_right_number_of_layers(name):
     assert (workload.name, workload.batch) == (name, 8)
     assert len({layer.name for layer in workload.layers}) == len(workload.layers)
     ops = [layer.op for layer in workload.layers]
-    assert (ops.count("conv2d"), ops.count("gemm")) == LAYER_COUNTS[name]
+    assert (sum(op.startswith("conv") for op in ops), ops.count("gemm")) == LAYER_COUNTS[name]
     assert len(ops) == sum(LAYER_COUNTS[name])
 
 
@@ -152,6 +157,11 @@ def test_parameters_of_the_networks_with_batch_normalisation_are_the_published_o
     for name in ("googlenet", "resnet18", "resnet50", "mobilenet_v2", "resnext50_32x4d"):
         others = 2 * sum(c.out_channels for c in convolutions(name)) + 1000
         assert total_weights(name) + others == PUBLISHED_PARAMETERS[name]
+
+    # The transposed convolutions of the U-Net and its last one have biases instead.
+    biased = [c for c in convolutions("unet") if c.name.startswith("upconv") or c.name == "conv"]
+    others = sum((1 if c in biased else 2) * c.out_channels for c in convolutions("unet"))
+    assert total_weights("unet") + others == PUBLISHED_PARAMETERS["unet"]
 
     # DenseNet normalises before a convolution, but for conv0, and once more at the end.
     first, *rest = convolutions("densenet121")
@@ -213,8 +223,9 @@ def test_gemm_suite_is_three_sweeps_that_share_one_point():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_images_are_square_rgb_and_nothing_is_dilated_or_grouped_that_should_not_be(name):
     convs, grouped = convolutions(name), GROUPED.get(name, {})
-    size = 416 if name == "yolov2" else 224
-    assert in_shape(convs[0]) == (3, size, size)
+    size = {"yolov2": 416, "unet": 256}.get(name, 224)
+    # A generator makes its image.
+    assert in_shape(convs[0]) == (3, size, size) or (name, out_shape(convs[-1])) == ("dcgan", (3, 64, 64))
     for conv in convs:
         assert (conv.in_height, conv.out_height) == (conv.in_width, conv.out_width)
         assert conv.dilation == (1, 1)
@@ -348,3 +359,27 @@ def test_mobilenet_v2_blocks_expand_filter_and_project():
     assert in_shape(layers["features.18.0"]) == current == (320, 7, 7)
     assert layers["classifier.1"].k == layers["features.18.0"].out_channels == 1280
     assert {*layers} == {"features.18.0", "classifier.1"}
+
+
+def test_the_generator_doubles_a_map_four_times_and_halves_its_channels():
+    layers = [layer for layer in load_workload("dcgan", batch=8).layers if layer.op == "conv_transpose2d"]
+    project = by_name("dcgan")["project"]
+    assert (project.k, project.n) == (100, 4 * 4 * 1024)
+    assert in_shape(layers[0]) == (1024, 4, 4)
+    assert [out_shape(layer) for layer in layers] == [(512, 8, 8), (256, 16, 16), (128, 32, 32), (3, 64, 64)]
+    assert all(in_shape(after) == out_shape(before) for before, after in itertools.pairwise(layers))
+
+
+def test_the_u_net_goes_down_and_up_and_joins_maps_of_one_size():
+    layers = by_name("unet")
+    assert in_shape(layers["enc1conv1"]) == (3, 256, 256)
+    assert out_shape(layers["conv"]) == (1, 256, 256)
+    below = layers["bottleneckconv2"]
+    for level in (4, 3, 2, 1):
+        down, up, joined = (layers[name] for name in (f"enc{level}conv2", f"upconv{level}", f"dec{level}conv1"))
+        assert in_shape(up) == out_shape(below)
+        assert out_shape(up) == out_shape(down)
+        assert in_shape(joined) == (2 * down.out_channels, down.out_height, down.out_width)
+        below = layers[f"dec{level}conv2"]
+        assert in_shape(below) == out_shape(joined)
+    assert in_shape(layers["conv"]) == out_shape(below)
