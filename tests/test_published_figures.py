@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,18 @@ def test_totals_of_every_other_lowering(golden: Callable[[str, str], None]) -> N
         told += total.vector_memory.reads, total.vector_memory.writes, total.stall_cycles["bank_conflict"]
         lines.append(f"{' '.join((network, lowering, machine, *changes))}: {', '.join(map(str, told))}")
     golden("lowerings.txt", "\n".join((*lines, "")))
+
+
+def test_totals_of_transposed_convolutions(golden: Callable[[str, str], None]) -> None:
+    lines = ["network lowering machine: cycles, passes, HBM bytes read, written, words read, written"]
+    for network in ("dcgan", "unet"):
+        work = load_workload(network, batch=8).with_layers(lambda layer: layer.op == "conv_transpose2d")
+        for lowering, machine in product(("stride_phases", "zero_insertion"), ("tpu_v2", "tpu_v2_core")):
+            total = simulate(work, load_hardware(machine), lowering=lowering, check=False).total
+            told = total.cycles, total.passes, total.hbm_read_bytes, total.hbm_write_bytes
+            told += total.vector_memory.reads, total.vector_memory.writes
+            lines.append(f"{network} {lowering} {machine}: {', '.join(map(str, told))}")
+    golden("transposed_convolutions.txt", "\n".join((*lines, "")))
 
 
 @pytest.mark.xdist_group("comparisons")
