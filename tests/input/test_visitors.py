@@ -90,7 +90,7 @@ def test_what_is_to_be_written_instead_of_a_file_can_be_read(tmp_path, name, lay
 @pytest.mark.parametrize(
     ("load", "name", "words"),
     [
-        (load_workload, "mobilenet_v2", "shipped: alexnet ... write your own, beginning with a copy of"),
+        (load_workload, "mobilenet_v3", "shipped: alexnet ... write your own, beginning with a copy of"),
         (load_workload, "ResNet-50", "did you mean resnet50"),
         (load_workload, "tpu_v2", "tpu_v2 is hardware: tpusim run WORKLOAD --hardware tpu_v2"),
         (load_workload, "array_size", "array_size is a sweep: tpusim sweep array_size"),
