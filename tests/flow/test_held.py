@@ -33,7 +33,7 @@ def in_the_end(layer: Op, batch: int, program: Program, hardware: Hardware) -> V
     return verdict_of(layer, operands, datapath.run(program, hardware, operands))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
 def test_a_sound_program(layer: Op, batch: int, hardware: Hardware) -> None:
     try:
@@ -73,7 +73,7 @@ def test_an_element_counts_as_it_was_written_last() -> None:
     assert verdict.mismatched > 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=layers(), batch=st.integers(1, 9), data=st.data())
 def test_the_reference_of_a_box_is_that_part_of_the_whole(layer: Op, batch: int, data: st.DataObject) -> None:
     operands = operands_of(layer, batch, seed=5)

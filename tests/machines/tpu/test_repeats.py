@@ -61,7 +61,7 @@ def test_repeating_changes_no_figure(part: int, layer: Conv2d, hardware: Hardwar
     agree(layer, hardware)
 
 
-@settings(relaxed, max_examples=30)
+@settings(relaxed, max_examples=15)
 @given(layer=convs(channels=60, size=9), hardware=machines(6), rate=integers(1, 4))
 def test_nor_where_each_client_has_a_port(layer: Conv2d, hardware: Hardware, rate: int) -> None:
     agree(layer, hardware.with_overrides(["vector_memory.ports=separate", f"array.weights_per_cycle={rate}"]))
