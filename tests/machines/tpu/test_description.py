@@ -207,6 +207,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.block_n=64", lambda h: h.mapping.block_n, 64),
         ("mapping.block.rows=8", lambda h: h.mapping.block.rows, 8),
         ("mapping.block.cols=auto", lambda h: h.mapping.block.cols, "auto"),
+        ("mapping.search=simulate", lambda h: h.mapping.search, "simulate"),
         ("mapping.block.images=16", lambda h: h.mapping.block.images, 16),
         ("mapping.block.in_channels=128", lambda h: h.mapping.block.in_channels, 128),
         ("mapping.block.out_channels=256", lambda h: h.mapping.block.out_channels, 256),

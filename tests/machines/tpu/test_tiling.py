@@ -13,10 +13,11 @@ from tests.machines.tpu.test_plan import planned, plans
 from tests.strategies import conv, machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.candidates import Candidates, _parts
+from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.schedule import even_extents
 from tpusim.machines.tpu.lowering.search import TOLERANCE, choose
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
@@ -46,7 +47,7 @@ def test_the_tiling_fits_and_is_what_the_plan_needs(plan: Plan) -> None:
 
 @given(st.integers(1, 300))
 def test_candidates_cut_an_axis_into_nearly_equal_parts(extent: int) -> None:
-    assert _parts(extent) == sorted({-(-extent // count) for count in range(1, extent + 1)})
+    assert even_extents(extent) == sorted({-(-extent // count) for count in range(1, extent + 1)})
 
 
 @given(st.integers(1, 200), st.integers(1, 20))
