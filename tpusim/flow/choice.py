@@ -55,7 +55,7 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
 
 
 def _fastest(found: Iterator[Prepared]) -> Prepared:
-    """Of equals the first. One is made at a time, so that two are held at most."""
+    """The one of the fewest cycles, of equals the first. One is made at a time, so that two are held at most."""
     return min(found, key=lambda each: each.timing.cycles)
 
 

@@ -64,7 +64,7 @@ class Bursts:
         return parts[0] if len(parts) == 1 else _once(np.concatenate(parts))
 
     def _at(self, runs: Runs) -> Addresses:
-        """Of one compact set."""
+        """The bursts of one compact set."""
         whole, rest = divmod(runs.base, self.burst)
         kind = runs._replace(base=rest)
         if kind not in self._known:

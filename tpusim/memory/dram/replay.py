@@ -18,7 +18,7 @@ ENGINES = ("one_pass", "clocked", "both")
 
 @dataclass(frozen=True)
 class Figures:
-    """Of a channel, or of all. Times are of the first and the last completion, None where nothing was asked for.
+    """What came of a channel, or of all. Times are of the first and the last completion, None where nothing was asked.
 
     The bandwidth is that of the bytes moved, from time 0 to the last completion of all.
     """

@@ -73,7 +73,7 @@ class ConvTranspose2d(GroupedOp):
         )
 
     def macs(self, batch: int) -> int:
-        """Of the definition: each element of the ifmap times each weight of its channel, what is cut off included."""
+        """MACs of the definition: each element of the ifmap times each weight of its channel, with what is cut off."""
         return prod(self.tensors(batch).ifmap) * prod(self.kernel) * (self.out_channels // self.groups)
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:

@@ -30,7 +30,7 @@ _UNLIMITED = 10**6
 
 
 @dataclass(frozen=True)
-class Stream:
+class RequestStream:
     """A row of the tables: what is played on which device, and what DRAMsim3 says of it.
 
     `bandwidth` in GB/s of bytes moved until the last completion, `finish` in ns; None where the table does not say.
@@ -46,7 +46,7 @@ class Stream:
 
 
 class Played(NamedTuple):
-    """What our DRAM says of a stream, as Stream has it; `peak` is the bandwidth of its data buses."""
+    """What our DRAM says of a stream, as RequestStream has it; `peak` is the bandwidth of its data buses."""
 
     bandwidth: float
     finish: float
@@ -54,7 +54,7 @@ class Played(NamedTuple):
 
 
 @cache
-def streams() -> tuple[Stream, ...]:
+def streams() -> tuple[RequestStream, ...]:
     """Every row of both tables."""
     return (
         *map(_newer, rows("dramsim3_hbm2_more")),
@@ -82,7 +82,7 @@ def compare_memory(
     wanted = _wanted(sets)
     for stream in wanted:
         load_device(stream.device, [*stream.changes, *changes])
-    found: dict[Stream, Played] = {}
+    found: dict[RequestStream, Played] = {}
     with Processes(play, cpu_count() or 1) as processes:
         work = [(stream, tuple(changes)) for stream in wanted]
         for done, ((stream, _), outcome) in enumerate(processes.outcomes(work), 1):
@@ -96,17 +96,17 @@ def played(sets: Sequence[NumberSet]) -> int:
     return len(_wanted(sets))
 
 
-def _wanted(sets: Sequence[NumberSet]) -> list[Stream]:
+def _wanted(sets: Sequence[NumberSet]) -> list[RequestStream]:
     return list(dict.fromkeys(stream for each in sets for stream in of_set(each)))
 
 
-def of_set(numbers: NumberSet) -> Iterator[Stream]:
+def of_set(numbers: NumberSet) -> Iterator[RequestStream]:
     """The streams of a set."""
     group = numbers.name.removeprefix("dram_").removesuffix("_finish")
     return (stream for stream in streams() if stream.group == group)
 
 
-def play(work: tuple[Stream, tuple[str, ...]]) -> Played:
+def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
     """Play a stream on its device, further overrides applied."""
     stream, changes = work
     device = load_device(stream.device, [*stream.changes, *changes])
@@ -143,19 +143,19 @@ def _row_bytes(device: Device) -> int:
     return device.organisation.columns * device.organisation.burst_bytes * device.channels
 
 
-def _newer(row: Row) -> Stream:
+def _newer(row: Row) -> RequestStream:
     device, _, slower = row["device"].partition("_ccdl")
     changes = _changes(row, f"timing.tCCD_L={slower}" if slower else "",
                        "page=closed" if row["page_policy"] == "CLOSE_PAGE" else "")  # fmt: skip
     name = f"{row['case']} {row['device']} {row['mapping']} {row['pattern']} {row['params'].replace(';', ' ')}"
-    return Stream(name, row["group"][2:], f"hbm2_{device}", changes, tuple(row.items()),
+    return RequestStream(name, row["group"][2:], f"hbm2_{device}", changes, tuple(row.items()),
                   float(row["bandwidth_GBps"]), float(row["last_completion_ns"]))  # fmt: skip
 
 
-def _older(at: int, row: Row) -> Stream:
+def _older(at: int, row: Row) -> RequestStream:
     name = f"{at} {row['device']} {row['pattern']} {row['stride_bytes']} reads {row['read_fraction']}"
     device = row["device"].rpartition("_")[0]
-    return Stream(
+    return RequestStream(
         name, "older", f"hbm2_{device}", _changes(row), tuple(row.items()), float(row["bandwidth_GBps"]), None
     )
 
@@ -171,7 +171,7 @@ def _set(name: str, kind: str, about: str, unit: str) -> NumberSet:
     return NumberSet(name, "simulated", kind, about, "hbm2", (), unit=unit)
 
 
-def _compared(numbers: NumberSet, stream: Stream, played: Played) -> ComparedCase:
+def _compared(numbers: NumberSet, stream: RequestStream, played: Played) -> ComparedCase:
     """The roofline beside it: every byte at the peak of the data buses."""
     if numbers.unit == BANDWIDTH:
         return ComparedCase(stream.name, played.bandwidth, stream.bandwidth, played.peak, False)

@@ -31,7 +31,7 @@ class Beat:
 
 
 def beat_of(reads: int, operations: int, elements: int, hardware: Hardware) -> Beat:
-    """Of a result word of `elements` in use, each of which takes so many ALU `operations`.
+    """The beat of a result word of `elements` in use, each of which takes so many ALU `operations`.
 
     All lanes work alike, each with its share of the ALUs. What a word takes to be fetched into place, and to be
     finished, sets the pace where that is more (`vector_unit.operand_cycles`, `result_cycles`).

@@ -13,7 +13,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
-from tpusim.machines.tpu.event.log import Loads, Passes, Work
+from tpusim.machines.tpu.event.log import Loads, Passes, VectorWork
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
@@ -38,7 +38,7 @@ class IssueUnit:
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
         self.loads: list[Loads] = []
         self.passes: list[Passes] = []
-        self.works: list[Work] = []
+        self.works: list[VectorWork] = []
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = preload_words(hardware), hardware.array.weight_buffers
         self.frame = program.frame(hardware)
@@ -122,7 +122,7 @@ class IssueUnit:
         for operand in range(beat.reads):
             port.reserve(VECTOR, start + operand, step.words, beat.period)
         port.reserve(VECTOR, start + beat.result_delay, step.words, beat.period)
-        self.works.append(Work(index, self._ended, filled, loaded, issued, start, last + 1))
+        self.works.append(VectorWork(index, self._ended, filled, loaded, issued, start, last + 1))
         self._board.finish(index, last + 1)
         self._issued, self._ended = issued, last + 1
         self._drained = self._worked = last + 1

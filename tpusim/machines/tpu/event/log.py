@@ -60,7 +60,7 @@ class Passes(NamedTuple):
         return Passes(steps, every, ended, filled, loaded, cleared, start, self.cause, self.conflicts)
 
 
-class Work(NamedTuple):
+class VectorWork(NamedTuple):
     """What the vector unit does by itself. The array, with nothing to do since it `ended` the step before, is starved
     until `filled`, waits for weights until `loaded`, is blocked until `issued`, and stands by until `done`. From cycle
     `start` on, the words of operands are read.
@@ -97,5 +97,5 @@ class Log:
     frame: Frame
     loads: tuple[Loads, ...]
     passes: tuple[Passes, ...]
-    works: tuple[Work, ...]
+    works: tuple[VectorWork, ...]
     moves: tuple[Move, ...]

@@ -15,7 +15,7 @@ from tpusim.machines.tpu.definition.latencies import preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Owners
 from tpusim.machines.tpu.event.conflicts import Conflicts
-from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes, Work
+from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes, VectorWork
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
 from tpusim.machines.tpu.program.program import Program
@@ -62,7 +62,7 @@ class Recording:
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
         return Timeline(self.cycles, drawn | ports)
 
-    def _working(self, works: Sequence[Work], span: range) -> Iterator[Pieces]:
+    def _working(self, works: Sequence[VectorWork], span: range) -> Iterator[Pieces]:
         """The work on every word, once its operands are read."""
         for work in works:
             if work.start < span.stop and work.done > span.start:
@@ -73,13 +73,13 @@ class Recording:
                 yield Pieces("busy", begins, beat.work, work.step)
 
 
-def _works(works: Sequence[Work]) -> Iterator[Pieces]:
+def _works(works: Sequence[VectorWork]) -> Iterator[Pieces]:
     """From the first operand of each step to its last result."""
     for work in works:
         yield Pieces("vector", work.start, work.done - work.start, work.step)
 
 
-def _standing_by(works: Sequence[Work]) -> Iterator[Pieces]:
+def _standing_by(works: Sequence[VectorWork]) -> Iterator[Pieces]:
     """The array's waits for what the vector unit waits for, and for the vector unit."""
     for work in works:
         yield Pieces("starved", work.ended, work.filled - work.ended, work.step)

@@ -57,7 +57,7 @@ class Bound:
         self._known: dict[tuple[Points, bool, bytes], Counts] = {}
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Of every candidate: no run takes fewer."""
+        """The least cycles of every candidate: no run takes fewer."""
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
         array, again = self._array(tilings, chunks), self._again(tilings, chunks)
         loads, spills, last = self._loads(tilings) * again, self._spills(tilings), self._last_spill(array)
@@ -199,7 +199,7 @@ class Bound:
 
     @cached_property
     def _unpacked_channels(self) -> int:
-        """Of all groups; the padding after the last, if the place that has them leaves lanes for it."""
+        """Channels of all groups; the padding after the last, too, if the place that has them leaves lanes for it."""
         shape, (stored, _) = self.shape, stored_ifmap(self.shape, self.hardware)
         own = min(shape.channels * shape.groups, shape.tensors.ifmap[0])
         most = max(len({*place.channels}) for place in self.chunk.places)
@@ -220,7 +220,7 @@ class Bound:
         return latency + np.where(chunks == 1, weights + np.maximum(filled, preload), preload)
 
     def _first_weights(self, tilings: Tiling[Counts]) -> Cycles:
-        """Of a column, those that the first pass waits for: its own, or, where loads are whole, of its section.
+        """Weights of a column that the first pass waits for: its own, or, where loads are whole, those of its section.
 
         Of a bundle's, those of other groups are zeros that come from nowhere.
         """

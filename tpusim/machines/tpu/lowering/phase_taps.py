@@ -20,7 +20,7 @@ Phase = tuple[int, int]
 """Row and column of an output in its cell."""
 
 
-class Outcome(NamedTuple):
+class PhaseOutcome(NamedTuple):
     """Phases whose sums stand side by side in the columns of the array, and a tap for each grid point they need."""
 
     phases: tuple[Phase, ...]
@@ -45,7 +45,7 @@ class PhaseTaps:
         return cell_axes(self.shape)
 
     @cached_property
-    def outcomes(self) -> tuple[Outcome, ...]:
+    def outcomes(self) -> tuple[PhaseOutcome, ...]:
         """The phases that have outputs, as many side by side as take the fewest passes."""
         row, col = self.axes
         widest = len(col_folds(self.shape.out_channels, self.hardware)[0])
@@ -119,13 +119,13 @@ class PhaseTaps:
     def _place(self, channels: range) -> Place:
         return Place(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
 
-    def _side_by_side(self, high: int, wide: int) -> Iterator[Outcome]:
+    def _side_by_side(self, high: int, wide: int) -> Iterator[PhaseOutcome]:
         """All phases, in rectangles of so many rows and columns."""
         row, col = self.axes
         for rows, cols in product(portions(len(row.phases), high), portions(len(col.phases), wide)):
             downwards, across = _one_a_place(row, rows), _one_a_place(col, cols)
             # What no tap reaches is zero: a pass of weights that are.
-            yield Outcome(tuple(product(rows, cols)), tuple(product(downwards, across)) or ((0, 0),))
+            yield PhaseOutcome(tuple(product(rows, cols)), tuple(product(downwards, across)) or ((0, 0),))
 
     @cached_property
     def _known(self) -> list[dict[tuple[int, int], int]]:

@@ -21,7 +21,7 @@ from tpusim.machines.tpu.lowering.search import too_small
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
 from tpusim.machines.tpu.lowering.window import taps_of
-from tpusim.machines.tpu.program.operations import OPERATIONS, Counts
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.tensor import Coordinates
 from tpusim.memory.layout import whole_bursts
 
@@ -159,7 +159,7 @@ class _Costs:
         read = 0
         for number, taps in enumerate(tap_chunks(self.shape, hardware)):
             operands = len(taps) + (number > 0)
-            operations = OPERATIONS["multiply_add"].alu(Counts(operands, len(taps), 0), ())
+            operations = OPERATIONS["multiply_add"].alu(Arity(operands, len(taps), 0), ())
             beat = beat_of(operands, operations, self.word_groups[1], hardware)
             cycles += tiling.psum_words * beat.period + beat.result_delay
             read += tiling.psum_words * (operands + 1)

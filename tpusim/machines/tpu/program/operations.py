@@ -14,7 +14,7 @@ Operands: TypeAlias = Iterable[Values]
 Coefficients: TypeAlias = tuple[float, ...]
 
 
-class Counts(NamedTuple):
+class Arity(NamedTuple):
     """How many operands, scalars of a lane and coefficients a step has."""
 
     operands: int
@@ -33,8 +33,8 @@ class Operation(NamedTuple):
     """
 
     values: Callable[[Operands, Values, Coefficients], Values]
-    alu: Callable[[Counts, Coefficients], int]
-    fits: Callable[[Counts], bool]
+    alu: Callable[[Arity, Coefficients], int]
+    fits: Callable[[Arity], bool]
 
 
 def _sum(terms: Iterable[Values]) -> Values:

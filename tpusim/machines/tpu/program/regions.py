@@ -64,7 +64,7 @@ def _sums(counters: Sequence[Coordinates]) -> list[range]:
 
 
 def _sum(one: range, other: range) -> list[range]:
-    """Of two ranges: one where the steps of one follow upon the last of the other."""
+    """The sums of two ranges: one range where the steps of one follow upon the last of the other."""
     inner, outer = (one, other) if one.step < other.step or len(other) == 1 else (other, one)
     start = inner.start + outer.start
     if len(outer) == 1 or len(inner) == 1 or outer.step == inner.step * len(inner):

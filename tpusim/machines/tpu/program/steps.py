@@ -18,7 +18,7 @@ import numpy as np
 from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed, first_word
-from tpusim.machines.tpu.program.operations import OPERATIONS, Counts
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
 
@@ -267,9 +267,9 @@ class Vector(Step):
     delay: int = 0
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> Arity:
         """What the operation is given."""
-        return Counts(len(self.operands), self.scalars.numbers, len(self.coefficients))
+        return Arity(len(self.operands), self.scalars.numbers, len(self.coefficients))
 
     @property
     def lanes(self) -> int:

@@ -37,7 +37,7 @@ from tpusim.machines.tpu.register.result_queue import Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit
 from tpusim.machines.tpu.register.vector_registers import VectorRegisters
-from tpusim.machines.tpu.register.vector_unit import Work
+from tpusim.machines.tpu.register.vector_unit import VectorIssue
 from tpusim.machines.tpu.register.weights import Weights
 from tpusim.machines.tpu.register.wires import Wires
 
@@ -166,9 +166,9 @@ def _control(
     frame, latency = program.frame(hardware), word_latency(program.word_fill, hardware)
     scoreboard = Scoreboard(len(program.steps))
     sum_delay = frame.result_delay(latency) - frame.psum_delay(latency)
-    issues: list[Pass | Work] = [
+    issues: list[Pass | VectorIssue] = [
         *Pass.all_of(program, settings, array.weight_buffers),
-        *Work.all_of(program, settings, hardware),
+        *VectorIssue.all_of(program, settings, hardware),
     ]
     return Control(
         program,

@@ -15,7 +15,7 @@ from tpusim.machines.tpu.register.order import NOWHERE, Order
 from tpusim.machines.tpu.register.pointer_reader import PointerReader, TableRead
 from tpusim.machines.tpu.register.result_queue import ResultQueue, Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
-from tpusim.machines.tpu.register.vector_unit import VectorUnit, Work
+from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorStepUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class StreamUnit:
 
     def __init__(
         self,
-        issues: list[Pass | Work],
+        issues: list[Pass | VectorIssue],
         scoreboard: Scoreboard,
         frame: Frame,
         sum_delay: int,
@@ -100,7 +100,7 @@ class StreamUnit:
         self.scoreboard, self.frame, self.sum_delay, self.lanes = scoreboard, frame, sum_delay, lanes
         self.sums = sums
         self.todo = deque(issues)
-        self.vector = VectorUnit(scoreboard)
+        self.vector = VectorStepUnit(scoreboard)
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.adding = self.lost = self.booked = 0
@@ -201,7 +201,7 @@ class StreamUnit:
             self.cause = "waiting_weights"
         elif waiting(at.others, now):
             self.cause = "blocked"
-        elif isinstance(at, Work):
+        elif isinstance(at, VectorIssue):
             return None
         elif at.step.accumulate and now < self.sums_ready:
             self.cause = "blocked"
@@ -214,7 +214,7 @@ class StreamUnit:
     def _issue(self, now: int) -> None:
         """The next stream, or vector step without delay, reads its first word in the cycle after this one."""
         at = self.todo.popleft()
-        if isinstance(at, Work):
+        if isinstance(at, VectorIssue):
             self.vector.begin(at, now)
             self.issued += 1
             self.cause = at.step.cause

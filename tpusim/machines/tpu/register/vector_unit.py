@@ -17,7 +17,7 @@ from tpusim.machines.tpu.register.vector_registers import RESULTS
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class VectorIssue:
     """A vector step, with what it waits for told apart, its pace and the settings of its lanes."""
 
     index: int
@@ -30,9 +30,9 @@ class Work:
     writes: int
 
     @classmethod
-    def all_of(cls, program: Program, settings: Settings, hardware: Hardware) -> list[Work]:
+    def all_of(cls, program: Program, settings: Settings, hardware: Hardware) -> list[VectorIssue]:
         """Those of a Program in order; each waits for the last preload, stream and vector step ahead of it, too."""
-        works: list[Work] = []
+        works: list[VectorIssue] = []
         weights: tuple[int, ...] = ()
         ahead: tuple[int, ...] = ()
         number = settings.number
@@ -51,12 +51,12 @@ class Work:
         return works
 
 
-class VectorUnit:
+class VectorStepUnit:
     """One step at a time."""
 
     def __init__(self, scoreboard: Scoreboard) -> None:
         self.scoreboard = scoreboard
-        self.at: Work | None = None
+        self.at: VectorIssue | None = None
         self.first = self.worked = 0
 
     @property
@@ -64,7 +64,7 @@ class VectorUnit:
         """Whether a step is under way."""
         return self.at is not None
 
-    def begin(self, at: Work, now: int) -> None:
+    def begin(self, at: VectorIssue, now: int) -> None:
         """A step is issued; the port is asked from the cycle on in which its delay is over."""
         self.at, self.first = at, now + 1 + at.step.delay
 
@@ -77,7 +77,7 @@ class VectorUnit:
             return Order(VECTOR, at.index, step.lanes, step.scalars.base + since, register=since)
         return self._operand(at, since - step.scalars.words) or self._result(at, since - step.scalars.words, now)
 
-    def _operand(self, at: Work, since: int) -> Order | None:
+    def _operand(self, at: VectorIssue, since: int) -> Order | None:
         word, operand = divmod(since, at.beat.period)
         if operand >= at.beat.reads or word >= at.step.words:
             return None
@@ -86,7 +86,7 @@ class VectorUnit:
             register=at.step.scalars.words + operand, works=operand == at.beat.reads - 1,
         )  # fmt: skip
 
-    def _result(self, at: Work, since: int, now: int) -> Order | None:
+    def _result(self, at: VectorIssue, since: int, now: int) -> Order | None:
         word, behind = divmod(since - at.beat.result_delay, at.beat.period)
         if behind or not 0 <= word < at.step.words:
             return None
