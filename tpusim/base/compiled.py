@@ -17,7 +17,7 @@ _ROOM = bytes(2**20)
 """More than all compiled code takes."""
 
 
-def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: bool) -> F:
+def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any) -> F:
     """Compile a loop; kept on disk, in or below `here`, so that only the first run of all waits for the compiler.
 
     `sources` are the folders from which the loop takes constants and other loops; `options` are the compiler's.

@@ -9,5 +9,5 @@ OPEN, USED, LENGTH = range(3)
 TURN, REFRESHES, REFRESH_BANK, DRAIN, SERVED, LAST, COMPLETE, ACTIVATES = range(8)
 # How many requests wait, reads then writes; and how many of them are of the transfer that is being accepted.
 LENGTHS, OWN = 8, 10
-# What has been issued: row hits, activates, reads, writes, refreshes, precharges. Then the last four activates.
+# What has been issued: row hits, activates, reads, writes, refreshes, conflicts. Then the last four activates.
 COUNTS, ACTS, CELLS = 12, 18, 22

@@ -22,7 +22,7 @@ from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.one_pass import Counts, Served, transfer
 from tpusim.memory.dram.queueing import accept
 from tpusim.memory.dram.rules import BANKS, DEPTH, INTERVAL, LOOKAHEAD, PER_CYCLE, WAITING, Numbers, rules
-from tpusim.memory.dram.state import ACCEPTED, DONE, REQUEST_SIZE
+from tpusim.memory.dram.state import ACCEPTED, DONE, REQUEST_SIZE, TIME
 
 
 class Offered:
@@ -53,6 +53,11 @@ class Offered:
     def done(self) -> Numbers:
         """When the data of each request is there, or in the DRAM."""
         return self._rows[:, DONE]
+
+    @property
+    def times(self) -> Numbers:
+        """Before which cycle each is not accepted; may be set, in order, as long as that cycle has not come."""
+        return self._rows[:, TIME]
 
     @property
     def finished(self) -> bool:

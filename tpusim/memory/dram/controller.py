@@ -24,7 +24,7 @@ from tpusim.memory.dram.cells import (
     USED,
 )
 from tpusim.memory.dram.constraints import ACT, PRE, RD, REF, WR
-from tpusim.memory.dram.kernel import kernel
+from tpusim.memory.dram.kernel import kernel, part
 from tpusim.memory.dram.queueing import take_one
 from tpusim.memory.dram.rules import (
     ALL_BANKS,
@@ -57,7 +57,7 @@ def clock_all(
         take_one(rules, c, cells, banks, queues, waiting, requests, now, accepting)
 
 
-@kernel
+@part
 def _issue_two(
     rules: Numbers, c: int, cells: Numbers, banks: Numbers, earliest: Numbers, queues: Numbers, requests: Numbers,
     now: int,
@@ -74,14 +74,17 @@ def _issue_two(
         issued, column = issued + 1, command >= RD
 
 
-@kernel
+@part
 def _search(
     rules: Numbers, c: int, cells: Numbers, banks: Numbers, earliest: Numbers, queues: Numbers, requests: Numbers,
     now: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """The first bank after the one found last that has a command ready: bank, entry of its queue, command; or -1."""
-    for step in range(1, rules[BANKS] + 1):
-        b = (cells[c, TURN] + step) % rules[BANKS]
+    b = cells[c, TURN]
+    for _ in range(rules[BANKS]):
+        b = b + 1 if b + 1 < rules[BANKS] else 0
+        if banks[c, b, LENGTH] == 0:
+            continue
         refreshed = cells[c, REFRESHES] > 0 and (rules[REFRESH] == ALL_BANKS or cells[c, REFRESH_BANK] == b)
         for position in range(0 if refreshed else banks[c, b, LENGTH]):
             command = _needed(rules, c, b, position, banks, queues, requests)
@@ -94,7 +97,7 @@ def _search(
     return -1, -1, -1
 
 
-@kernel
+@part
 def _needed(rules: Numbers, c: int, b: int, position: int, banks: Numbers, queues: Numbers, requests: Numbers) -> int:
     """The command that an entry of a queue needs next; -1 where it must not have it yet."""
     row, is_open = requests[queues[c, b, position], ROW], banks[c, b, OPEN]
@@ -110,7 +113,7 @@ def _needed(rules: Numbers, c: int, b: int, position: int, banks: Numbers, queue
     return -1 if hits and banks[c, b, USED] < rules[ROW_HITS] else PRE
 
 
-@kernel
+@part
 def _issue(
     rules: Numbers, c: int, b: int, position: int, command: int, cells: Numbers, banks: Numbers, earliest: Numbers,
     queues: Numbers, requests: Numbers, now: int,
@@ -143,13 +146,15 @@ def _issue(
             request = requests[request, ALSO]
 
 
-@kernel
+@part
 def _constrain(rules: Numbers, c: int, b: int, command: int, earliest: Numbers, now: int) -> None:
     """Hold back every command of every bank that must not follow this one too soon."""
+    group = b // rules[GROUP_BANKS]
     for other in range(rules[BANKS]):
+        same_group = other // rules[GROUP_BANKS] == group
         for later in range(5):
             gap = rules[GAPS + 50 + 5 * command + later]
-            if other // rules[GROUP_BANKS] == b // rules[GROUP_BANKS]:
+            if same_group:
                 gap = max(gap, rules[GAPS + 25 + 5 * command + later])
             if other == b:
                 gap = max(gap, rules[GAPS + 5 * command + later])
@@ -157,7 +162,7 @@ def _constrain(rules: Numbers, c: int, b: int, command: int, earliest: Numbers, 
                 earliest[c, other, later] = max(earliest[c, other, later], now + gap)
 
 
-@kernel
+@part
 def _refresh(rules: Numbers, c: int, cells: Numbers, banks: Numbers, earliest: Numbers, now: int) -> bool:
     """Close an open bank of those to be refreshed, or refresh them; whether a command was issued."""
     ready = True
@@ -169,7 +174,6 @@ def _refresh(rules: Numbers, c: int, cells: Numbers, banks: Numbers, earliest: N
         elif now >= earliest[c, b, PRE]:
             _constrain(rules, c, b, PRE, earliest, now)
             banks[c, b, OPEN] = -1
-            cells[c, COUNTS + 5] += 1
             return True
         else:
             ready = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -178,9 +179,14 @@ class Device(FileSection):
         return self.channels * self.banks * organisation.rows * organisation.columns * organisation.burst_bytes
 
     @property
+    def peak_bytes_per_cycle(self) -> Fraction:
+        """Bytes in a cycle of its clock while every channel's data bus is busy."""
+        return Fraction(self.channels * self.organisation.burst_bytes, max(1, self.cycles("tBURST")))
+
+    @property
     def peak_bytes_per_s(self) -> float:
-        """Bytes a second while every channel's data bus is busy."""
-        return self.channels * self.organisation.burst_bytes * self.clock_hz / max(1, self.cycles("tBURST"))
+        """The same a second."""
+        return float(self.peak_bytes_per_cycle * self.clock_hz)
 
     def cycles(self, name: str) -> int:
         """One of the timing's fields in cycles of the memory's clock, rounded up."""
@@ -217,6 +223,11 @@ def load_device(name_or_path: str | Path, overrides: Overrides = ()) -> Device:
     Raises InputError with every problem of the file and the overrides.
     """
     return _build(open_document(name_or_path, FOLDER), overrides)
+
+
+def read_device(data: object) -> Device:
+    """The device of a mapping in the YAML form. Raises InputError, each problem placed at its path in the mapping."""
+    return _FORM.build(data, FROM_YAML)
 
 
 def _build(document: Document, overrides: Overrides) -> Device:

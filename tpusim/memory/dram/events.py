@@ -28,6 +28,7 @@ from tpusim.memory.dram.state import (
     BANK_NEAR,
     BUSY,
     CLOCK,
+    CONFLICTS,
     DONE,
     FIRST_ACT,
     HITS,
@@ -40,7 +41,6 @@ from tpusim.memory.dram.state import (
     MERGED,
     NEAR,
     NEXT,
-    PRECHARGES,
     QUEUE,
     QUEUED,
     READ_BURSTS,
@@ -60,7 +60,7 @@ from tpusim.memory.dram.state import (
     WRITE_BURSTS,
     WRITE_HIT,
 )
-from tpusim.memory.dram.transactions import look, take_one
+from tpusim.memory.dram.transactions import left, look, take_one
 
 _EVERY = -2
 """In place of a bank: all of them."""
@@ -118,13 +118,16 @@ def _held(rules: Numbers, m: Numbers) -> int:
 def _search(rules: Numbers, m: Numbers, first: int, size: int, now: int) -> int:
     """The first bank, from the one after the last that was found, that has a command to issue; WAKE where none has."""
     held = _held(rules, m)
-    wake, b, busy, banks = FAR, m[TURN], m[BUSY], rules[BANKS]
-    for _ in range(banks if held != _EVERY else 0):
-        b += 1
-        if b >= banks:
-            b = 0
-        if (busy >> b) & 1 == 0 or b == held:
+    wake, b, banks, others = FAR, m[TURN], rules[BANKS], m[BUSY] if held != _EVERY else 0
+    if held >= 0:
+        others &= ~(1 << held)
+    if others == 1 << b:
+        b -= 1
+    while others:
+        b = b + 1 if b + 1 < banks else 0
+        if (others >> b) & 1 == 0:
             continue
+        others ^= 1 << b
         when = _due(rules, m, first + b * size)
         if when <= now:
             m[TURN] = b
@@ -163,7 +166,8 @@ def _issue(rules: Numbers, m: Numbers, requests: Numbers, b: int, at: int, colum
         reads = read >= 0 and _soonest(m, at, RD) <= now
         writes = write >= 0 and _soonest(m, at, WR) <= now
         _access(rules, m, requests, b, at, read if reads and not (writes and write < read) else write, now)
-    elif m[at + ROW] < 0:
+        return
+    if m[at + ROW] < 0:
         m[at + ROW], m[at + USED] = requests[m[at + QUEUE], ROW_], 0
         m[ACTS + m[FIRST_ACT]] = now
         m[FIRST_ACT] = (m[FIRST_ACT] + 1) & 3
@@ -171,13 +175,13 @@ def _issue(rules: Numbers, m: Numbers, requests: Numbers, b: int, at: int, colum
         _follow(rules, m, at, ACT, now)
     else:
         _precharge(rules, m, at, now)
+        m[CONFLICTS] += 1
     look(rules, m, requests, at)
 
 
 @part
 def _precharge(rules: Numbers, m: Numbers, at: int, now: int) -> None:
     m[at + ROW] = -1
-    m[PRECHARGES] += 1
     _follow(rules, m, at, PRE, now)
 
 
@@ -213,6 +217,7 @@ def _access(rules: Numbers, m: Numbers, requests: Numbers, b: int, at: int, posi
     while request >= 0:
         requests[request, DONE] = done
         request = requests[request, MERGED]
+    left(rules, m, requests, at, position, write)
     _follow(rules, m, at, WR if write else RD, now)
 
 

@@ -60,15 +60,17 @@ class Mapping:
         """Where bytes at these addresses, int64[n], fall."""
         rest = addresses // self.burst_bytes
         burst = rest & ((1 << sum(width for _, width in self.runs)) - 1)
-        found = {field: np.zeros_like(rest) for field in LETTERS.values()}
+        found = dict.fromkeys(LETTERS.values(), np.zeros_like(rest))
         taken = dict.fromkeys(found, 0)
         for field, width in self.runs:
-            found[field] |= (rest & ((1 << width) - 1)) << taken[field]
-            taken[field] += width
-            rest = rest >> width
+            if width:
+                part = rest & ((1 << width) - 1)
+                found[field] = found[field] | (part << taken[field]) if taken[field] else part
+                taken[field] += width
+                rest = rest >> width
         bank = found["group"] * self.banks + found["bank"]
         if self.hashed:
-            bank ^= found["row"] & (self.groups * self.banks - 1)
+            bank = bank ^ found["row"] & (self.groups * self.banks - 1)
         return Places(found["channel"], bank, found["row"], burst)
 
 

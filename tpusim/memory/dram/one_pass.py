@@ -45,14 +45,16 @@ class Served(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """int64[channels] each, since the beginning; a row hit is a column command that was not the first of its row."""
+    """int64[channels] each, since the beginning; a row hit is a column command that was not the first of its
+    row, a conflict a row closed for another.
+    """
 
     row_hits: Numbers
     activates: Numbers
     reads: Numbers
     writes: Numbers
     refreshes: Numbers
-    precharges: Numbers
+    conflicts: Numbers
 
 
 class OnePass:
@@ -111,12 +113,13 @@ def transfer(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: Ar
     given = np.ascontiguousarray(addresses, np.int64)
     if given.ndim != 1 or (given.size and given.min() < 0):
         raise InputError("addresses are a list of bytes from 0")
-    earliest = np.zeros(given.size, np.int64) if times is None else np.ascontiguousarray(times, np.int64)
-    if earliest.shape != given.shape or np.any(np.diff(earliest) < 0):
+    earliest = np.zeros(1, np.int64) if times is None else np.ascontiguousarray(times, np.int64)
+    if times is not None and (earliest.shape != given.shape or np.any(earliest[1:] < earliest[:-1])):
         raise InputError("times are as many as addresses, and in order")
     requests = np.empty((given.size, REQUEST_SIZE), np.int64)
     places = mapping.places(given)
-    requests[:, : len(places)] = np.stack(places, axis=1)
+    for column, numbers in enumerate(places):
+        requests[:, column] = numbers
     requests[:, WRITE] = np.asarray(write, np.bool_)
     requests[:, FINAL] = 0
     last = np.full(int(places.channel.max(initial=0)) + 1, -1)
@@ -130,5 +133,5 @@ def transfer(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: Ar
 
 def _kinds(bursts: Numbers) -> Numbers:
     """A number below KINDS_OF_BURST for each burst, such that strides meet few others (multiplicative hashing)."""
-    mixed = (bursts.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-    return mixed.astype(np.int64) % KINDS_OF_BURST
+    mixed = (bursts.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    return mixed.view(np.int64) & (KINDS_OF_BURST - 1)

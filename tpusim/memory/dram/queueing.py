@@ -24,7 +24,7 @@ from tpusim.memory.dram.cells import (
     TIME,
     TRANSFER,
 )
-from tpusim.memory.dram.kernel import kernel
+from tpusim.memory.dram.kernel import kernel, part
 from tpusim.memory.dram.rules import BANKS, DEPTH, IDLE_WRITES, OUTSTANDING, PER_CYCLE, WAITING, Numbers
 
 
@@ -65,7 +65,7 @@ def accept(
     return held, upcoming, taken
 
 
-@kernel
+@part
 def _take_in(
     c: int, request: int, kind: int, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers,
     requests: Numbers, now: int,
@@ -86,7 +86,7 @@ def _take_in(
     cells[c, OWN + kind] += 1
 
 
-@kernel
+@part
 def _pending(
     c: int, request: int, kind: int, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers,
     requests: Numbers,
@@ -102,13 +102,13 @@ def _pending(
     return -1
 
 
-@kernel
+@part
 def _same(requests: Numbers, one: int, other: int, kind: int) -> bool:
     same = requests[one, BURST] == requests[other, BURST] and requests[one, TRANSFER] == requests[other, TRANSFER]
     return bool(same and requests[one, IS_WRITE] == kind)
 
 
-@kernel
+@part
 def take_one(
     rules: Numbers, c: int, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
     now: int, accepting: int,
@@ -137,7 +137,7 @@ def take_one(
         _move(c, kind, place, cells, banks, queues, waiting, requests, accepting)
 
 
-@kernel
+@part
 def _oldest_transfer(c: int, cells: Numbers, waiting: Numbers, requests: Numbers, accepting: int) -> int:
     oldest = accepting
     for kind in range(2):
@@ -146,7 +146,7 @@ def _oldest_transfer(c: int, cells: Numbers, waiting: Numbers, requests: Numbers
     return oldest
 
 
-@kernel
+@part
 def _eligible(
     rules: Numbers, c: int, kind: int, cells: Numbers, banks: Numbers, waiting: Numbers, requests: Numbers
 ) -> int:
@@ -159,7 +159,7 @@ def _eligible(
     return -1
 
 
-@kernel
+@part
 def _move(
     c: int, kind: int, place: int, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers,
     requests: Numbers, accepting: int,

@@ -20,7 +20,7 @@ READY, BUSY, WAITING_READS, WAITING_WRITES = range(13, 17)
 FIRST_ACT, ACTS = 17, 18
 # Since the beginning: column commands that were not the first of their row; commands.
 COUNTED = 22
-HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, PRECHARGES = range(COUNTED, COUNTED + 6)
+HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, CONFLICTS = range(COUNTED, COUNTED + 6)
 # The earliest cycle of each of the five commands, by what came before in the channel.
 NEAR = 28
 # Pending reads, then writes, by the KIND of their burst: most requests need not look for their own.

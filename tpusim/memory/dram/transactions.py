@@ -47,7 +47,7 @@ from tpusim.memory.dram.state import (
 
 @part
 def look(rules: Numbers, m: Numbers, requests: Numbers, at: int) -> None:
-    """Find out what a bank may do next; after every change of its row or its queue."""
+    """Find out what a bank may do next; after its row has changed."""
     row, length = m[at + ROW], m[at + LENGTH]
     read = write = -1
     for position in range(length if row >= 0 else 0):
@@ -60,8 +60,38 @@ def look(rules: Numbers, m: Numbers, requests: Numbers, at: int) -> None:
             if read >= 0 and write >= 0:
                 break
     m[at + READ_HIT], m[at + WRITE_HIT] = read, write
+    _may_close(rules, m, at)
+
+
+@part
+def _may_close(rules: Numbers, m: Numbers, at: int) -> None:
+    """Whether the head of a bank's queue may close its row."""
+    read, write, length = m[at + READ_HIT], m[at + WRITE_HIT], m[at + LENGTH]
     enough = (read < 0 and write < 0) or m[at + USED] >= rules[ROW_HITS]
     m[at + MAY_CLOSE] = length > 0 and enough and read != 0 and write != 0
+
+
+@part
+def _joined(rules: Numbers, m: Numbers, requests: Numbers, at: int, request: int) -> None:
+    """The same as `look`, after a request has come to the end of a bank's queue."""
+    hit = at + (WRITE_HIT if requests[request, WRITE] else READ_HIT)
+    if m[at + ROW] >= 0 and requests[request, ROW_] == m[at + ROW] and m[hit] < 0:
+        m[hit] = m[at + LENGTH] - 1
+    _may_close(rules, m, at)
+
+
+@part
+def left(rules: Numbers, m: Numbers, requests: Numbers, at: int, position: int, write: int) -> None:
+    """The same, after the first read or write of the open row has left its position in the queue."""
+    hit, other = (at + WRITE_HIT, at + READ_HIT) if write else (at + READ_HIT, at + WRITE_HIT)
+    m[other] -= m[other] > position
+    m[hit] = -1
+    for place in range(position, m[at + LENGTH] if m[at + ROW] >= 0 else 0):
+        request = m[at + QUEUE + place]
+        if requests[request, ROW_] == m[at + ROW] and requests[request, WRITE] == write:
+            m[hit] = place
+            break
+    _may_close(rules, m, at)
 
 
 @part
@@ -119,7 +149,7 @@ def _take(rules: Numbers, m: Numbers, requests: Numbers, request: int, b: int, a
     m[QUEUED] += 1
     if m[at + LENGTH] == rules[DEPTH]:
         m[READY] &= ~(1 << b)
-    look(rules, m, requests, at)
+    _joined(rules, m, requests, at, request)
 
 
 @part
