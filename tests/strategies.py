@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from tpusim.base.units import FREQUENCY
 from tpusim.machines.tpu.description import Array, Hardware, Hbm, Sequencer, VectorMemory, VectorUnit
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, PARTIAL
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
+from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, Gemm, Op
 
 
@@ -107,6 +110,64 @@ def machine(
     )
 
 
+def dram(
+    *,
+    channels: int = 2,
+    bank_groups: int = 2,
+    banks: int = 2,
+    columns: int = 4,
+    burst_bytes: int = 64,
+    clock_hz: int = 10**9,
+    mapping: str = "rorabgbachco",
+    times: Mapping[str, int] | None = None,
+    requests: Mapping[str, int] | None = None,
+    queue: int = 8,
+    **more: Any,
+) -> Device:
+    """A small DRAM of 16 rows a bank, times in cycles."""
+    plain = {
+        "tBURST": 2, "tCL": 5, "tCWL": 2, "tRCDRD": 4, "tRCDWR": 3, "tRP": 4, "tRAS": 9, "tRRD_S": 2, "tRRD_L": 3,
+        "tFAW": 12, "tCCD_S": 1, "tCCD_L": 2, "tRTP": 3, "tWR": 5, "tWTR_S": 2, "tWTR_L": 3, "tRTRS": 1, "tRFC": 20,
+        "tRFC_bank": 10, "tREFI": 150,
+    }  # fmt: skip
+    return read_device({
+        "name": "small",
+        "clock": FREQUENCY.format(clock_hz),
+        "organisation": {
+            "channels": channels, "bank_groups": bank_groups, "banks": banks, "rows": 16, "columns": columns,
+            "burst": f"{burst_bytes} B",
+        },
+        "timing": {**plain, **(times or {})},
+        "mapping": mapping,
+        "controller": {"transaction_queue": queue, "command_queue": 4},
+        "requests": dict(requests or {}),
+        **more,
+    })  # fmt: skip
+
+
+@st.composite
+def drams(draw: st.DrawFn, burst_bytes: int) -> Device:
+    """Of one channel to four, with clocks that are no multiple of a machine's, with and without refresh."""
+    refresh = draw(st.sampled_from(["none", "all_banks", "per_bank"]))
+    times = draw(st.sampled_from([{}, {"tCL": 0, "tCWL": 0}, {"tCCD_L": 4, "tRRD_L": 6, "tFAW": 30, "tWTR_L": 9}]))
+    return dram(
+        channels=draw(st.sampled_from([1, 2, 4])),
+        bank_groups=draw(st.sampled_from([1, 2])),
+        banks=draw(st.sampled_from([1, 2, 4])),
+        columns=draw(st.sampled_from([1, 4, 16])),
+        burst_bytes=burst_bytes,
+        clock_hz=draw(st.sampled_from([10**9, 10**9 * 7 // 5, 333_333_333, 1_953_125_000])),
+        mapping=draw(st.sampled_from(["rorabgbachco", "robabgracoch", "row:bank:column:channel"])),
+        # A bank is refreshed in an eighth of the time between two refreshes of all.
+        times={**times, "tREFI": 1000 if refresh == "per_bank" else 150},
+        requests=draw(st.sampled_from([{}, {"per_cycle": 1}, {"lookahead": 4}, {"outstanding": 3}])),
+        queue=draw(st.sampled_from([1, 2, 8])),
+        hash=draw(st.sampled_from(["none", "row"])),
+        page=draw(st.sampled_from(["open", "open", "closed"])),
+        refresh=refresh,
+    )
+
+
 def conv(
     in_channels: int,
     size: int,
@@ -190,7 +251,7 @@ def blocks(most: int = 40) -> st.SearchStrategy[BlockSizes]:
 
 @st.composite
 def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] | None = None) -> Hardware:
-    """Those, with every choice that a lowering may be given; now and then the ifmap has banks."""
+    """Those, with every choice that a lowering may be given; now and then the ifmap has banks, or HBM has."""
     hardware = draw(machines(largest, words))
     sizes = st.one_of(st.just("auto"), st.just("auto"), st.integers(1, 40))
     choices: dict[str, Any] = {
@@ -223,6 +284,11 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
         hardware = hardware.model_copy(update={"array": array, "vector_memory": memory})
         choices["fetch"] = "resident"
         choices["block"] = choices["block"].model_copy(update={"taps": "auto", "in_channels": "auto"})
+    if draw(st.integers(0, 5)) == 0:
+        device = draw(drams(hardware.hbm.burst_bytes))
+        hardware = hardware.model_copy(
+            update={"hbm": hardware.hbm.model_copy(update={"model": "banks", "device": device})}
+        )
     return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update=choices)})
 
 

@@ -86,7 +86,9 @@ def test_shipped_names():
         "tpu_v2",
         "tpu_v2_banked",
         "tpu_v2_core",
+        "tpu_v2_core_hbm",
         "tpu_v2_estimator",
+        "tpu_v2_hbm",
         "tpu_v3_core",
     ]
 
@@ -183,6 +185,9 @@ def test_size_may_stand_beside_sides_that_agree():
         ("hbm.channel_multiple=128", lambda h: h.hbm.channel_multiple, 128),
         ("hbm.layout=CHW", lambda h: h.hbm.layout.of("ofmap"), "CHW"),
         ("hbm.alignment=512 B", lambda h: h.hbm.alignment_bytes, 512),
+        ("hbm.model=pipe", lambda h: h.hbm.dram, None),
+        ("hbm.device=hbm2_8ch_300", lambda h: h.hbm.device.channels, 8),
+        ("hbm.mapping=rorabgbacoch", lambda h: h.hbm.mapping, "rorabgbacoch"),
         ("sequencer.launch_cycles=250", lambda h: h.sequencer.launch_cycles, 250),
         ("sequencer.between_blocks=drain", lambda h: h.sequencer.between_blocks, "drain"),
         ("sequencer.block_cycles=40", lambda h: h.sequencer.block_cycles, 40),

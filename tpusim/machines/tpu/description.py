@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_validator
+from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_validator, model_validator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
@@ -19,6 +19,8 @@ from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document
 from tpusim.machines.tpu.policy import MappingPolicy
+from tpusim.memory.dram.device import Device
+from tpusim.memory.dram.given import device_of, with_mapping
 from tpusim.memory.orders import Layouts, read_layouts
 
 _MOST_PES_A_SIDE = 65536
@@ -104,13 +106,21 @@ def _written(layouts: Layouts) -> str | dict[str, str]:
     return layouts.written
 
 
+def _device_written(device: Device | None) -> dict[str, Any] | None:
+    return device.to_dict() if device else None
+
+
 class Hbm(FileSection):
     """Off-chip memory: bytes a second, picoseconds to the first byte, bytes of the smallest access.
 
     The channels of a feature map are stored in multiples of `channel_multiple`; the rest is moved as padding. Tensors
     lie one after another, each at a multiple of `alignment`, with their axes in the order of `layout`.
+
+    Under `model: banks` transfers take what the DRAM `device` takes for their addresses; lowerings still estimate
+    blocks by `bandwidth` and `latency`. `mapping` stands for the device's own.
     """
 
+    model: Annotated[Literal["pipe", "banks"], Choice()] = "pipe"
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("700 GB/s", "bandwidth")]
     # The defaults are the values of configs/tpu_v2.yaml, which gives their sources.
     latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("100 ns", "latency")] = 46_200
@@ -119,6 +129,35 @@ class Hbm(FileSection):
     layout: Annotated[Layouts, PlainValidator(read_layouts), PlainSerializer(_written)] = Layouts()
     # A tile of Google's compiler: 8 x 128 elements of 4 bytes.
     alignment_bytes: Annotated[int, Quantity(SIZE, "16 MiB"), written("4 KiB", "alignment")] = 4096
+    device: Annotated[Device | None, PlainValidator(device_of), PlainSerializer(_device_written)] = None
+    mapping: str | None = None
+
+    @model_validator(mode="after")
+    def _has_banks(self) -> Hbm:
+        if self.model == "banks":
+            _check_device(self)
+        return self
+
+    @property
+    def dram(self) -> Device | None:
+        """The DRAM whose banks are modelled, `mapping` applied; None under a pipe."""
+        if self.model == "pipe" or self.device is None or self.mapping is None:
+            return self.device if self.model == "banks" else None
+        return with_mapping(self.device, self.mapping)
+
+
+def _check_device(hbm: Hbm) -> None:
+    """Raises InputError."""
+    if hbm.device is None:
+        message = "model: banks needs a device; write the name of a shipped one, e.g. hbm2_16ch_700, or a path"
+        raise InputError([Problem(message, "device")])
+    if hbm.device.organisation.burst_bytes != hbm.burst_bytes:
+        given, own = SIZE.format(hbm.burst_bytes), SIZE.format(hbm.device.organisation.burst_bytes)
+        raise InputError([Problem(f"is {given}, and a burst of {hbm.device.name} is {own}; write {own}", "burst")])
+    try:
+        with_mapping(hbm.device, hbm.mapping or hbm.device.mapping)
+    except InputError as error:
+        raise InputError([Problem(each.message, "mapping") for each in error.problems]) from None
 
 
 class Sequencer(FileSection):
@@ -222,6 +261,13 @@ class Hardware(FileSection):
     def hbm_bytes_per_cycle(self) -> Fraction:
         """HBM bytes per clock cycle, exactly."""
         return Fraction(self.hbm.bandwidth_bytes_per_s, self.clock_hz)
+
+    @property
+    def hbm_peak_bytes_per_cycle(self) -> Fraction:
+        """HBM bytes per clock cycle that nothing exceeds: those of a DRAM whose data buses are all busy."""
+        if device := self.hbm.dram:
+            return device.peak_bytes_per_cycle * device.clock_hz / self.clock_hz
+        return self.hbm_bytes_per_cycle
 
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values; `Hardware.model_validate` gives an equal Hardware back."""

@@ -47,15 +47,18 @@ def ports_of(program: Program, hardware: Hardware, calendar: type[Calendar] | No
 def record(program: Program, hardware: Hardware) -> Recording:
     """The same run, with all that tells what every unit does when. Raises DeadlockError."""
     ports = ports_of(program, hardware, KeptCalendar)
-    log = logged(program, hardware, ports)
+    log = logged(program, hardware, ports, keep=True)
     return Recording(log, ports.owners(), program, hardware)
 
 
-def logged(program: Program, hardware: Hardware, port: Ports) -> Log:
-    """What every step of a Program takes; `port` is left with what was owned. Raises DeadlockError."""
+def logged(program: Program, hardware: Hardware, port: Ports, keep: bool = False) -> Log:
+    """What every step of a Program takes; `port` is left with what was owned. Raises DeadlockError.
+
+    The log tells of the DRAM's channels one by one where it is to `keep` them.
+    """
     env = simpy.Environment()
     board = Board(program, env)
-    issue, dma = IssueUnit(program, hardware, board, port), Dma(program, hardware, board, port)
+    issue, dma = IssueUnit(program, hardware, board, port), Dma(program, hardware, board, port, keep)
     env.process(issue.process())
     env.process(dma.process())
     env.run()
@@ -67,4 +70,6 @@ def logged(program: Program, hardware: Hardware, port: Ports) -> Log:
         passes=tuple(issue.passes),
         works=tuple(issue.works),
         moves=tuple(dma.moves),
+        hbm=dma.hbm.use,
+        spans=tuple(dma.hbm.spans),
     )

@@ -23,7 +23,8 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
     accounts |= port_accounts(port.owned, log.cycles, program.ports(hardware))
-    return Timing(log.cycles, accounts, _bus(log.moves, program), program.use.port_reads, program.use.port_writes)
+    use = program.use
+    return Timing(log.cycles, accounts, _bus(log.moves, program), use.port_reads, use.port_writes, log.hbm)
 
 
 def _array_use(log: Log, program: Program) -> Counter[str]:

@@ -11,20 +11,22 @@ from tpusim.machines.tpu.definition.frame import DMA
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
+from tpusim.machines.tpu.event.hbm import hbm_of
 from tpusim.machines.tpu.event.log import Move
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Spill, Transfer
-from tpusim.memory.pipe import Pipe
+
+Moved = Generator[simpy.Event, object, tuple[int, int, int]]
 
 
 class Dma:
     """Owns the HBM bus, and the slots of the port that are left."""
 
-    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
+    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, keep: bool = False) -> None:
         self.moves: list[Move] = []
         self._stored: dict[int, int] = {}
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
-        self._hbm = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)
+        self.hbm = hbm_of(program, hardware, keep)
 
     def process(self) -> Process:
         """Two transfers at most hold data between HBM and the lanes."""
@@ -37,20 +39,31 @@ class Dma:
             ready = max(bus_free, self._board.latest(step.after), self._in_hbm(step))
             start = max(ready, staged)
             staged = last
-            busy = max(self._hbm.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
-            taken = yield from self._words(step, start, busy, last)
-            last = taken + 1
-            ended = self._bus_ended(index, step, start, busy, last)
+            move = self._spill if isinstance(step, Spill) else self._fill
+            busy, ended, last = yield from move(index, step, start, last)
             self.moves.append(Move(index, bus_free, ready, start, busy, ended, last))
             self._board.finish(index, last)
             bus_free = ended
 
-    def _words(self, step: Transfer, start: int, busy: int, earliest: int) -> Generator[simpy.Event, object, int]:
-        """Take a slot for every word; predictions hold unless somebody reserves before they come true."""
-        times = self._hbm.demands if isinstance(step, Spill) else self._hbm.arrivals
-        wanted, env = times(start, busy, step.words), self._board.env
+    def _fill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
+        """Cycles that the bus is busy; when it is free; when the last word is in place."""
+        wanted, ended = self.hbm.fill(step, start)
         if isinstance(step, BankFill):
-            return _unhindered(wanted, earliest)
+            return ended - start, ended, _unhindered(wanted, earliest) + 1
+        slots = yield from self._words(wanted, earliest)
+        return ended - start, ended, int(slots[-1]) + 1
+
+    def _spill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
+        """The same; its words still have to be stored."""
+        slots = yield from self._words(self.hbm.demands(step, start), earliest)
+        busy, ended, stored = self.hbm.spill(step, start, slots)
+        self._board.end = max(self._board.end, stored)
+        self._stored[index] = stored + self._hardware.lanes - 1
+        return busy, ended, int(slots[-1]) + 1
+
+    def _words(self, wanted: Cycles, earliest: int) -> Generator[simpy.Event, object, Cycles]:
+        """Take a slot for every word; predictions hold unless somebody reserves before they come true."""
+        env = self._board.env
         while True:
             slots = self._port[DMA].slots_for(wanted, earliest)
             final = int(slots[-1])
@@ -59,20 +72,11 @@ class Dma:
             if self._port[DMA].changed_from > final:
                 break
         self._port.take(DMA, slots)
-        return final
+        return slots
 
     def _in_hbm(self, step: Transfer) -> int:
         """When all that a fill waits for of its own tensor is in HBM."""
         return max((self._stored[each] for each in self._program.sources(step)), default=0)
-
-    def _bus_ended(self, index: int, step: Transfer, start: int, busy: int, last: int) -> int:
-        """When the HBM bus is free again; a spill's last word still has to cross it and be stored."""
-        if not isinstance(step, Spill):
-            return start + busy
-        ended = max(start + busy, last - (-busy // step.words))
-        self._board.end = max(self._board.end, ended + self._hbm.latency)
-        self._stored[index] = ended + self._hbm.latency + self._hardware.lanes - 1
-        return ended
 
 
 def _unhindered(wanted: Cycles, earliest: int) -> int:

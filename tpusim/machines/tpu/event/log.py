@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from tpusim.machines.tpu.definition.frame import Frame
 from tpusim.machines.tpu.event.conflicts import Conflicts
+from tpusim.machines.tpu.event.hbm import Span
+from tpusim.machines.tpu.observation.timing import HbmUse
 
 
 class Loads(NamedTuple):
@@ -91,7 +93,9 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Log:
-    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order."""
+    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order; what the DRAM did, and
+    perhaps of each transfer in which channels.
+    """
 
     cycles: int
     frame: Frame
@@ -99,3 +103,5 @@ class Log:
     passes: tuple[Passes, ...]
     works: tuple[VectorWork, ...]
     moves: tuple[Move, ...]
+    hbm: HbmUse | None = None
+    spans: tuple[Span, ...] = ()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpusim.machines.tpu.definition.frame import CLIENTS, Ports, port_name
 from tpusim.result.records import STALL_CAUSES
+
+if TYPE_CHECKING:
+    from tpusim.memory.dram.one_pass import Counts
 
 STARVED = STALL_CAUSES[0]
 """What a unit is while it waits for data."""
@@ -32,13 +36,43 @@ def port_accounts(owned: Mapping[str, int], cycles: int, ports: Ports) -> dict[s
     return accounts
 
 
+class HbmUse(NamedTuple):
+    """What has happened in each channel of the DRAM: accesses that found their row open, rows opened, rows closed for
+    others, bursts read and written. `cycles`: those of the memory in which some transfer was under way, from its first
+    burst accepted to its last one done.
+    """
+
+    row_hits: tuple[int, ...]
+    activates: tuple[int, ...]
+    conflicts: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    cycles: int
+
+    @classmethod
+    def of(cls, counts: Counts, cycles: int) -> HbmUse:
+        """What a model of the DRAM has counted."""
+        hits, activates, conflicts, reads, writes = (
+            tuple(each.tolist())
+            for each in (counts.row_hits, counts.activates, counts.conflicts, counts.reads, counts.writes)
+        )
+        return cls(hits, activates, conflicts, reads, writes, cycles)
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """All of it by name, channel by channel."""
+        by_channel = {name: of for name, of in self._asdict().items() if name != "cycles"}
+        named = {f"{name} of channel {at}": n for name, of in by_channel.items() for at, n in enumerate(of)}
+        return {**named, "cycles of the DRAM": self.cycles}
+
+
 @dataclass(frozen=True)
 class Timing:
     """Cycles of the layer; the split of every unit's cycles, each adding up to `cycles`; port accesses.
 
     `bus` tells where HBM's cycles go that are not idle: to transfers of that label, moved or waited for.
     `reads` and `writes` are words over all lanes. A slot left unused, by padding or by a lane that has no part in the
-    step, is no access.
+    step, is no access. `hbm` is None where no banks are modelled.
     """
 
     cycles: int
@@ -46,3 +80,4 @@ class Timing:
     bus: Mapping[str, int]
     reads: int
     writes: int
+    hbm: HbmUse | None = None

@@ -53,8 +53,8 @@ class Control:
 
     @property
     def finished(self) -> bool:
-        """Whether every step is done, the last frame over, and the bus free."""
-        return not self.scoreboard.open and self.dma.bus is None and not self.stream.running(self.next)
+        """Whether every step is done, the last frame over, the bus free, and known when all is in HBM."""
+        return not (self.scoreboard.open or self.dma.bus or self.dma.storing or self.stream.running(self.next))
 
     @property
     def end(self) -> int:
@@ -86,7 +86,13 @@ class Control:
             if order is not IDLE:
                 self.granted[CLIENTS[order.client]] += 1
                 self.idle = 0
-        if self.dma.bus or self.preload.injecting or self.stream.running(now) or self.stream.waiting:
+        if (
+            self.dma.bus
+            or self.dma.storing
+            or self.preload.injecting
+            or self.stream.running(now)
+            or self.stream.waiting
+        ):
             self.idle = 0
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]

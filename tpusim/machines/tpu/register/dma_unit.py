@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
 
 from tpusim.machines.tpu.definition.frame import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
@@ -14,6 +12,7 @@ from tpusim.machines.tpu.program.steps import BankFill, Fill, LaneTransfer, Spil
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import Settings
+from tpusim.machines.tpu.register.hbm import Passage, memory_of
 from tpusim.machines.tpu.register.order import Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
@@ -23,18 +22,16 @@ UNDER_WAY = 2
 
 @dataclass(slots=True)
 class _Moving:
-    """A transfer under way: when it got the bus, for how long, and the words that crossed the port.
+    """A transfer under way, and the words that crossed the port.
 
     Where lanes have addresses of their own, `fed` has for each word their setting, and the word of its part.
     """
 
     index: int
     step: Transfer
-    started: int
-    bus_cycles: int
+    passage: Passage
     fed: list[tuple[int, int]]
     words: int = 0
-    free_at: int = NEVER
 
 
 class DmaUnit:
@@ -51,9 +48,10 @@ class DmaUnit:
     ) -> None:
         self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
         self.hardware, self.settings = hardware, settings
-        self.latency = hardware.latency_cycles
+        self.memory = memory_of(program, hardware)
         transfers = ((index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer))
         self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
+        self.storing: dict[int, Passage] = {}
         self.stored: dict[int, int] = {}
         self.moving: deque[_Moving] = deque()
         self.bus: _Moving | None = None
@@ -63,14 +61,16 @@ class DmaUnit:
 
     def clock(self, now: int) -> None:
         """Free the bus, give it to the next transfer, and account for the cycle."""
+        self.memory.clock(now)
         if now < self.hardware.sequencer.launch_cycles:
             return
-        if self.bus is not None and now >= self.bus.free_at:
+        if self.bus is not None and self.bus.passage.over(now):
             self.bus = None
+        self._settle()
         if self.bus is None and self.todo:
             self._begin(now)
         if self.bus is not None:
-            self._book("busy" if now < self.bus.started + self.bus.bus_cycles else "port_stall", self.bus.step)
+            self._book("busy" if self.bus.passage.moves(now) else "port_stall", self.bus.step)
 
     def move(self, now: int) -> Order | None:
         """The next word of the oldest transfer, if it has one for the port; after its last the transfer is done."""
@@ -95,13 +95,14 @@ class DmaUnit:
         word = head.words
         head.words += 1
         self.moved = now
+        head.passage.took(now)
         if head.words == head.step.words:
             self._finish(now)
         return word
 
     def _begin(self, now: int) -> None:
         index, step, sources = self.todo[0]
-        if self.scoreboard.waiting(step.after, now) or any(now < self.stored[each] for each in sources):
+        if self.scoreboard.waiting(step.after, now) or any(now < self.stored.get(each, NEVER) for each in sources):
             self._book("blocked", step)
         elif len(self.moving) >= UNDER_WAY:
             self._book("port_stall", step)
@@ -111,9 +112,7 @@ class DmaUnit:
                 self.hbm.fetch(index, max(sources, default=-1))
             elif isinstance(step, BankFill) and self.banks:
                 self.banks.fetch(index, step)
-            self.bus = _Moving(index, step, now, self._bus_cycles(step), self._fed(step))
-            if not isinstance(step, Spill):
-                self.bus.free_at = now + self.bus.bus_cycles
+            self.bus = _Moving(index, step, self.memory.begin(step, now), self._fed(step))
             self.moving.append(self.bus)
 
     def _book(self, cause: str, step: Transfer) -> None:
@@ -128,27 +127,22 @@ class DmaUnit:
             return []
         return [(number[part.feed] if part.feed else 0, word) for part in step.parts for word in range(part.words)]
 
-    def _bus_cycles(self, step: Transfer) -> int:
-        """HBM or the conversion, whichever takes longer."""
-        moving = ceil(step.hbm_bytes / self.hardware.hbm_bytes_per_cycle)
-        return max(1, moving, step.conversion_cycles(self.hardware))
-
     def _ready(self, now: int) -> bool:
         """Whether the bus has brought the next word, or, of a spill, can take it; only one word moves in a cycle."""
-        if self.moved == now:
-            return False
         head = self.moving[0]
-        elapsed, total, words = now - head.started, head.bus_cycles, head.step.words
-        if isinstance(head.step, Spill):
-            return head.words < -(-min(elapsed + 1, total) * words // total)
-        return head.words < max(0, min(elapsed - self.latency, total)) * words // total
+        return self.moved != now and head.passage.ready(head.words, now)
 
     def _finish(self, now: int) -> None:
         head = self.moving.popleft()
         self.scoreboard.finish(head.index, now + 1)
         if isinstance(head.step, Spill):
             self.hbm.spilled.append(head.index)
-            last_word = ceil(Fraction(head.bus_cycles, head.step.words))
-            head.free_at = max(head.started + head.bus_cycles, now + 1 + last_word)
-            self.end = max(self.end, head.free_at + self.latency)
-            self.stored[head.index] = head.free_at + self.latency + self.hardware.lanes - 1
+            self.storing[head.index] = head.passage
+
+    def _settle(self) -> None:
+        """Note of which spills it has become known when they are in HBM."""
+        for index, passage in [*self.storing.items()]:
+            if (stored := passage.stored) != NEVER:
+                self.end = max(self.end, stored)
+                self.stored[index] = stored + self.hardware.lanes - 1
+                del self.storing[index]

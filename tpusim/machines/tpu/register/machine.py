@@ -127,7 +127,7 @@ class Machine:
         if self.banks:
             owned, read, written = self._with_banks(self.banks, read, written)
         accounts |= port_accounts(owned, cycles, self.program.ports(self.hardware))
-        return Timing(cycles, accounts, dict(control.dma.held), read, written)
+        return Timing(cycles, accounts, dict(control.dma.held), read, written, control.dma.memory.use)
 
     def _with_banks(self, banks: Banks, read: int, written: int) -> tuple[Counter[str], int, int]:
         """Cycles owned and accesses, those of the banks among them."""

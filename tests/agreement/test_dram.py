@@ -1,0 +1,152 @@
+"""HBM with banks in both engines: every word comes when the other engine says; and what a hand finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_agreement import MOST_CYCLES, fitted, suppose
+from tests.strategies import cases, conv, dram, drams, machine, machines, small_layers
+from tpusim.flow.verify import operands_of
+from tpusim.machines.tpu import event, register
+from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.event.banked_hbm import BankedHbm
+from tpusim.machines.tpu.event.hbm import Filled
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Transfer
+from tpusim.machines.tpu.register.banked_hbm import BankedFill, BankedMemory
+from tpusim.memory.clocks import Clocks
+from tpusim.memory.dram.device import Device
+from tpusim.memory.shares import last_burst_of, last_word_of
+from tpusim.network.ops import Conv2d, Gemm
+
+
+def with_banks(hardware: Hardware, device: Device) -> Hardware:
+    """The same machine, its HBM a DRAM."""
+    hbm = hardware.hbm.model_copy(update={"model": "banks", "device": device})
+    return hardware.model_copy(update={"hbm": hbm})
+
+
+@contextmanager
+def told(of: type, method: str) -> Iterator[list[object]]:
+    """Everything that a method returns."""
+    original, returned = getattr(of, method), []
+
+    def told_too(*arguments: object, **named: object) -> object:
+        returned.append(original(*arguments, **named))
+        return returned[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of, method, told_too)
+        yield returned
+
+
+def arrivals(program: Program, hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> tuple[list[list[int]], ...]:
+    """Of each fill, when its words come: by the event engine, and by the register engine."""
+    with told(BankedHbm, "fill") as filled:
+        timing = event.run(program, hardware)
+    with told(BankedMemory, "begin") as passages:
+        clocked, _ = register.run(program, hardware, operands_of(layer, batch, seed=2))
+    assert timing == clocked
+    assert timing.hbm is not None
+    return (
+        [each.arrivals.tolist() for each in filled if isinstance(each, Filled)],
+        [each.arrivals for each in passages if isinstance(each, BankedFill)],
+    )
+
+
+@settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=small_layers(), batch=st.integers(1, 9), hardware=machines(8), data=st.data())
+def test_every_word_of_every_fill_comes_in_the_same_cycle(
+    layer: Conv2d | Gemm, batch: int, hardware: Hardware, data: st.DataObject
+) -> None:
+    suppose(layer.macs(batch) / hardware.pes < 800)
+    program, hardware = fitted(layer, batch, hardware, "channel_first")
+    hardware = with_banks(hardware, data.draw(drams(hardware.hbm.burst_bytes)))
+    suppose(event.run(program, hardware).cycles < MOST_CYCLES)
+    events, cycles = arrivals(program, hardware, layer, batch)
+    assert events == cycles
+    assert len(events) == sum(isinstance(step, Fill) for step in program.steps)
+
+
+def test_the_first_word_by_hand() -> None:
+    """Accepted in memory cycle 0, in the bank's queue with its end; ACT 1, RD tRCDRD later, data tCL + tBURST after."""
+    layer, hardware = conv(1, 2, 1, 1), with_banks(machine(1, 1, word_elements=1), dram(refresh="none"))
+    program = lower(layer, 1, hardware)[0]
+    fill = next(step for step in program.steps if isinstance(step, Fill))
+    for hz, word in ((10**9, 1 + 4 + 5 + 2), (10**9 // 2, 2 * 12), (1_500_000_000, 12 * 2 // 3)):
+        slower = with_banks(hardware, dram(refresh="none", clock_hz=hz))
+        events, cycles = arrivals(program, slower, layer, 1)
+        assert events == cycles
+        assert (fill.words, events[0][0]) == (1, word)
+
+
+def test_clocks_keep_their_ratio_for_ever() -> None:
+    """A cycle of the one is the first of the other that does not begin before it, by whole numbers."""
+    clocks = Clocks.of(700_000_000, 1_367_187_500)
+    assert clocks == (64, 125)
+    for cycle in (0, 1, 63, 64, 65, 10**12 + 7):
+        there = clocks.to_memory(cycle)
+        assert Fraction(there - 1, 125) < Fraction(cycle, 64) <= Fraction(there, 125)
+        assert clocks.to_machine(clocks.to_memory(cycle)) >= cycle
+        assert clocks.to_memory(clocks.to_machine(cycle)) >= cycle
+
+
+@pytest.mark.parametrize(("words", "bursts"), [(1, 1), (3, 7), (7, 3), (8, 8), (5, 40)])
+def test_words_and_bursts_share_a_transfer_evenly(words: int, bursts: int) -> None:
+    """A burst b is part of word k where [b, b + 1) / bursts meets [k, k + 1) / words."""
+    meet = [
+        (k, b)
+        for k in range(words)
+        for b in range(bursts)
+        if k * bursts < (b + 1) * words and b * words < (k + 1) * bursts
+    ]
+    assert last_burst_of(words, bursts).tolist() == [max(b for k, b in meet if k == word) for word in range(words)]
+    assert last_word_of(words, bursts).tolist() == [max(k for k, b in meet if b == burst) for burst in range(bursts)]
+
+
+def test_refresh_and_closed_pages_cost_cycles() -> None:
+    layer, plain = conv(8, 9, 16, 3), machine(8, 8, bytes_per_cycle=8)
+    cycles = [
+        event.run(lower(layer, 2, plain)[0], with_banks(plain, dram(**changes))).cycles  # type: ignore[arg-type]
+        for changes in ({"refresh": "none"}, {}, {"page": "closed"}, {"channels": 1, "refresh": "none"})
+    ]
+    assert cycles[0] < min(cycles[1:])
+
+
+def test_a_transfer_does_not_depend_on_later_ones() -> None:
+    """So that the event engine needs no guessing: the first ones come as they do in a shorter Program."""
+    layer, hardware = conv(8, 9, 16, 3), with_banks(machine(8, 8), dram())
+    program = lower(layer, 2, hardware)[0]
+    transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
+    whole = [each.arrivals.tolist() for each in fills_of(program, hardware)]
+    short = replace(program, steps=program.steps[: transfers[3] + 1])
+    first = [each.arrivals.tolist() for each in fills_of(short, hardware)]
+    assert first == whole[: len(first)]
+    assert 1 < len(first) < len(whole)
+
+
+def fills_of(program: Program, hardware: Hardware) -> list[Filled]:
+    """What the event engine is told of each fill."""
+    with told(BankedHbm, "fill") as filled:
+        event.logged(program, hardware, event.ports_of(program, hardware))
+    return [each for each in filled if isinstance(each, Filled)]
+
+
+@pytest.mark.parametrize(("name", "base"), [("tpu_v2_hbm", "tpu_v2"), ("tpu_v2_core_hbm", "tpu_v2_core")])
+def test_the_shipped_machines_differ_in_hbm_alone(name: str, base: str) -> None:
+    banks, pipe = load_hardware(name), load_hardware(base)
+    assert banks.hbm.dram is not None
+    assert banks.hbm.dram.peak_bytes_per_s == pytest.approx(pipe.hbm.bandwidth_bytes_per_s)
+    hbm = banks.hbm.model_copy(update={"model": "pipe", "device": None})
+    assert banks.model_copy(update={"name": base, "hbm": hbm}) == pipe
+    layer = conv(64, 14, 64, 3, padding=1)
+    piped = load_hardware(name, {"hbm.model": "pipe"})
+    assert event.run(lower(layer, 8, piped)[0], piped) == event.run(lower(layer, 8, pipe)[0], pipe)
