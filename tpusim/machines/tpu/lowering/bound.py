@@ -47,6 +47,13 @@ class _Array(NamedTuple):
     results: Counts
 
 
+class _Moved(NamedTuple):
+    """Cycles that transfers take of the bus by their bytes, and by their conversion."""
+
+    bus: Cycles
+    converted: Cycles = 0
+
+
 class Bound:
     """The least cycles of candidate tilings of one layer."""
 
@@ -60,12 +67,13 @@ class Bound:
         """The least cycles of every candidate: no run takes fewer."""
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
         array, again = self._array(tilings, chunks), self._again(tilings, chunks)
-        loads, spills, last = self._loads(tilings) * again, self._spills(tilings), self._last_spill(array)
-        fills, first = loads + self._filters(tilings, chunks), self._first_pass(tilings, chunks)
+        ifmap, ofmap, last = self._loads(tilings, again), self._spills(tilings), self._last_spill(array)
+        filters, first = _Moved(self._filters(tilings, chunks)), self._first_pass(tilings, chunks)
+        loads, spills = self._in_turn(ifmap), self._in_turn(ofmap)
         paths = [
             first + array.all + self._after + last,
-            fills + spills,
-            fills + self.hardware.latency_cycles + array.smallest + self._after + last,
+            self._in_turn(ifmap, filters, ofmap),
+            self._in_turn(ifmap, filters) + self._latency + array.smallest + self._after + last,
         ]
         if (simple := (chunks == 1) & (tilings.span == 0)).any():
             turns = [
@@ -73,7 +81,7 @@ class Bound:
                 *(self._by_loads(tilings, array, loads, again, spills, last) if not self.chunk.by_tap else ()),
             ]
             paths += [np.where(simple, each, 0) for each in turns]
-        ends = self.hardware.sequencer.launch_cycles + self.hardware.latency_cycles + self.hardware.lanes - 1
+        ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.lanes - 1
         # Cycles are whole; a little less, as these are not exact.
         return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
 
@@ -137,8 +145,19 @@ class Bound:
     # ---- the bus
 
     @cached_property
+    def _latency(self) -> int:
+        """That of a DRAM is its own."""
+        return 0 if self.hardware.hbm.dram else self.hardware.latency_cycles
+
+    @cached_property
     def _element_cycles(self) -> float:
-        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_bytes_per_cycle)
+        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
+
+    def _in_turn(self, *moved: _Moved) -> Cycles:
+        """One after another. A DRAM may still have bursts to move while those after them are converted."""
+        if self.hardware.hbm.dram:
+            return np.maximum(sum(each.bus for each in moved), sum(each.converted for each in moved))
+        return sum(np.maximum(*each) for each in moved)
 
     @cached_property
     def _unpacking(self) -> float:
@@ -150,7 +169,7 @@ class Bound:
         """As many as take the bus as long as all do, where each run of a word group's is moved in whole bursts: only
         where images are neighbours in HBM.
         """
-        if self.hardware.hbm.layout != Layouts():
+        if self.hardware.hbm.layout != Layouts() or self.hardware.hbm.dram:
             return self.shape.images
         images, run, size = self.shape.images, tilings.groups * self.of.word_fill, self.hardware.vector_memory
         burst = self.hardware.hbm.burst_bytes
@@ -158,13 +177,13 @@ class Bound:
         apart = (images // run * full + left) / size.element_bytes
         return np.where((tilings.groups < self.of.groups) & (self.shape.strips == 1), apart, images)
 
-    def _spills(self, tilings: Tiling[Counts]) -> Cycles:
+    def _spills(self, tilings: Tiling[Counts]) -> _Moved:
         """All results, once."""
         shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
         stored = padded(channels, self.hardware.hbm.channel_multiple)
         words = shape.row.extent * shape.col.extent * self.of.groups * shape.groups * self.of.columns
         moved = stored * rows * cols * self._images(tilings) * self._element_cycles
-        return np.maximum(moved, words * float(self.hardware.vector_unit.pack_cycles))
+        return _Moved(moved, words * float(self.hardware.vector_unit.pack_cycles))
 
     def _last_spill(self, array: _Array) -> Cycles:
         """The fewest cycles of one spill."""
@@ -187,15 +206,15 @@ class Bound:
         held = chunks if tilings.loop_order == "block_major" else chunks * tilings.blocks
         return np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
 
-    def _loads(self, tilings: Tiling[Counts]) -> Cycles:
-        """The ifmap for all blocks: what lies between taps too, where all of them are on chip together."""
+    def _loads(self, tilings: Tiling[Counts], again: Counts) -> _Moved:
+        """The ifmap for all blocks, so often: what lies between taps too, where all of them are on chip together."""
         shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
         points = np.full_like(tilings.blocks, self._count(_touched, shape.row) * self._count(_touched, shape.col))
         if not self.chunk.by_tap and not tilings.span.any():
             together = self._looked_up(_brought, tilings.rows, tilings.cols)
             points = np.where(tilings.chunk_taps < self.of.taps, points, together)
         moved = points * channels * np.maximum(self._images(tilings), images) * self._element_cycles
-        return np.maximum(moved, points * self._unpacked_channels * shape.images * self._unpacking)
+        return _Moved(moved * again, points * self._unpacked_channels * shape.images * self._unpacking * again)
 
     @cached_property
     def _unpacked_channels(self) -> int:
@@ -208,16 +227,17 @@ class Bound:
 
     def _first_pass(self, tilings: Tiling[Counts], chunks: Counts) -> Cycles:
         """Until it is issued: its weights come, then, beside the preload, the first places of the first block."""
-        latency, rotated = self.hardware.latency_cycles, self._rotated(tilings.rows, tilings.cols, tilings.groups)
+        rotated = self._rotated(tilings.rows, tilings.cols, tilings.groups)
         drains = self.of.estimate.drains & (chunks == 1) & (tilings.span == 0)
         preload = self.delay + self.hardware.preload_cycles + np.where(drains, rotated, 0)
         weights = self._first_weights(tilings) * len(self.of.col_folds[0]) * self._element_cycles
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
-            return latency + preload + np.where(chunks == 1, weights, 0)
+            return self._latency + preload + np.where(chunks == 1, weights, 0)
         points = self._looked_up(_first, tilings.rows, tilings.cols)
         elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images)
-        filled = elements * self._begun_with * max(self._element_cycles, self._unpacking)
-        return latency + np.where(chunks == 1, weights + np.maximum(filled, preload), preload)
+        brought = elements * self._begun_with
+        filled = self._in_turn(_Moved(weights), _Moved(brought * self._element_cycles, brought * self._unpacking))
+        return self._latency + np.where(chunks == 1, np.maximum(filled, weights + preload), preload)
 
     def _first_weights(self, tilings: Tiling[Counts]) -> Cycles:
         """Weights of a column that the first pass waits for: its own, or, where loads are whole, those of its section.
@@ -270,7 +290,7 @@ class Bound:
         of_groups = -(-self.of.groups // tilings.groups) * self.shape.groups
         filled = self._looked_up(_needed, tilings.rows, tilings.cols) * of_groups
         count = tilings.blocks * self.shape.groups * again
-        each = self._after - array.short + self.hardware.latency_cycles
+        each = self._after - array.short + self._latency
         turns = array.issued + count * each + (0 if self.chunk.one_by_one else loads)
         # A block of padding alone waits for nothing.
         turns = np.where(filled * again == count, turns, 0)
