@@ -19,7 +19,7 @@ from tests.pages import EVIL, with_layers, wrong
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.result.html import MOST_LAYERS
-from tpusim.result.records import Blocking, LayerResult, Result, VectorMemoryUse
+from tpusim.result.records import Blocking, DramUse, LayerResult, Result, VectorMemoryUse
 from tpusim.result.vocabulary.figures import FIGURES
 
 
@@ -67,10 +67,10 @@ def test_a_frame_has_a_row_a_layer_and_a_column_a_field(result: Result) -> None:
     held = sum(len(each) for each in (first.stall_cycles, *first.units.values()))
     # The stalls, the busy and the idle cycles of the array go by names of their own, too.
     held += len(("busy", "idle"))
-    inner = len(fields(VectorMemoryUse)) + len(fields(Blocking))
+    inner = len(fields(VectorMemoryUse)) + len(fields(Blocking)) + len(fields(DramUse))
     assert (
         len(frame.columns)
-        == 3 + len(fields(LayerResult)) - len(("stalls", "memory", "units", "blocking")) + inner + held
+        == 3 + len(fields(LayerResult)) - len(("stalls", "memory", "units", "blocking", "dram")) + inner + held
     )
 
 

@@ -17,7 +17,7 @@ from tpusim.machines.tpu.description import hardware_paths
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES
 from tpusim.network.workload import Workload
 from tpusim.report.style import HATCHES, hatches, tones
-from tpusim.result.records import STALL_CAUSES, LayerResult, Total, VectorMemoryUse
+from tpusim.result.records import STALL_CAUSES, DramUse, LayerResult, Total, VectorMemoryUse
 from tpusim.result.vocabulary.fields import FIELDS, field_of
 from tpusim.result.vocabulary.figures import COLUMNS, FIGURES, LESS, MORE, Figure, value_of
 from tpusim.result.vocabulary.states import ARRAY, CLIENTS, PARTS, PHASES, STATES, UNITS, State
@@ -29,7 +29,7 @@ ASSETS = ROOT / "tpusim" / "report" / "page" / "assets"
 NO_FIGURES = {
     "name", "op", "stall_cycles", "vector_memory", "units", "blocking", "first_mismatch", "outputs", "outputs_checked",
     "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "wall_seconds", "ifmap_bytes",
-    "multi_tile", "lowering",
+    "multi_tile", "lowering", "dram",
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_every_state_and_client_that_a_run_reports_is_described() -> None:
 
 
 def test_every_figure_of_a_result_is_described_and_read() -> None:
-    held = {field.name for record in (LayerResult, Total, VectorMemoryUse) for field in fields(record)}
+    held = {field.name for record in (LayerResult, Total, VectorMemoryUse, DramUse) for field in fields(record)}
     assert held - NO_FIGURES == {*FIGURES} - {f"{state.key}_cycles" for state in ARRAY}
     result = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), check=False)
     for record in (result.total, *result.layers):

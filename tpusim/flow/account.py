@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tpusim.flow.dram_account import dram_use
 from tpusim.flow.engines import Prepared
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
@@ -47,6 +48,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         lowered_bytes=sum(program.tensor(name).bytes(element_bytes) for name in program.intermediates),
         transformation_cycles=transformation,
         transformation_share=transformation / cycles,
+        dram=dram_use(ready.traffic, timing, hardware),
     )
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
+from tpusim.flow.dram_account import Traffic
 from tpusim.flow.verify import as_floats, check_layer, failures_named, operands_of, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
@@ -55,6 +56,11 @@ class Prepared:
     def timing(self) -> Timing:
         """Computed when it is first asked for."""
         return event.run(self.program, self.hardware)
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """The same."""
+        return Traffic.of(self.program, self.hardware)
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,8 @@ def _difference(told: Timing, timing: Timing) -> str:
 def _figures(timing: Timing) -> dict[str, int]:
     units = {f"{unit} {cause}": n for unit, split in timing.units.items() for cause, n in split.items()}
     held = {f"bus for {label}": cycles for label, cycles in timing.bus.items()}
-    return {"cycles": timing.cycles, **units, **held, "reads": timing.reads, "writes": timing.writes}
+    dram = timing.hbm.figures if timing.hbm else {}
+    return {"cycles": timing.cycles, **units, **held, "reads": timing.reads, "writes": timing.writes, **dram}
 
 
 def need_numba() -> None:

@@ -31,7 +31,7 @@ def frame_of(result: Result) -> DataFrame:
 def row_of(layer: LayerResult) -> dict[str, Any]:
     """Every field of a layer by its column: figures by their keys, what lies deeper as "blocking.rows"."""
     figures = {key: value_of(layer, key) for key in FIGURES}
-    held = {key: value for key, value in asdict(layer).items() if key != "stall_cycles"}
+    held = {key: value for key, value in asdict(layer).items() if key not in ("stall_cycles", "dram")}
     wrong = str(layer.first_mismatch) if layer.first_mismatch else None
     rest = by_path({**held, "first_mismatch": wrong})
     others = {path: value for path, value in rest if path.removeprefix("vector_memory.") not in figures}

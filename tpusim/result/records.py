@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -43,6 +43,26 @@ class VectorMemoryUse:
     port_idle_ratio: Figure
     peak_bytes: Count
     ifmap_bytes: Count
+
+
+@dataclass(frozen=True)
+class DramUse:
+    """What the DRAM did, where HBM is modelled with its banks.
+
+    Of the accesses of a burst, `row_hits` found their row open, `row_misses` had to open it, `row_conflicts` to close
+    another one first. `hbm_reached_bytes_per_s` counts bytes moved while a transfer is under way. `channel_imbalance`:
+    what the busiest channel of each transfer moves, over the mean. `refreshes` came due, in all channels together.
+    """
+
+    hbm_moved_bytes: Count
+    hbm_wanted_bytes: Count
+    hbm_overfetch: Figure
+    hbm_reached_bytes_per_s: Figure
+    row_hits: Count
+    row_misses: Count
+    row_conflicts: Count
+    refreshes: Count
+    channel_imbalance: Figure
 
 
 @dataclass(frozen=True)
@@ -117,6 +137,7 @@ class LayerResult:
     lowered_bytes: Count = 0
     transformation_cycles: Count = 0
     transformation_share: Figure = 0.0
+    dram: DramUse | None = None
 
     @property
     def wrong(self) -> int:
@@ -150,6 +171,7 @@ class Total:
     lowered_bytes: Count = 0
     transformation_cycles: Count = 0
     transformation_share: Figure = 0.0
+    dram: DramUse | None = None
 
     @property
     def wrong(self) -> int:
@@ -227,7 +249,23 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
             ifmap_bytes=max(memory.ifmap_bytes for memory in memories),
         ),
         units={unit: _sum_maps(_account(layer, unit) for layer in layers) for unit in _units(layers)},
+        dram=_dram_total([layer.dram for layer in layers if layer.dram]),
         wall_seconds=wall_seconds,
+    )
+
+
+def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
+    """Sums; rates by the bytes moved. None where no layer has any."""
+    if not uses:
+        return None
+    counts = ("hbm_moved_bytes", "hbm_wanted_bytes", "row_hits", "row_misses", "row_conflicts", "refreshes")
+    sums: dict[str, int] = {name: sum(getattr(use, name) for use in uses) for name in counts}
+    seconds = sum(use.hbm_moved_bytes / use.hbm_reached_bytes_per_s for use in uses if use.hbm_reached_bytes_per_s)
+    return DramUse(
+        **sums,
+        hbm_overfetch=sums["hbm_moved_bytes"] / max(1, sums["hbm_wanted_bytes"]),
+        hbm_reached_bytes_per_s=sums["hbm_moved_bytes"] / seconds if seconds else 0.0,
+        channel_imbalance=_mean((use.channel_imbalance, use.hbm_moved_bytes) for use in uses),
     )
 
 

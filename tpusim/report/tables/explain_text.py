@@ -14,7 +14,8 @@ from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document, folded, percent, quantity
-from tpusim.result.vocabulary.figures import BYTES, TIMES
+from tpusim.result.records import DramUse
+from tpusim.result.vocabulary.figures import BYTES, RATES, TIMES
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
 
@@ -34,6 +35,7 @@ LIMITS = {
     "banks": ("conflicts in the banks", "rows of the array ask one bank for several words at once; the array loses "
               "{bank_conflict} % of its cycles to it."),
     "hbm": ("HBM bandwidth", "moving {moved} keeps the bus busy in {hbm} % of the cycles."),
+    "rows": ("rows and channels of HBM", "{rows}."),
     "latency": ("HBM latency", "data comes {latency} cycles after it is asked for, and too little is under way."),
     "weights": ("loading weights", "{loads}. Too little input shares them."),
     "memory": ("the size of the vector memories",
@@ -89,6 +91,7 @@ def _facts(found: Bottleneck) -> dict[str, object]:
         "moved": quantity(layer.hbm_read_bytes + layer.hbm_write_bytes, BYTES),
         "hbm": percent(units["hbm"]["busy"] / layer.cycles),
         "latency": hardware.latency_cycles,
+        "rows": _rows(layer.dram) if layer.dram else "",
         "loads": f"weights take {hardware.preload_cycles} cycles to load for a pass that computes for {computes:,.0f}",
         "reads": layer.hbm_read_bytes / operands,
         "conversions": "".join(_a_word(found)),
@@ -99,6 +102,16 @@ def _facts(found: Bottleneck) -> dict[str, object]:
         "drains": drains if sequencer.between_blocks == "drain" else "",
         "ends": percent(ends / layer.cycles),
     }
+
+
+def _rows(use: DramUse) -> str:
+    """What the DRAM did."""
+    bursts = use.row_hits + use.row_misses + use.row_conflicts
+    return (
+        f"{percent((use.row_misses + use.row_conflicts) / max(1, bursts))} % of {bursts:,} bursts open a row, the "
+        f"busiest channel of a transfer moves {use.channel_imbalance:.2f} times the mean, and {use.hbm_overfetch:.2f} "
+        f"times the bytes wanted are moved, at {quantity(use.hbm_reached_bytes_per_s, RATES)}"
+    )
 
 
 def _a_word(found: Bottleneck) -> Iterator[str]:

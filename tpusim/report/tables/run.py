@@ -13,8 +13,8 @@ from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
 from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
 from tpusim.report.text import folded, percent, quantity, scale, shortened
-from tpusim.result.records import LayerResult, Result, Total
-from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, TIMES, Figure, value_of
+from tpusim.result.records import DramUse, LayerResult, Result, Total
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Figure, value_of
 from tpusim.result.vocabulary.lowerings import LOWERING, in_heading, worth_telling
 from tpusim.result.vocabulary.runs import with_extent
 from tpusim.result.vocabulary.states import State, parts_in, parts_of
@@ -27,6 +27,7 @@ MOST_LAYERS = 1000
 """So many are shown; a table of more takes longer to lay out than its layers to simulate."""
 _TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
 _TRANSFORMED = ("lowered_bytes", "transformation_cycles", "transformation_share")
+_DRAM = ("hbm_reached_bytes_per_s", "hbm_overfetch", "row_hits", "row_misses", "row_conflicts", "channel_imbalance")
 """Shown where any layer has them."""
 _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
 _CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
@@ -102,6 +103,7 @@ def layer_columns(
         part(idle, f"; {_TOGETHER}"),
         *(column(LAYER[key], 8, _TRAFFIC) for key in _TRAFFIC),
         *(column(LAYER[key], 7) for key in _TRANSFORMED if any(value_of(layer, key) for layer in layers)),
+        *(column(LAYER[key], 6) for key in _DRAM if any(layer.dram for layer in layers)),
         column(LAYER["port_idle_ratio"], 9),
         Column("out", outcome, 1, legend=_CHECKED),
     ]
@@ -138,9 +140,21 @@ def totals(total: Total, width: int | None = None) -> str:
         f"  Of the cycles: PE utilisation {percent(total.pe_utilization)} %, {losses}; together 100 %",
         f"  Mapping efficiency {percent(total.mapping_efficiency)} %; {hbm}; vector memory: peak "
         f"{quantity(memory.peak_bytes, MEMORY)}, ports unused {percent(memory.port_idle_ratio)} %",
+        *([_dram_line(total.dram)] if total.dram else []),
         f"  simulated in {total.wall_seconds:.2f} s",
     )
     return folded(lines, width, "    ") if width else "\n".join(lines)
+
+
+def _dram_line(use: DramUse) -> str:
+    """What the DRAM did."""
+    rows = use.row_hits + use.row_misses + use.row_conflicts
+    return (
+        f"  HBM: {quantity(use.hbm_moved_bytes, BYTES)} in bursts at {quantity(use.hbm_reached_bytes_per_s, RATES)}, "
+        f"{use.hbm_overfetch:.3g} times the bytes wanted; row hits {percent(use.row_hits / rows)} %, misses "
+        f"{percent(use.row_misses / rows)} %, conflicts {percent(use.row_conflicts / rows)} %; {use.refreshes:,} "
+        f"refreshes; the busiest channel of a transfer moves {use.channel_imbalance:.3g} times the mean"
+    )
 
 
 def verdict(total: Total) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tpusim.base.version import __version__
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.tracks import MOST_CHANNELS
 from tpusim.machines.tpu.observation.lane_trace import Watch, unwatched
 from tpusim.machines.tpu.observation.timeline import Slice, Timeline
 from tpusim.machines.tpu.program.program import Program
@@ -20,6 +21,11 @@ from tpusim.result.vocabulary.states import CLIENTS
 _TRANSFERS = "Transfers from their start to their last word on the chip or off it; two may be under way at once."
 TRACKS = {
     "hbm": "The HBM bus: busy with transfers, blocked by steps they wait for, or kept back by a port that was taken.",
+    **{
+        f"hbm_channel_{number}": f"Channel {number} of the DRAM: of each transfer, from the first burst accepted "
+        "to the last one done."
+        for number in range(MOST_CHANNELS)
+    },
     "dma_0": _TRANSFERS,
     "dma_1": _TRANSFERS,
     "preload": "Weights on their way into the array (busy), or why they are not.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
-from tpusim.result.records import STALL_CAUSES, LayerResult, Total
+from tpusim.result.records import STALL_CAUSES, DramUse, LayerResult, Total
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.states import STATES
 
@@ -102,6 +102,20 @@ FIGURES = _by_key(
            "cycles of the HBM bus that go to writing the lowered matrix"),
     Figure("transformation_share", "transformation's share", float, LESS, PERCENT, "", "transf %",
            "the same, of all cycles"),
+    Figure("hbm_moved_bytes", "HBM moved", int, LESS, BYTES, "MB", "bursts", "bytes of the bursts that HBM moves"),
+    Figure("hbm_wanted_bytes", "HBM wanted", int, EITHER, BYTES, "MB", "wanted",
+           "bytes of the elements among them that the layer asks for"),
+    Figure("hbm_overfetch", "HBM moved over wanted", float, LESS, PLAIN, "", "moved /\nwanted",
+           "bytes that HBM moves over those that the layer asks for"),
+    Figure("hbm_reached_bytes_per_s", "HBM bandwidth reached", float, MORE, RATES, "GB/s", "reached",
+           "bytes that HBM moves a second, while a transfer is under way"),
+    Figure("row_hits", "row hits", int, EITHER, COUNTS, "k", "hits", "bursts that found their row open"),
+    Figure("row_misses", "row misses", int, LESS, COUNTS, "k", "misses", "bursts that had to open their row"),
+    Figure("row_conflicts", "row conflicts", int, LESS, COUNTS, "k", "confl",
+           "bursts that had to close another row before"),
+    Figure("refreshes", "refreshes", int, LESS, COUNTS, "", "refr", "that came due, all channels together"),
+    Figure("channel_imbalance", "channel imbalance", float, LESS, PLAIN, "", "imbal",
+           "bursts of each transfer's busiest channel over the mean"),
 )  # fmt: skip
 """Those of every layer and every point, in the order of a sweep's files."""
 
@@ -134,6 +148,11 @@ def value_of(record: LayerResult | Total, key: str) -> float:
         return record.stall_cycles.get(state, 0)
     if state in ("busy", "idle"):
         return record.units["systolic_array"].get(state, 0)
-    holder = record if hasattr(record, key) else record.vector_memory
-    value: float = getattr(holder, key)
+    if key in _OF_DRAM and record.dram is None:
+        return 0 if FIGURES[key].kind is int else 0.0
+    holders = (record, record.vector_memory, record.dram)
+    value: float = getattr(next(each for each in holders if hasattr(each, key)), key)
     return value
+
+
+_OF_DRAM = frozenset(field.name for field in fields(DramUse))

@@ -30,13 +30,13 @@ Watch = Callable[[int, str], None]
 
 POINTS_TO: dict[str, tuple[str, ...]] = {
     "busy": ("array", "mapping"),
-    "starved": ("hbm", "latency", "memory", "vector_unit", "weights", "sequencer", "input"),
-    "blocked": ("hbm", "latency", "memory", "vector_unit", "ports", "sequencer"),
-    "waiting_weights": ("weights", "hbm", "latency", "ports", "mapping", "sequencer", "input"),
+    "starved": ("hbm", "rows", "latency", "memory", "vector_unit", "weights", "sequencer", "input"),
+    "blocked": ("hbm", "rows", "latency", "memory", "vector_unit", "ports", "sequencer"),
+    "waiting_weights": ("weights", "hbm", "rows", "latency", "ports", "mapping", "sequencer", "input"),
     "port_stall": ("ports",),
     "bank_conflict": ("banks",),
     "vector_work": ("vector_unit", "ports"),
-    "idle": ("hbm", "latency", "vector_unit", "sequencer", "input"),
+    "idle": ("hbm", "rows", "latency", "vector_unit", "sequencer", "input"),
 }
 """What the main state of the array lets one suspect; weights may wait for HBM themselves."""
 

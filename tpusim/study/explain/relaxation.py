@@ -11,6 +11,7 @@ from tpusim.base.units import UNITS
 from tpusim.flow.choice import prepared
 from tpusim.input.scalars import plain_number
 from tpusim.machines.tpu.description import Hardware
+from tpusim.memory.orders import Layouts
 from tpusim.network.ops import Op
 from tpusim.result.vocabulary.fields import by_path
 
@@ -99,8 +100,36 @@ def _longer_words(setup: Setup) -> Relaxed | None:
 
 
 def _latency(setup: Setup) -> Relaxed | None:
-    # Latency is counted in whole cycles, so that this is one cycle.
+    # Latency is counted in whole cycles, so that this is one cycle. A DRAM has times of its own.
+    if setup.hardware.hbm.dram:
+        return None
     return _machine({"hbm.latency": "1 ps"})(setup) if setup.hardware.latency_cycles > 1 else None
+
+
+def _bandwidth(setup: Setup) -> Relaxed | None:
+    """Of a DRAM, twice the channels."""
+    device = setup.hardware.hbm.dram
+    if device is None:
+        return _machine({"hbm.bandwidth": _twice})(setup)
+    wider = device.with_overrides({"organisation.channels": 2 * device.organisation.channels})
+    hbm = setup.hardware.hbm.model_copy(update={"device": wider, "mapping": None})
+    return replace(setup, hardware=setup.hardware.model_copy(update={"hbm": hbm})), f"{wider.channels} channels"
+
+
+def _layout(order: str) -> Callable[[Setup], Relaxed | None]:
+    """All feature maps in another order, where it matters which rows of a DRAM they open."""
+
+    def change(setup: Setup) -> Relaxed | None:
+        hbm, path = setup.hardware.hbm, f"hbm.layout={order}"
+        if hbm.dram is None or hbm.layout == Layouts(order):
+            return None
+        return replace(setup, hardware=setup.hardware.with_overrides([path])), path
+
+    return change
+
+
+def _piped(setup: Setup) -> Relaxed | None:
+    return _machine({"hbm.model": "pipe"})(setup) if setup.hardware.hbm.dram else None
 
 
 def _bank_ports(setup: Setup) -> Relaxed | None:
@@ -136,7 +165,9 @@ _FASTER: Mapping[str, Setting] = {
 }
 _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
-    Relaxation("twice the HBM bandwidth", "hbm", _machine({"hbm.bandwidth": _twice})),
+    Relaxation("twice the HBM bandwidth", "hbm", _bandwidth),
+    *(Relaxation(f"feature maps as {order} in HBM", "rows", _layout(order)) for order in ("HWC", "HWCN", "CHW")),
+    Relaxation("HBM without rows and banks", "rows", _piped),
     Relaxation("HBM latency of one cycle", "latency", _latency),
     Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"})),
     Relaxation("twice the ports of a bank", "banks", _bank_ports),

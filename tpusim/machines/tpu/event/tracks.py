@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -20,6 +20,9 @@ from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, T
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Vector
+
+MOST_CHANNELS = 64
+"""Of a DRAM are drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +48,7 @@ class Recording:
         log, program, hardware = self.log, self.program, self.hardware
         latency = word_latency(program.word_fill, hardware)
         streams = _Streams.of(log.passes, program, log.frame)
-        tracks = {
+        tracks: dict[str, Iterable[Pieces]] = {
             "hbm": _bus(log.moves),
             "dma_0": _transfers(log.moves[::2], program),
             "dma_1": _transfers(log.moves[1::2], program),
@@ -58,6 +61,7 @@ class Recording:
             ),
             **({"vector": _works(log.works)} if log.works else {}),
         }
+        tracks |= dict(_channels(log, program))
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
         return Timeline(self.cycles, drawn | ports)
@@ -110,6 +114,26 @@ def _transfers(moves: Sequence[Move], program: Program) -> Iterator[Pieces]:
     """Every other transfer: two may be under way at once, but not three."""
     for move in moves:
         yield Pieces(program.steps[move.step].label, move.start, move.done - move.start, move.step)
+
+
+def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces]]]:
+    """Each channel of the DRAM, up to MOST_CHANNELS: a slice a transfer, none before the one ahead is done there."""
+    if not log.spans:
+        return
+    steps = np.repeat([move.step for move in log.moves], [len(span.channels) for span in log.spans])
+    channels, first, last = (np.concatenate(columns) for columns in zip(*log.spans, strict=True))
+    labels = np.array([program.steps[step].label for step in steps.tolist()], np.str_)
+    for channel in range(min(int(channels.max(initial=-1)) + 1, MOST_CHANNELS)):
+        here = channels == channel
+        ends = np.maximum.accumulate(last[here])
+        starts = np.minimum(np.maximum(first[here], np.append(0, ends[:-1])), ends)
+        yield (
+            f"hbm_channel_{channel}",
+            [
+                Pieces(str(name), starts, np.where(labels[here] == name, ends - starts, 0), steps[here])
+                for name in np.unique(labels[here])
+            ],
+        )
 
 
 def _preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Hardware) -> Iterator[Pieces]:

@@ -1,0 +1,129 @@
+"""What is told of HBM's banks: records, words, explanations, traces; and bad descriptions of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tests.strategies import conv, dram
+from tpusim import load_hardware, simulate
+from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.network.workload import Workload
+from tpusim.result.vocabulary.figures import FIGURES, value_of
+from tpusim.study.sweep.spec import load_sweep
+
+SMALL = Workload("small", 8, (conv(64, 14, 256, 1),))
+BANKS = load_hardware("tpu_v2_hbm")
+
+
+def told(*words: str) -> Result:
+    return CliRunner().invoke(cli.app, [*words])
+
+
+def test_every_burst_is_a_hit_a_miss_or_a_conflict() -> None:
+    result = simulate(SMALL, BANKS, check=False)
+    for record in (result.total, *result.layers):
+        use = record.dram
+        assert use is not None
+        assert use.hbm_moved_bytes == 64 * (use.row_hits + use.row_misses + use.row_conflicts)
+        assert use.hbm_moved_bytes == record.hbm_read_bytes + record.hbm_write_bytes
+        assert use.hbm_overfetch == use.hbm_moved_bytes / use.hbm_wanted_bytes
+        assert 0 < use.hbm_reached_bytes_per_s <= BANKS.hbm.device.peak_bytes_per_s  # type: ignore[union-attr]
+        assert 1 <= use.channel_imbalance <= 16
+        assert use.refreshes == 16 * int(record.time_us / 3.9)
+        assert all(value_of(record, key) >= 0 for key in FIGURES)
+    assert json.loads(result.to_json())["total"]["dram"]["row_hits"] == result.total.dram.row_hits  # type: ignore[union-attr]
+
+
+def test_a_pipe_has_no_rows() -> None:
+    result = simulate(SMALL, load_hardware("tpu_v2"), check=False)
+    assert result.total.dram is result.layers[0].dram is None
+    assert {value_of(result.total, key) for key in ("row_hits", "hbm_overfetch", "refreshes")} == {0}
+
+
+def test_tables_tell_of_banks_where_there_are_some() -> None:
+    banks, pipe = (told("run", "tiny", "--batch", "2", "--hardware", name).output for name in ("tpu_v2_hbm", "tpu_v2"))
+    assert "row hits" in banks
+    assert "reached" in banks
+    assert "row hits" not in pipe
+    assert "reached" not in pipe
+
+
+def test_explain_tries_layouts() -> None:
+    """A spill of 128 of 1,024 channels HWCN stays in 2 of 16 channels of the DRAM."""
+    words = ("explain", "resnet50", "--layer", "layer3.0.conv3", "--batch", "8", "--hardware", "tpu_v2_hbm")
+    text = " ".join(told(*words).output.split())
+    assert "Bound by rows and channels of HBM" in text
+    assert "feature maps as HWC in HBM" in text
+    assert "HBM latency of one cycle" not in text
+    assert "feature maps as" not in told(*words[:-1], "tpu_v2").output
+
+
+def test_a_trace_has_a_track_a_channel() -> None:
+    program = lower(SMALL.layers[0], 8, BANKS)[0]  # type: ignore[arg-type]
+    recording = event.record(program, BANKS)
+    tracks = recording.timeline().tracks
+    channels = [track for name, track in tracks.items() if name.startswith("hbm_channel_")]
+    assert len(channels) == 16
+    assert 0 < sum(map(len, channels)) <= 16 * sum(isinstance(step, Transfer) for step in program.steps)
+    for track in channels:
+        assert (track.starts[1:] >= track.ends[:-1]).all()
+        assert (track.starts < track.ends).all()
+        assert track.ends[-1] <= recording.cycles
+    assert not any(
+        name.startswith("hbm_channel") for name in event.record(program, load_hardware("tpu_v2")).timeline().tracks
+    )
+
+
+def test_the_sweep_of_layouts() -> None:
+    sweep = load_sweep("dram_layout")
+    assert len(sweep.points) == 3 * 3 * 6
+    assert {point.hardware.hbm.model for point in sweep.points} == {"banks"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"hbm.device": "null"}, "--set hbm.device=null: model: banks needs a device; write the name of a shipped one"),
+        ({"hbm.device": "hbm3"}, "--set hbm.device=hbm3: hbm3: no shipped DRAM and no file of that name"),
+        ({"hbm.burst": "32 B"}, "hbm.burst=32 B: is 32 B, and a burst of hbm2_16ch_700 is 64 B; write 64 B"),
+        ({"hbm.mapping": "rochba"}, "does not name every bit once"),
+        ({"hbm.model": "bank"}, '"bank" is not allowed; did you mean banks? write pipe or banks'),
+        ({"hbm.device": "3"}, "3 is not a device; write the name of a shipped one"),
+    ],
+)  # fmt: skip
+def test_bad_descriptions(changes: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_hardware("tpu_v2_hbm", changes)
+    assert says in str(error.value), str(error.value)
+    assert len(error.value.problems) == 1
+
+
+def test_a_bad_device_is_told_with_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = BANKS.hbm.device
+    assert shipped is not None
+    text = json.dumps(shipped.to_dict(), indent=1).replace('"tRP": "14 ns"', '"tRP": "0 cycles"')
+    Path("mine.yaml").write_text(text)
+    with pytest.raises(
+        InputError, match=r"--set hbm.device=mine.yaml: hbm.device: mine.yaml:\d+: timing.tRP|mine.yaml:\d+"
+    ):
+        load_hardware("tpu_v2_hbm", {"hbm.device": "mine.yaml"})
+
+
+def test_a_machine_holds_its_dram_whole() -> None:
+    again = type(BANKS).model_validate(BANKS.to_dict(), context={"from_yaml": True})
+    assert again == BANKS
+    assert again.hbm.dram == BANKS.hbm.dram
+    other = BANKS.with_overrides({"hbm.mapping": "rorabgbacoch"})
+    assert other.hbm.dram is not None
+    assert other.hbm.dram.mapping == "rorabgbacoch"
+    assert dram().name == "small"
