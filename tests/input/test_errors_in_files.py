@@ -130,7 +130,7 @@ HARDWARE_CASES = [
         "10: vector_unit",
         "3 is not a section; write vector_unit: with",
     ),
-    ("hbm:", "hbms:", "1: hbm", "required key is missing; add hbm: with the keys bandwidth, latency, burst"),
+    ("hbm:", "hbms:", "1: hbm", "required key is missing; add hbm: with the keys model, bandwidth, latency, burst"),
 ]
 
 WORKLOAD_CASES = [

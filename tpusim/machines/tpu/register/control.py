@@ -54,7 +54,9 @@ class Control:
     @property
     def finished(self) -> bool:
         """Whether every step is done, the last frame over, the bus free, and known when all is in HBM."""
-        return not (self.scoreboard.open or self.dma.bus or self.dma.storing or self.stream.running(self.next))
+        return not (
+            self.scoreboard.open or self.dma.running(self.next) or self.dma.storing or self.stream.running(self.next)
+        )
 
     @property
     def end(self) -> int:

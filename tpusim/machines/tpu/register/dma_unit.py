@@ -64,13 +64,17 @@ class DmaUnit:
         self.memory.clock(now)
         if now < self.hardware.sequencer.launch_cycles:
             return
-        if self.bus is not None and self.bus.passage.over(now):
+        if not self.running(now):
             self.bus = None
         self._settle()
         if self.bus is None and self.todo:
             self._begin(now)
         if self.bus is not None:
             self._book("busy" if self.bus.passage.moves(now) else "port_stall", self.bus.step)
+
+    def running(self, now: int) -> bool:
+        """Whether the bus is still taken in a cycle, the next at the latest."""
+        return self.bus is not None and not self.bus.passage.over(now)
 
     def move(self, now: int) -> Order | None:
         """The next word of the oldest transfer, if it has one for the port; after its last the transfer is done."""
