@@ -37,7 +37,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, Preload, Spill, Step, Stream, Vector
 from tpusim.network.ops import ConvTranspose2d, Op
 
-MOST_STEPS = 600
+MOST_STEPS = 400
 BANKS = "banks"
 Cells = tuple[Any, NDArray[np.int64]]
 """Lanes, or BANKS; and words of each of them."""
@@ -172,7 +172,7 @@ def followed(program: Program, index: int, pattern: Pointers) -> NDArray[np.int6
 
 
 @pytest.mark.parametrize("name", sorted({*GENERAL, *OF_CELLS}))
-@settings(max_examples=cases(1 / 25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     data=st.data(),
     batch=st.integers(1, 9),
@@ -182,7 +182,7 @@ def test_every_step_waits_for_what_it_needs(name: str, data: st.DataObject, batc
     suppose(not (hardware.banked and name in IN_LANES))
     layer: Op = data.draw(transposed_convs() if name in OF_CELLS else small_layers())
     hardware = with_resident_taps(hardware) if name in OF_CELLS else hardware
-    suppose(layer.macs(batch) / hardware.pes < 800)
+    suppose(layer.macs(batch) / hardware.pes < 400)
     program, hardware = fitted(layer, batch, hardware, name)
     suppose(len(program.steps) < MOST_STEPS)
     assert not [*hazards(program, hardware)]

@@ -349,6 +349,7 @@ def encrypted(certificates: Path, *arguments: str, ca: str = "ca.pem") -> subpro
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.long
 @needs_dask
 @needs_openssl
 def test_tls_with_certificates(certificates: Path, tmp_path: Path, scheduler: Scheduler) -> None:
