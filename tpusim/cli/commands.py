@@ -14,6 +14,7 @@ from typer import Argument, Exit, Option, Typer
 
 from tpusim.base.version import __version__
 from tpusim.cli.options import (
+    AnotherLowering,
     Batch,
     Changes,
     Formats,
@@ -280,7 +281,7 @@ def validate(
             autocompletion=words((*NUMBER_WORDS, *NUMBER_SETS, MEMORY_SETS)),
         ),
     ] = None,
-    lowering: Lowering = "channel_first",
+    lowering: AnotherLowering = None,
     changes: Changes = None,
     json: Json = None,
     out: Annotated[Path | None, Option(metavar="DIR", help="Draw parity and errors.")] = None,

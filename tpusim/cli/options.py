@@ -40,6 +40,16 @@ Hardware = Annotated[
     str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=shipped_names("configs"))
 ]
 Batch = Annotated[int, Option(metavar="N", help="Images at a time.")]
+AnotherLowering = Annotated[
+    str | None,
+    Option(
+        "--lowering",
+        metavar="NAME",
+        help=f"Simulate by {', '.join(known())}, whatever a set is simulated by otherwise; without a set, all that "
+        "channel_first is for.",
+        autocompletion=words(known()),
+    ),
+]
 Lowering = Annotated[
     str,
     Option(

@@ -20,10 +20,13 @@ from tpusim.study.validation.comparison import Comparison
 from tpusim.study.validation.memory import compare_memory, memory_sets, played
 from tpusim.study.validation.sets import number_sets
 
+USUAL = "channel_first"
+"""The lowering that sets are simulated by unless they are about something else."""
+
 
 def compare_and_report(
     names: Sequence[str],
-    lowering: str,
+    lowering: str | None,
     changes: Sequence[str],
     json: str | None,
     out: Path | None,
@@ -31,9 +34,10 @@ def compare_and_report(
 ) -> None:
     """Simulate the sets of these names or words, and report them: as JSON, in tables, drawn into `out`.
 
-    Without a name these are all but those of the DRAM, which take minutes.
+    Without a name these are all but those of the DRAM, which take minutes, and with a lowering, but those that have
+    one of their own.
     """
-    sets = _sets(names)
+    sets = [each for each in _sets(names) if names or not lowering or each.lowering == USUAL]
     memory = [each for each in sets if each.name in memory_sets()]
     plan = Validation([each for each in sets if each not in memory], [] if memory else changes, lowering)
     if memory and plan.sets and changes:

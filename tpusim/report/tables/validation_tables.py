@@ -39,7 +39,8 @@ def _shown(found: Sequence[Comparison], width: int | None) -> list[Column[Compar
 def rows_heading(comparison: Comparison) -> str:
     """What a set holds, and what it is held against."""
     numbers = comparison.numbers
-    return f"{numbers.name}: {numbers.about}; {numbers.status}, simulated on {numbers.hardware}."
+    simulated = f"simulated on {numbers.hardware}" + f" by {numbers.lowering}" * bool(numbers.lowering)
+    return f"{numbers.name}: {numbers.about}; {numbers.status}, {simulated}."
 
 
 def rows_table(comparison: Comparison) -> Table:
@@ -70,7 +71,10 @@ def to_json(comparisons: Sequence[Comparison]) -> str:
 def _to_dict(comparison: Comparison) -> dict[str, Any]:
     numbers, blocks, agreement = comparison.numbers, comparison.with_their_blocks, comparison.agreement
     return {
-        **{key: getattr(numbers, key) for key in ("name", "status", "kind", "about", "hardware", "changes", "unit")},
+        **{
+            key: getattr(numbers, key)
+            for key in ("name", "status", "kind", "about", "hardware", "lowering", "changes", "unit")
+        },
         "cases": len(comparison.rows),
         "ours": asdict(comparison.ours),
         "with_their_blocks": asdict(blocks) if blocks else None,

@@ -46,8 +46,8 @@ class Case:
 class NumberSet:
     """Cases of one word about one kind of thing, and the machine they are held against.
 
-    `changes` are overrides of its description. `fitted`: half of the cases served to choose fitted numbers. `lowering`:
-    of cases that only one lowering is for.
+    `changes` are overrides of its description. `fitted`: half of the cases served to choose fitted numbers. `lowering`
+    makes passes of them.
     """
 
     name: str
@@ -59,7 +59,7 @@ class NumberSet:
     changes: tuple[str, ...] = ()
     unit: str = "cycles"
     fitted: bool = False
-    lowering: str = ""
+    lowering: str = "channel_first"
 
     @property
     def picture(self) -> str:

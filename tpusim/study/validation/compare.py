@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from os import cpu_count
 
@@ -11,6 +11,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.choice import prepared
 from tpusim.flow.lowerings import check_known
 from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering.registry import MEANT
 from tpusim.network.ops import Op
 from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import Case, NumberSet
@@ -54,17 +55,18 @@ class Work:
 class Validation:
     """All that is to be simulated for some sets, each shape once.
 
-    `changes` are further overrides of every machine.
+    `changes` are further overrides of every machine; `lowering` stands for that of every set.
 
     Raises:
         InputError: an unknown lowering, or a change that makes no machine.
     """
 
-    def __init__(self, sets: Iterable[NumberSet], changes: Sequence[str] = (), lowering: str = "channel_first") -> None:
-        check_known(lowering)
-        self.sets = tuple(sets)
+    def __init__(self, sets: Iterable[NumberSet], changes: Sequence[str] = (), lowering: str | None = None) -> None:
+        if lowering is not None:
+            check_known(lowering)
+        self.sets = tuple(replace(each, lowering=lowering or each.lowering) for each in sets)
         machine = cache(lambda name, *changed: load_hardware(name, changed))
-        self.work = [[_work(case, each, changes, lowering, machine) for case in each.cases] for each in self.sets]
+        self.work = [[_work(case, each, changes, machine) for case in each.cases] for each in self.sets]
         wanted = (work.ours + work.theirs for of_set in self.work for work in of_set)
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
@@ -86,13 +88,12 @@ def compare(plan: Validation, progress: Progress) -> list[Comparison]:
     ]
 
 
-def _work(
-    case: Case, numbers: NumberSet, changes: Sequence[str], lowering: str, machine: Callable[..., Hardware]
-) -> Work:
+def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Callable[..., Hardware]) -> Work:
     def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
         hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
-        how = numbers.lowering or lowering
-        return tuple(Simulation(layer, case.batch, hardware, how, bool(more)) for layer in case.layers)
+        how = [MEANT.get((layer.op, numbers.lowering), numbers.lowering) for layer in case.layers]
+        asked = zip(case.layers, how, strict=True)
+        return tuple(Simulation(layer, case.batch, hardware, name, bool(more)) for layer, name in asked)
 
     return Work(case, on(()), on(case.their_block) if case.their_block else ())
 

@@ -168,7 +168,7 @@ def _changes(row: Row, *more: str) -> tuple[str, ...]:
 
 
 def _set(name: str, kind: str, about: str, unit: str) -> NumberSet:
-    return NumberSet(name, "simulated", kind, about, "hbm2", (), unit=unit)
+    return NumberSet(name, "simulated", kind, about, "hbm2", (), unit=unit, lowering="")
 
 
 def _compared(numbers: NumberSet, stream: RequestStream, played: Played) -> ComparedCase:

@@ -41,10 +41,12 @@ def _shapes() -> Iterator[NumberSet]:
 
 
 def _variants() -> Iterator[NumberSet]:
-    """On the machine that costs what the code takes, whose vector unit has these costs from such estimates."""
+    """Depthwise ones on the machine that costs what the code takes, whose vector unit has these costs from them."""
     for name, about in variants.ESTIMATED.items():
-        cases, how = variants.estimated(name), variants.LOWERINGS[name]
-        yield NumberSet(name, "estimated", "variants", about, CODE, cases, lowering=how)
+        machine = CODE if name == "depthwise" else ESTIMATOR
+        kind = "variants" if name == "depthwise" else name
+        cases, how = variants.estimated(name), variants.LOWERINGS.get(name, "channel_first")
+        yield NumberSet(name, "estimated", kind, about, machine, cases, lowering=how)
 
 
 def _networks() -> Iterator[NumberSet]:
