@@ -130,5 +130,12 @@ def test_read_by_eye() -> None:
         "mapping.block.in_channels=64",
         "mapping.block.out_channels=128",
         "mapping.block.taps=5",
+        "mapping.block_m=auto",
         "mapping.loop_order=block_major",
     )
+
+
+def test_their_block_stands_instead_of_a_size_that_words_are_cut_to() -> None:
+    row = next(row for row in rows(TABLES[0]) if their_block(row).changes)
+    hardware = load_hardware("tpu_v2_core", ["mapping.block_m=5", *their_block(row).changes])
+    assert (hardware.mapping.block_m, hardware.mapping.block) == ("auto", their_block(row).block)

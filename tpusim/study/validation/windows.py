@@ -60,9 +60,11 @@ class TheirBlock:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The overrides of a machine that make its blocks so; none where there is no such block."""
+        """The overrides of a machine that make its blocks so, instead of all that it says of them; none where there is
+        no such block.
+        """
         sizes = tuple(f"mapping.block.{name}={value}" for name, value in self.block.given.items())
-        return (*sizes, f"mapping.loop_order={self.loop_order}") if sizes else ()
+        return (*sizes, "mapping.block_m=auto", f"mapping.loop_order={self.loop_order}") if sizes else ()
 
 
 def their_block(row: Row) -> TheirBlock:
