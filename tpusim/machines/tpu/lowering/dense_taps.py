@@ -62,6 +62,7 @@ class DenseTaps(Dense):
         split = any(len(run.channels) < self.shape.channels for each in self._whole.passes for run in each.runs)
         words = f"up to {self.multi_tile} stacked in a pass{', split where it is full' if split else ''} (dense)"
         told = [words] if self.multi_tile > 1 else []
+        told += ["weights lie with their input channels in lanes: no two taps share a pass"] if self._alone else []
         return "; ".join([*told, *(["images lie in lanes, and are transposed"] if self.transposed else [])])
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
@@ -97,6 +98,11 @@ class DenseTaps(Dense):
         return self.shape.channels >= self.hardware.array.rows / 2
 
     @property
+    def _alone(self) -> bool:
+        """Whether no tap shares a pass, as weights lie with their input channels in lanes."""
+        return channels_in_lanes(self.shape, self.hardware) and (self._many_channels or self._expected)
+
+    @property
     def _stacked_taps(self) -> int:
         """Taps among which passes are filled: all, or those of a filter row; one column counts as a row."""
         row = self.shape.col.kernel if self.shape.col.kernel > 1 else self.shape.taps
@@ -120,7 +126,7 @@ class DenseTaps(Dense):
         """
         array = self.hardware.array.rows
         held = min(padded(channels, self.hardware.vector_memory.word_elements), array)
-        if channels_in_lanes(self.shape, self.hardware) and (self._many_channels or self._expected):
+        if self._alone:
             return channels
         if whole and held <= array / 2 and not self._expected:
             return array // held * channels

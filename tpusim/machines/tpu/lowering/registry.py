@@ -68,10 +68,18 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered
     Raises:
         CapacityError: when nothing fits the memories, or the lowering is not one for such a machine; names the layer.
     """
-    from tpusim.machines.tpu.lowering.laid_out import laid_out
-
     with _named(layer):
-        return laid_out(LOWERINGS[lowering](layer, batch, hardware), hardware)
+        return _finished(LOWERINGS[lowering](layer, batch, hardware), layer, batch, hardware, lowering)
+
+
+def _finished(found: Lowered, layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:
+    """What no lowering sees to by itself: where its tensors lie, and which choices it does not know."""
+    # Here, because help pages need none of what they import.
+    from tpusim.machines.tpu.lowering.laid_out import laid_out
+    from tpusim.machines.tpu.lowering.unused import told
+
+    by = "channel_first" if lowering in AS_CHANNEL_FIRST and AS_CHANNEL_FIRST[lowering](layer, batch) else lowering
+    return told(laid_out(found, hardware), by, hardware)
 
 
 def ways_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Way]:
@@ -85,11 +93,9 @@ def ways_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequenc
     if hardware.mapping.search == "estimate" or lowering not in WAYS:
         return [Way(partial(lowered, layer, batch, hardware, lowering))]
 
-    from tpusim.machines.tpu.lowering.laid_out import laid_out
-
     def named(way: Way) -> Lowered:
         with _named(layer):
-            return laid_out(way.lower(), hardware)
+            return _finished(way.lower(), layer, batch, hardware, lowering)
 
     with _named(layer):
         return [way._replace(lower=partial(named, way)) for way in WAYS[lowering](layer, batch, hardware)]

@@ -16,7 +16,7 @@ from tpusim.machines.tpu.lowering.plan import CHANNEL
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
 from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K
-from tpusim.machines.tpu.lowering.words import blocking_of, buffers_of, extent_of, words_of
+from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.program import Buffer, Program
@@ -186,7 +186,7 @@ def _explained(vector: VectorPlan, layer: Op) -> Explanation:
         "taps": _taps(plan.shape, vector),
         "folds": f"{counted(len(vector.portions), 'portion')} of at most {plan.hardware.lanes} channels, one a lane",
         "passes": "none: nothing goes through the array",
-        "block": extent_of(plan, blocking, layer),
+        "block": block_of(plan, blocking, layer),
         "order": "portion by portion, in each all blocks",
         "words": words_of(plan, layer),
         "memory": buffers_of(plan),

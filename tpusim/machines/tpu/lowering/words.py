@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.lowering.given import said
@@ -26,7 +28,7 @@ def explanation_of(plan: Plan, layer: Op, into: str = "") -> Explanation:
     aspects |= {
         "folds": _folds(plan, layer, into),
         "passes": _passes(plan),
-        "block": _block(plan, blocking, layer),
+        "block": block_of(plan, blocking, layer),
         **({"chunks": _chunks(plan)} if len(plan.chunks) > 1 else {}),
         "order": _order(plan),
         "words": words_of(plan, layer),
@@ -107,12 +109,19 @@ def _passes(plan: Plan) -> str:
     return f"{passes:,}, of which {len(plan.passes)} add up to {block}"
 
 
-def _block(plan: Plan, blocking: Blocking, layer: Op) -> str:
+def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
+    """How large a block is, what of the ifmap comes for it, and what was given of it."""
     wanted = said(plan.hardware)
-    return extent_of(plan, blocking, layer) + (f"; given: {wanted}" if wanted else "")
+    return _extent(plan, blocking, layer) + _between(plan) + (f"; given: {wanted}" if wanted else "")
 
 
-def extent_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
+def _between(plan: Plan) -> str:
+    """That more comes of the ifmap than taps touch, where so."""
+    more = any(axis.pitch < replace(axis, whole=False).pitch for axis in (plan.shape.row, plan.shape.col))
+    return "; the points between those that its stride touches come, too (window)" if more else ""
+
+
+def _extent(plan: Plan, blocking: Blocking, layer: Op) -> str:
     """How large a block is, and how many there are."""
     blocks = counted(blocking.blocks, "block")
     shape = plan.shape
@@ -141,7 +150,8 @@ def _order(plan: Plan) -> str:
     kept = min(plan.tiling.kept_folds, len(plan.col_folds))
     drains = plan.hardware.sequencer.between_blocks == "drain" and kept > 1
     body = f"; {'all' if kept == len(plan.col_folds) else kept} column folds in one body" if drains else ""
-    return _ORDERS[plan.tiling.loop_order] + body
+    whole = "; each begins when its loads are whole" if plan.hardware.mapping.loads == "whole" else ""
+    return _ORDERS[plan.tiling.loop_order] + body + whole
 
 
 def words_of(plan: Plan, layer: Op) -> str:

@@ -1,0 +1,100 @@
+"""What people are told of a lowering: each choice where it changes something, and that it changes nothing elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.strategies import conv, machine
+from tpusim import load_hardware
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.lowering.unused import UNUSED, unused
+from tpusim.machines.tpu.policy import BlockSizes
+from tpusim.network.ops import ConvTranspose2d, Gemm, Op
+
+OTHER: dict[str, Any] = {
+    "multi_tile": "dense", "loop_order": "filter_major", "chunks": "needed", "transformation": "before",
+    "loads": "whole", "fetch": "per_tap", "k_order": "taps_fastest", "patch": "window", "layout": "least_padding",
+    "row_windows": 2, "transposed_channels": 8, "column_folds": "all", "entry": "relaid", "search": "simulate",
+    "block_m": 3, "block_k": 3, "block_n": 2,
+}  # fmt: skip
+"""Of each field a value that is not its default."""
+SMALL = machine(8, 4, capacity_words=150, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
+PLAIN = conv(6, 7, 9, 5, 2, padding=2)
+LAYERS: dict[str, Op] = {
+    "vector": conv(6, 7, 6, 3, 2, padding=1, groups=6),
+    "block_diagonal": conv(6, 7, 6, 3, 2, padding=1, groups=2),
+    **dict.fromkeys(
+        ("stride_phases", "zero_insertion"), ConvTranspose2d("t", 6, 5, 5, 6, (4, 4), (2, 2), (0, 0), (0, 0), (1, 1), 1)
+    ),
+}
+
+
+def with_mapping(hardware: Hardware, **changes: Any) -> Hardware:
+    return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update=changes)})
+
+
+def changed(field: str) -> Hardware:
+    if field.startswith("block."):
+        return with_mapping(SMALL, block=BlockSizes(**{field.removeprefix("block."): 2}))
+    return with_mapping(SMALL, **{field: OTHER[field]})
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_what_a_lowering_does_not_know_changes_nothing_and_is_told(name: str) -> None:
+    layer = LAYERS.get(name, PLAIN)
+    plain, explanation = lowered(layer, 3, SMALL, name)
+    assert "unused" not in explanation.aspects
+    for field in sorted(UNUSED[name]):
+        program, explanation = lowered(layer, 3, changed(field), name)
+        assert program == plain, field
+        assert explanation.aspects["unused"] == f"of mapping, by {name}: {field}"
+
+
+def test_what_channel_first_knows_changes_its_steps_and_nothing_else_is_told() -> None:
+    """So the layer above tells unused choices from others."""
+    plain = lowered(PLAIN, 3, SMALL, "channel_first")[0]
+    known = (UNUSED["explicit"] | UNUSED["implicit_gemm"] | {"loads"}) - UNUSED["channel_first"]
+    for field in sorted(known - {"block_k"}):
+        program, explanation = lowered(PLAIN, 3, changed(field), "channel_first")
+        assert program != plain, field
+        assert "unused" not in explanation.aspects
+
+
+def test_a_product_is_channel_firsts_whatever_it_is_asked_for() -> None:
+    hardware = with_mapping(SMALL, transformation="on_chip", multi_tile="dense", k_order="taps_fastest")
+    told = lowered(Gemm("g", 9, 8, 7), 1, hardware, "explicit")[1].aspects
+    assert told["unused"] == "of mapping, by channel_first: transformation, k_order"
+    assert (
+        lowered(PLAIN, 3, hardware, "explicit")[1].aspects["unused"] == "of mapping, by explicit: multi_tile, k_order"
+    )
+    banked = load_hardware("tpu_v2_banked", ["mapping.row_windows=2", "mapping.loads=whole"])
+    assert unused("channel_first", banked) == ["row_windows"]
+
+
+def told(layer: Op, **changes: Any) -> dict[str, str]:
+    return dict(lowered(layer, 3, with_mapping(SMALL, **changes), "channel_first")[1].aspects)
+
+
+def test_points_between_those_of_a_stride_are_told_where_they_come() -> None:
+    between = "the points between those that its stride touches come, too (window)"
+    assert between in told(conv(3, 7, 9, 1, 2), patch="window")["block"]
+    assert between not in told(conv(3, 7, 9, 1, 2))["block"]
+    assert between not in told(conv(3, 7, 9, 3, 2), patch="window")["block"]
+
+
+def test_whole_loads_and_weights_that_share_no_pass_are_told() -> None:
+    assert "each begins when its loads are whole" in told(PLAIN, loads="whole")["order"]
+    assert "whole" not in told(PLAIN)["order"]
+    alone = "weights lie with their input channels in lanes: no two taps share a pass"
+    assert alone in told(conv(7, 7, 1, 3), multi_tile="dense", layout="least_padding")["taps"]
+    assert alone not in told(conv(7, 7, 1, 3), multi_tile="dense")["taps"]
+
+
+def test_what_was_given_of_a_block_is_told_of_the_vector_unit_too() -> None:
+    hardware = with_mapping(SMALL, block=BlockSizes(rows=2, taps=1))
+    aspects = lowered(LAYERS["vector"], 3, hardware, "vector")[1].aspects
+    assert aspects["block"].endswith("given: rows 2, taps 1")
+    assert aspects["unused"] == "of mapping, by vector: block.taps"
