@@ -213,6 +213,15 @@ def test_laying_out_an_ifmap_anew_may_bound_a_layer() -> None:
     assert "arrives in another layout" in found.explanation.aspects["words"]
 
 
+def test_a_block_that_is_given_may_bound_a_layer() -> None:
+    """And an ifmap that arrives in another layout is tried as it would be ready."""
+    found = explained(conv(128, 6, 128, 3), 8, "mapping.block.rows=1", "mapping.block.cols=1", "mapping.entry=relaid")
+    assert (found.limit, found.gains[0].how) == ("block", "mapping.block.rows=auto mapping.block.cols=auto")
+    told = " ".join(explain_text.verdict(found).split())
+    assert "Bound by the block that is given: with rows 1, cols 1, the layer reads 1.60 times" in told
+    assert "an ifmap whose words are ready" in {each.relaxation.name for each in found.gains}
+
+
 def test_what_stacked_words_take_may_bound_a_layer() -> None:
     """Half of a fraction is another."""
     found = explained(of_resnet50("conv1"), 8, "vector_unit.stack_cycles=30.5", "sequencer.between_blocks=drain")

@@ -40,6 +40,7 @@ LIMITS = {
     "weights": ("loading weights", "{loads}. Too little input shares them."),
     "memory": ("the size of the vector memories",
                "cut into blocks that fit, the layer reads {reads:.2f} times its operands from HBM."),
+    "block": ("the block that is given", "with {given}, the layer reads {reads:.2f} times its operands from HBM."),
     "vector_unit": ("the vector unit", "{conversions}it {adds} in {vector_unit} % of the cycles."),
     "sequencer": ("the sequencer", "a layer takes {launch} cycles to launch{bodies}{drains}."),
     "input": ("too little input", "{loads}; the layer's start and end take {ends} % of its cycles. More input would "
@@ -94,6 +95,7 @@ def _facts(found: Bottleneck) -> dict[str, object]:
         "rows": _rows(layer.dram) if layer.dram else "",
         "loads": f"weights take {hardware.preload_cycles} cycles to load for a pass that computes for {computes:,.0f}",
         "reads": layer.hbm_read_bytes / operands,
+        "given": ", ".join(f"{name} {size}" for name, size in hardware.mapping.block.given.items()),
         "conversions": "".join(_a_word(found)),
         "adds": "works by itself" if found.program.vectors else "adds partial sums",
         "vector_unit": percent(units["vector_unit"]["busy"] / layer.cycles),

@@ -30,9 +30,9 @@ Watch = Callable[[int, str], None]
 
 POINTS_TO: dict[str, tuple[str, ...]] = {
     "busy": ("array", "mapping"),
-    "starved": ("hbm", "rows", "latency", "memory", "vector_unit", "weights", "sequencer", "input"),
-    "blocked": ("hbm", "rows", "latency", "memory", "vector_unit", "ports", "sequencer"),
-    "waiting_weights": ("weights", "hbm", "rows", "latency", "ports", "mapping", "sequencer", "input"),
+    "starved": ("hbm", "rows", "latency", "memory", "block", "vector_unit", "weights", "sequencer", "input"),
+    "blocked": ("hbm", "rows", "latency", "memory", "block", "vector_unit", "ports", "sequencer"),
+    "waiting_weights": ("weights", "hbm", "rows", "latency", "ports", "mapping", "block", "sequencer", "input"),
     "port_stall": ("ports",),
     "bank_conflict": ("banks",),
     "vector_work": ("vector_unit", "ports"),

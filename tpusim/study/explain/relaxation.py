@@ -11,6 +11,7 @@ from tpusim.base.units import UNITS
 from tpusim.flow.choice import prepared
 from tpusim.input.scalars import plain_number
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.policy import BlockSizes
 from tpusim.memory.orders import Layouts
 from tpusim.network.ops import Op
 from tpusim.result.vocabulary.fields import by_path
@@ -163,6 +164,7 @@ _FASTER: Mapping[str, Setting] = {
     **dict.fromkeys(_A_WORD, _scaled(Fraction(1, 2))),
     "vector_unit.transpose_cycles": _half,
 }
+_OPEN: Mapping[str, Setting] = {f"mapping.block.{size}": "auto" for size in BlockSizes.model_fields}
 _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
     Relaxation("twice the HBM bandwidth", "hbm", _bandwidth),
@@ -179,6 +181,8 @@ _MACHINE = (
     Relaxation("blocks that overlap", "sequencer", _machine({"sequencer.between_blocks": "overlap"})),
     Relaxation("blocks that take nothing beyond their steps", "sequencer", _machine({"sequencer.block_cycles": 0})),
     Relaxation("no launch", "sequencer", _machine({"sequencer.launch_cycles": 0})),
+    Relaxation("an ifmap whose words are ready", "vector_unit", _machine({"mapping.entry": "ready"})),
+    Relaxation("the block left open", "block", _machine(_OPEN)),
     Relaxation("the loop order left open", "mapping", _machine({"mapping.loop_order": "auto"})),
     Relaxation("chunks where they are cheaper", "mapping", _machine({"mapping.chunks": "auto"})),
 )
