@@ -98,3 +98,10 @@ def test_what_was_given_of_a_block_is_told_of_the_vector_unit_too() -> None:
     aspects = lowered(LAYERS["vector"], 3, hardware, "vector")[1].aspects
     assert aspects["block"].endswith("given: rows 2, taps 1")
     assert aspects["unused"] == "of mapping, by vector: block.taps"
+
+
+def test_what_takes_no_time_for_want_of_a_number_is_told() -> None:
+    assert told(PLAIN, transposed_channels=8)["taps"].endswith("that takes no time (transpose_cycles)")
+    assert told(PLAIN, entry="relaid")["words"].endswith("is laid out anew")
+    aspects = lowered(PLAIN, 3, with_mapping(machine(), entry="relaid"), "channel_first")[1].aspects
+    assert aspects["words"].endswith("is laid out anew in no time (relayout_cycles)")

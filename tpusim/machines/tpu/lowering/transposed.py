@@ -22,4 +22,5 @@ class Transposed(Dense):
     @property
     def stacked(self) -> str:
         """What is told of the taps of a pass."""
-        return f"{super().stacked}, fed through a transposition"
+        free = "" if self.hardware.vector_unit.transpose_cycles else " that takes no time (transpose_cycles)"
+        return f"{super().stacked}, fed through a transposition{free}"

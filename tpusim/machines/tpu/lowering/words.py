@@ -160,7 +160,8 @@ def words_of(plan: Plan, layer: Op) -> str:
     images = counted(plan.word_fill // strips, layer.counted_by)
     held = f"{strips} strips of {images}" if strips > 1 else images
     relaid = plan.hardware.mapping.entry == "relaid"
-    how = "; the ifmap arrives in another layout, and is laid out anew" if relaid else ""
+    free = "" if plan.hardware.vector_unit.relayout_cycles else " in no time (relayout_cycles)"
+    how = f"; the ifmap arrives in another layout, and is laid out anew{free}" if relaid else ""
     return f"{plan.word_fill} of {counted(word, 'element')} used: {held}{how}"
 
 
