@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.moves import Moves
@@ -28,9 +26,12 @@ class Traffic(NamedTuple):
         device, moves = hardware.hbm.dram, Moves(program, hardware)
         if device is None:
             return cls(0, 0.0)
+        # Its loops are compiled, and importing the compiler takes longer than many a layer.
+        from tpusim.memory.dram.places import by_channel
+
         mapping, wanted, busiest, bursts = device.addresses(), 0, 0, 0
         for step in (step for step in program.steps if isinstance(step, Transfer)):
-            channels = np.bincount(mapping.places(moves.bursts(step)).channel, minlength=1)
+            channels = by_channel(mapping, moves.bursts(step))
             busiest, bursts = busiest + int(channels.max()), bursts + int(channels.sum())
             wanted += moves.wanted(step)
         return cls(wanted, busiest * device.channels / max(1, bursts))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tpusim.memory.dram.clocked import Clocked
+from tpusim.memory.dram.constraints import ACT, BANK, GROUP, PRE, RD, REF, gaps
 from tpusim.memory.dram.device import _ONE_ACCESS, Device, load_device
 from tpusim.memory.dram.one_pass import OnePass
 
@@ -104,3 +105,11 @@ def test_nothing_depends_on_what_comes_after() -> None:
     kept = before.done.copy()
     followed.serve(first + 64, start=int(before.accepted.max()))
     np.testing.assert_array_equal(before.done, kept)
+
+
+def test_reads_and_writes_hold_back_only_what_the_one_pass_model_looks_at() -> None:
+    """It takes them for the only commands that its fast loop issues (`events._follow_column`)."""
+    for seed in range(50):
+        table = gaps(random_device(np.random.default_rng(seed)))
+        assert not table[BANK, RD:REF, RD:REF].any()
+        assert not table[GROUP:, RD:REF, [ACT, PRE, REF]].any()

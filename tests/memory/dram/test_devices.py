@@ -9,6 +9,7 @@ from tests import ROOT
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.memory.dram.device import load_device
+from tpusim.memory.dram.places import places
 
 PLAIN = (ROOT / "configs" / "dram" / "hbm2_1ch.yaml").read_text()
 
@@ -70,7 +71,7 @@ def test_mappings_by_letters_and_words() -> None:
     for letters, words in (("rorabgbachco", "row:group:bank:channel:column"),
                            ("rorababgcoch", "row:bank:column:channel"),
                            ("rorababgcoch", "row:bank:group:column2:column3:channel")):  # fmt: skip
-        one, other = (load_device("hbm2_16ch", [f"mapping={text}"]).addresses().places(addresses)
+        one, other = (places(load_device("hbm2_16ch", [f"mapping={text}"]).addresses(), addresses)
                       for text in (letters, words))  # fmt: skip
         np.testing.assert_array_equal(one, other)
 
@@ -79,8 +80,8 @@ def test_a_mapping_takes_every_burst_to_a_place_of_its_own() -> None:
     small = ["organisation.rows=4", "organisation.channels=2", "organisation.columns=4", "timing.tREFI=3900"]
     for hash_ in ("none", "row"):
         device = load_device("hbm2_16ch", [*small, f"hash={hash_}", "mapping=row:column2:bank:channel"])
-        places = device.addresses().places(np.arange(0, device.capacity_bytes, 64))
-        rows = np.stack([places.channel, places.bank, places.row], axis=1)
-        found, counts = np.unique(rows, axis=0, return_counts=True)
-        assert len(found) == device.channels * device.banks * 4
+        found = places(device.addresses(), np.arange(0, device.capacity_bytes, 64))
+        rows = np.stack([found.channel, found.bank, found.row], axis=1)
+        seen, counts = np.unique(rows, axis=0, return_counts=True)
+        assert len(seen) == device.channels * device.banks * 4
         assert set(counts.tolist()) == {4}

@@ -19,8 +19,9 @@ from tpusim.base.errors import InputError
 from tpusim.memory.dram.cells import ALSO, CELLS, COMPLETE, COUNTS, LAST, OPEN, OWN, TRANSFER
 from tpusim.memory.dram.controller import clock_all
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.one_pass import Counts, Served, transfer
+from tpusim.memory.dram.one_pass import Counts, Served
 from tpusim.memory.dram.queueing import accept
+from tpusim.memory.dram.requests import transfer
 from tpusim.memory.dram.rules import BANKS, DEPTH, INTERVAL, LOOKAHEAD, PER_CYCLE, WAITING, Numbers, rules
 from tpusim.memory.dram.state import ACCEPTED, DONE, REQUEST_SIZE, TIME
 
@@ -97,7 +98,7 @@ class Clocked:
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
     ) -> Offered:
         """Hand over one transfer, as `OnePass.serve` takes it; its requests are accepted from the next cycle on."""
-        rows = transfer(self._mapping, addresses, write, times)
+        rows = np.ascontiguousarray(transfer(self._mapping, addresses, write, times)[0].T)
         if all(each.finished for each in self._live):
             for each in self._live:
                 each.leave()

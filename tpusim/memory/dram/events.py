@@ -1,7 +1,8 @@
 """The one-pass model of a channel: from event to event, each at the cycle in which the clocked controller has it.
 
-`m` is the row of a channel, `requests` the rows of the transfer, `at` the record of bank `b` in `m` (see `state`);
-`now` is the cycle of the event. Why a controller does what it does stands in docs/memory.md.
+`m` is the row of a channel, `groups` and `banks` are those of its groups and banks, `group` and `bank` one of them,
+`requests` the rows of the transfer (see `state`); `now` is the cycle of the event. Why a controller does what it does
+stands in docs/memory.md.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ from tpusim.memory.dram.rules import (
 )
 from tpusim.memory.dram.state import (
     ACTIVATES,
+    ACTIVE,
     ACTS,
     BANK_NEAR,
-    BUSY,
+    BANKS_ACTIVE,
     CLOCK,
     CONFLICTS,
+    DISTINCT,
     DONE,
     FIRST_ACT,
+    HEAD,
+    HIT_BANKS,
     HITS,
+    HITTING,
     IN_GROUP,
     KIND,
     KINDS_OF_BURST,
@@ -45,14 +51,12 @@ from tpusim.memory.dram.state import (
     QUEUED,
     READ_BURSTS,
     READ_HIT,
-    READY,
     REFRESH_AT,
     REFRESH_BANK,
     REFRESHED,
     REFRESHES,
     ROW,
     ROW_,
-    SEEN,
     TURN,
     USED,
     WAKE,
@@ -60,48 +64,56 @@ from tpusim.memory.dram.state import (
     WRITE_BURSTS,
     WRITE_HIT,
 )
-from tpusim.memory.dram.transactions import left, look, take_one
+from tpusim.memory.dram.transactions import idle, look, more, remove, take_one
 
 _EVERY = -2
 """In place of a bank: all of them."""
 
 
 @kernel
-def step(rules: Numbers, m: Numbers, requests: Numbers, first: int, size: int) -> None:
-    """Do all that the channel does in the cycle of its next event, and find out when the one after that is.
-
-    The record of the first bank is at `first`, each has `size` numbers.
-    """
+def step(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> None:
+    """Do all that the channel does in the cycle of its next event, and find out when the one after that is."""
     now = m[NEXT]
+    m[HIT_BANKS] = 0
     if m[REFRESH_AT] <= now:
         m[REFRESH_AT] += rules[INTERVAL]
         m[REFRESHES] += 1
         m[WAKE] = now
     if m[WAKE] <= now:
-        m[WAKE] = _commands(rules, m, requests, first, size, now)
-    b = take_one(rules, m, requests, first, size, now)
-    held = _held(rules, m)
-    if b >= 0 and held != _EVERY and held != b:
-        m[WAKE] = min(m[WAKE], _due(rules, m, first + b * size))
+        m[WAKE] = _commands(rules, m, groups, banks, seen, requests, now)
+    coming, b = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
+    if b >= 0:
+        held = _held(rules, m)
+        if held != _EVERY and held != b:
+            m[WAKE] = min(m[WAKE], due(rules, m, groups[banks[b, IN_GROUP]], banks[b]))
+        if more(rules, m, banks):
+            coming = now + 1
     m[CLOCK] = now + 1
-    m[NEXT] = max(now + 1, min(m[WAKE], m[REFRESH_AT]))
+    m[NEXT] = max(now + 1, min(m[WAKE], coming))
 
 
-@kernel
-def _commands(rules: Numbers, m: Numbers, requests: Numbers, first: int, size: int, now: int) -> int:
+@part
+def _commands(
+    rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, now: int
+) -> int:
     """Issue a command, and one for the other bus; when the next one may be issued."""
     wake, column, done = FAR, False, False
     if m[REFRESHES]:
-        wake = _refresh(rules, m, first, size, now)
+        wake = _refresh(rules, m, groups, banks, now)
         done = wake <= now
     for _ in range(1 if done else 2):
-        b = _search(rules, m, first, size, now)
+        b = _search(rules, m, groups, banks, now)
         if b < 0:
             return now + 1 if wake <= now else int(min(wake, m[WAKE]))
-        at = first + b * size
-        is_column = m[at + ROW] >= 0 and not (m[at + MAY_CLOSE] and _soonest(m, at, PRE) <= now)
-        if not done or is_column != column:
-            _issue(rules, m, requests, b, at, is_column, now)
+        bank = banks[b]
+        group = groups[bank[IN_GROUP]]
+        is_column = bank[ROW] >= 0 and not (bank[MAY_CLOSE] and soonest(m, group, bank, PRE) <= now)
+        if done and is_column == column:
+            break
+        if is_column:
+            _access(rules, m, groups, bank, seen, requests, b, now)
+        else:
+            _other_row(rules, m, group, bank, requests, now)
         done, column = True, is_column
     return now + 1
 
@@ -115,129 +127,153 @@ def _held(rules: Numbers, m: Numbers) -> int:
 
 
 @part
-def _search(rules: Numbers, m: Numbers, first: int, size: int, now: int) -> int:
+def _search(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
     """The first bank, from the one after the last that was found, that has a command to issue; WAKE where none has."""
     held = _held(rules, m)
-    wake, b, banks, others = FAR, m[TURN], rules[BANKS], m[BUSY] if held != _EVERY else 0
-    if held >= 0:
-        others &= ~(1 << held)
-    if others == 1 << b:
-        b -= 1
-    while others:
-        b = b + 1 if b + 1 < banks else 0
-        if (others >> b) & 1 == 0:
+    found, first, nearest = -1, FAR, 0
+    for place in range(m[ACTIVE] if held != _EVERY else 0):
+        b = m[BANKS_ACTIVE + place]
+        bank = banks[b]
+        if bank[LENGTH] == 0 or b == held:
             continue
-        others ^= 1 << b
-        when = _due(rules, m, first + b * size)
-        if when <= now:
-            m[TURN] = b
-            return int(b)
-        wake = min(wake, when)
-    m[WAKE] = wake
+        when, turns = due(rules, m, groups[bank[IN_GROUP]], bank), (b - m[TURN] - 1) & (rules[BANKS] - 1)
+        when = max(now, when)
+        if when < first or (when == first and turns < nearest):
+            found, first, nearest = b, when, turns
+    if first <= now:
+        m[TURN] = found
+        return int(found)
+    m[WAKE] = first
     return -1
 
 
 @part
-def _soonest(m: Numbers, at: int, command: int) -> int:
+def soonest(m: Numbers, group: Numbers, bank: Numbers, command: int) -> int:
     """The first cycle in which a command of a bank obeys all that came before it."""
-    return int(max(m[at + BANK_NEAR + command], m[m[at + IN_GROUP] + command], m[NEAR + command]))
+    return int(max(bank[BANK_NEAR + command], group[command], m[NEAR + command]))
 
 
 @part
-def _due(rules: Numbers, m: Numbers, at: int) -> int:
+def due(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers) -> int:
     """The first cycle in which a bank, whose queue is not empty, has a command to issue."""
-    if m[at + ROW] < 0:
-        return max(_soonest(m, at, ACT), int(m[ACTS + m[FIRST_ACT]] + rules[WINDOW]))
+    if bank[ROW] < 0:
+        return max(soonest(m, group, bank, ACT), int(m[ACTS + m[FIRST_ACT]] + rules[WINDOW]))
     when = FAR
-    if m[at + MAY_CLOSE]:
-        when = _soonest(m, at, PRE)
-    if m[at + READ_HIT] >= 0:
-        when = min(when, _soonest(m, at, RD))
-    if m[at + WRITE_HIT] >= 0:
-        when = min(when, _soonest(m, at, WR))
+    if bank[MAY_CLOSE]:
+        when = soonest(m, group, bank, PRE)
+    if bank[READ_HIT] >= 0:
+        when = min(when, soonest(m, group, bank, RD))
+    if bank[WRITE_HIT] >= 0:
+        when = min(when, soonest(m, group, bank, WR))
     return when
 
 
 @part
-def _issue(rules: Numbers, m: Numbers, requests: Numbers, b: int, at: int, column: bool, now: int) -> None:
-    """Issue what a bank is due to issue."""
-    if column:
-        read, write = m[at + READ_HIT], m[at + WRITE_HIT]
-        reads = read >= 0 and _soonest(m, at, RD) <= now
-        writes = write >= 0 and _soonest(m, at, WR) <= now
-        _access(rules, m, requests, b, at, read if reads and not (writes and write < read) else write, now)
-        return
-    if m[at + ROW] < 0:
-        m[at + ROW], m[at + USED] = requests[m[at + QUEUE], ROW_], 0
+def _other_row(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, requests: Numbers, now: int) -> None:
+    """Open the row that the head of a bank's queue needs, or close the one that it does not."""
+    if bank[ROW] < 0:
+        bank[ROW], bank[USED] = requests[ROW_, bank[QUEUE + bank[HEAD]]], 0
         m[ACTS + m[FIRST_ACT]] = now
         m[FIRST_ACT] = (m[FIRST_ACT] + 1) & 3
         m[ACTIVATES] += 1
-        _follow(rules, m, at, ACT, now)
+        _follow(rules, m, group, bank, ACT, now)
     else:
-        _precharge(rules, m, at, now)
+        _precharge(rules, m, group, bank, now)
         m[CONFLICTS] += 1
-    look(rules, m, requests, at)
+    look(rules, bank, requests)
 
 
 @part
-def _precharge(rules: Numbers, m: Numbers, at: int, now: int) -> None:
-    m[at + ROW] = -1
-    _follow(rules, m, at, PRE, now)
+def _precharge(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, now: int) -> None:
+    bank[ROW] = -1
+    _follow(rules, m, group, bank, PRE, now)
 
 
-@kernel
-def _follow(rules: Numbers, m: Numbers, at: int, command: int, now: int) -> None:
+@part
+def _follow(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
     """Hold back what must not come too soon after a command."""
-    gap, group = GAPS + 5 * command, m[at + IN_GROUP]
+    gap = GAPS + 5 * command
     for later in range(5):
-        m[at + BANK_NEAR + later] = max(m[at + BANK_NEAR + later], now + rules[gap + later])
-        m[group + later] = max(m[group + later], now + rules[gap + 25 + later])
-        m[NEAR + later] = max(m[NEAR + later], now + rules[gap + 50 + later])
+        _hold(bank, BANK_NEAR + later, now + rules[gap + later])
+        _hold(group, later, now + rules[gap + 25 + later])
+        _hold(m, NEAR + later, now + rules[gap + 50 + later])
 
 
 @part
-def _access(rules: Numbers, m: Numbers, requests: Numbers, b: int, at: int, position: int, now: int) -> None:
-    """Issue the column command of a queue's entry, and take it from the queue."""
-    request, write = m[at + QUEUE + position], requests[m[at + QUEUE + position], WRITE]
-    m[at + LENGTH] -= 1
-    for place in range(at + QUEUE + position, at + QUEUE + m[at + LENGTH]):
-        m[place] = m[place + 1]
-    if m[at + LENGTH] == 0:
-        m[BUSY] &= ~(1 << b)
-    m[READY] |= 1 << b
+def _follow_column(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
+    """The same after a read or write, which holds back nothing but its row's end, and reads and writes near to it."""
+    gap = GAPS + 5 * command
+    _hold(bank, BANK_NEAR + ACT, now + rules[gap + ACT])
+    _hold(bank, BANK_NEAR + PRE, now + rules[gap + PRE])
+    _hold(bank, BANK_NEAR + REF, now + rules[gap + REF])
+    _hold(group, RD, now + rules[gap + 25 + RD])
+    _hold(group, WR, now + rules[gap + 25 + WR])
+    _hold(m, NEAR + RD, now + rules[gap + 50 + RD])
+    _hold(m, NEAR + WR, now + rules[gap + 50 + WR])
+
+
+@part
+def _hold(earliest: Numbers, command: int, until: int) -> None:
+    earliest[command] = max(earliest[command], until)
+
+
+@part
+def _access(
+    rules: Numbers, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers, b: int, now: int
+) -> None:
+    """Issue the column command of the first read or write of the open row that may come now."""
+    read, write, group = bank[READ_HIT], bank[WRITE_HIT], groups[bank[IN_GROUP]]
+    reads = read >= 0 and soonest(m, group, bank, RD) <= now
+    writes = write >= 0 and soonest(m, group, bank, WR) <= now
+    position = read if reads and not (writes and write < read) else write
+    m[HITTING] = column(rules, m, groups, bank, seen, requests, b, position, now)
+
+
+@part
+def column(
+    rules: Numbers, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers,
+    b: int, position: int, now: int,
+) -> bool:  # fmt: skip
+    """Issue the column command of an entry of a bank's queue; whether the head is then such an entry, too."""
+    request = bank[QUEUE + bank[HEAD] + position]
+    write = requests[WRITE, request]
     m[QUEUED] -= 1
     m[LAST] = now
-    m[HITS] += m[at + USED] > 0
-    m[at + USED] += 1
+    m[HITS] += bank[USED] > 0
+    bank[USED] += 1
     if rules[CLOSED]:
-        m[at + ROW] = -1
+        bank[ROW] = -1
     m[WRITE_BURSTS if write else READ_BURSTS] += 1
-    m[SEEN + write * KINDS_OF_BURST + requests[request, KIND]] -= 1
+    if not m[DISTINCT]:
+        seen[write * KINDS_OF_BURST + requests[KIND, request]] -= 1
     done = now + rules[WRITE_CYCLES if write else READ_CYCLES]
     while request >= 0:
-        requests[request, DONE] = done
-        request = requests[request, MERGED]
-    left(rules, m, requests, at, position, write)
-    _follow(rules, m, at, WR if write else RD, now)
+        requests[DONE, request] = done
+        request = requests[MERGED, request]
+    again = remove(rules, bank, requests, position, write)
+    idle(m, bank, b)
+    _follow_column(rules, m, groups[bank[IN_GROUP]], bank, WR if write else RD, now)
+    return again
 
 
 @part
-def _refresh(rules: Numbers, m: Numbers, first: int, size: int, now: int) -> int:
+def _refresh(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
     """Work at the refresh that is waiting; the cycle of its next command, `now` if it has just been issued."""
     begin, count = (m[REFRESH_BANK], 1) if rules[REFRESH] == PER_BANK else (0, rules[BANKS])
     closing, ready = FAR, 0
     for b in range(begin, begin + count):
-        at = first + b * size
-        if m[at + ROW] >= 0:
-            when = _soonest(m, at, PRE)
+        bank = banks[b]
+        group = groups[bank[IN_GROUP]]
+        if bank[ROW] >= 0:
+            when = soonest(m, group, bank, PRE)
             if when <= now:
-                _precharge(rules, m, at, now)
+                _precharge(rules, m, group, bank, now)
                 return now
             closing = min(closing, when)
-        ready = max(ready, _soonest(m, at, REF))
+        ready = max(ready, soonest(m, group, bank, REF))
     if closing < FAR or ready > now:
         return closing if closing < FAR else ready
-    _follow(rules, m, first + begin * size, REF, now)
+    _follow(rules, m, groups[banks[begin, IN_GROUP]], banks[begin], REF, now)
     m[REFRESHED] += 1
     m[REFRESHES] -= 1
     m[REFRESH_BANK] = (m[REFRESH_BANK] + 1) % rules[BANKS]

@@ -1,11 +1,11 @@
 """The one-pass model of what reaches the channels: which request is accepted in which cycle.
 
-`state` has a row for each channel; the rest is as in `events`.
+`state` and `requests` are what `state` says.
 """
 
 from __future__ import annotations
 
-from tpusim.memory.dram.events import step
+from tpusim.memory.dram.channel import advance
 from tpusim.memory.dram.kernel import kernel, part
 from tpusim.memory.dram.rules import FAR, OUTSTANDING, PER_CYCLE, WAITING, Numbers
 from tpusim.memory.dram.state import (
@@ -13,6 +13,7 @@ from tpusim.memory.dram.state import (
     CHANNEL_,
     CLOCK,
     COMPLETE,
+    DISTINCT,
     DONE,
     NEXT,
     QUEUED,
@@ -20,68 +21,71 @@ from tpusim.memory.dram.state import (
     TIME,
     WRITE,
     WRITES,
+    State,
 )
 from tpusim.memory.dram.transactions import take_in
 
 
 @kernel
 def serve(
-    rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, begin: int, already: int,
+    rules: Numbers, state: State, requests: Numbers, distinct: bool, begin: int, already: int,
     window: Numbers, flight: Numbers, wanted: Numbers,
 ) -> tuple[int, int]:  # fmt: skip
     """Accept all requests, from cycle `begin` on, in which `already` have been, and serve them to the last.
 
-    Returns the cycle of the last acceptance, and how many there were in it. The last three are room to work in: for
-    `lookahead` requests, for those under way, and for two marks a channel.
+    `distinct` is whether each is for a burst of its own. Returns the cycle of the last acceptance, and how many there
+    were in it. The last three are room to work in: for `lookahead` requests, for those under way, and for two marks a
+    channel.
     """
-    state[:, COMPLETE] = 0
+    state.channels[:, COMPLETE] = 0
+    state.channels[:, DISTINCT] = distinct
     flying = left = upcoming = 0
     cycle, taken = begin, already
     while True:
-        flying = _arrived(rules, state, requests, first, size, cycle, flight, flying)
+        flying = _arrived(rules, state, requests, cycle, flight, flying)
         upcoming, left, taken, flying = _accept(
-            rules, state, requests, first, size, cycle, window, left, upcoming, taken, flight, flying
+            rules, state, requests, cycle, window, left, upcoming, taken, flight, flying
         )
-        if left == 0 and upcoming == len(requests):
+        if left == 0 and upcoming == requests.shape[1]:
             break
         if taken == rules[PER_CYCLE]:
             cycle += 1
         else:
-            cycle = _possible(rules, state, requests, first, size, cycle, window[:left], flight[:flying], wanted)
+            cycle = _possible(rules, state, requests, cycle, window[:left], flight[:flying], wanted)
         taken = 0
-    for c in range(len(state)):
-        while state[c, READS] + state[c, WRITES] + state[c, QUEUED]:
-            step(rules, state[c], requests, first, size)
+    for c in range(len(state.channels)):
+        m = state.channels[c]
+        while m[READS] + m[WRITES] + m[QUEUED]:
+            advance(rules, state, requests, c, m[NEXT] + 1)
     return cycle, taken
 
 
 @kernel
-def settle(rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, before: int) -> None:
+def settle(rules: Numbers, state: State, requests: Numbers, before: int) -> None:
     """Let channels that have nothing to serve refresh themselves up to a cycle."""
-    for c in range(len(state)):
-        while state[c, NEXT] < before:
-            step(rules, state[c], requests, first, size)
+    for c in range(len(state.channels)):
+        advance(rules, state, requests, c, before)
 
 
-@kernel
+@part
 def _accept(
-    rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, cycle: int,
+    rules: Numbers, state: State, requests: Numbers, cycle: int,
     window: Numbers, held: int, upcoming: int, taken: int, flight: Numbers, flying: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Accept in one cycle what can be of the oldest requests: those of the window, and those that move up."""
     left = place = 0
-    while taken < rules[PER_CYCLE] and (place < held or (upcoming < len(requests) and left < len(window))):
+    while taken < rules[PER_CYCLE] and (place < held or (upcoming < requests.shape[1] and left < len(window))):
         request = window[place] if place < held else upcoming
         upcoming += place >= held
         place += 1
-        c, read = requests[request, CHANNEL_], requests[request, WRITE] == 0
-        coming = requests[request, TIME] <= cycle and not (read and 0 < rules[OUTSTANDING] <= flying)
-        if coming:
-            while state[c, NEXT] < cycle:
-                step(rules, state[c], requests, first, size)
-        if coming and state[c, READS if read else WRITES] < rules[WAITING]:
-            requests[request, ACCEPTED] = cycle
-            take_in(state[c], requests, request, cycle, first, size)
+        c, read = requests[CHANNEL_, request], requests[WRITE, request] == 0
+        m = state.channels[c]
+        coming = requests[TIME, request] <= cycle and not (read and 0 < rules[OUTSTANDING] <= flying)
+        if coming and m[NEXT] < cycle:
+            advance(rules, state, requests, c, cycle)
+        if coming and m[READS if read else WRITES] < rules[WAITING]:
+            requests[ACCEPTED, request] = cycle
+            take_in(rules, m, state.banks[c], state.seen[c], requests, request, cycle)
             taken += 1
             if read and rules[OUTSTANDING]:
                 flight[flying] = request
@@ -96,18 +100,15 @@ def _accept(
 
 
 @part
-def _arrived(
-    rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, cycle: int, flight: Numbers, flying: int
-) -> int:
+def _arrived(rules: Numbers, state: State, requests: Numbers, cycle: int, flight: Numbers, flying: int) -> int:
     """Forget reads that were done before this cycle; how many are still under way."""
     if rules[OUTSTANDING] == 0:
         return 0
-    for c in range(len(state)):
-        while state[c, NEXT] < cycle:
-            step(rules, state[c], requests, first, size)
+    for c in range(len(state.channels)):
+        advance(rules, state, requests, c, cycle)
     left = 0
     for place in range(flying):
-        done = requests[flight[place], DONE]
+        done = requests[DONE, flight[place]]
         if done < 0 or done >= cycle:
             flight[left] = flight[place]
             left += 1
@@ -116,32 +117,46 @@ def _arrived(
 
 @kernel
 def _possible(
-    rules: Numbers, state: Numbers, requests: Numbers, first: int, size: int, cycle: int, window: Numbers,
-    flight: Numbers, wanted: Numbers,
-) -> int:  # fmt: skip
+    rules: Numbers, state: State, requests: Numbers, cycle: int, window: Numbers, flight: Numbers, wanted: Numbers
+) -> int:
     """The first cycle after this one in which one of the window's requests may be accepted.
 
     Of the channels that one of them waits for, the one that is behind goes on, until it cannot come any sooner.
     """
-    wanted[:] = 0
     best, limited = FAR, 0 < rules[OUTSTANDING] <= len(flight)
+    if len(window) == 1 and not limited:
+        return _possible_for(rules, state, requests, cycle, window[0])
+    wanted[:] = 0
     for request in window:
-        write = requests[request, WRITE]
-        if requests[request, TIME] > cycle:
-            best = min(best, requests[request, TIME])
+        write = requests[WRITE, request]
+        if requests[TIME, request] > cycle:
+            best = min(best, requests[TIME, request])
         elif write or not limited:
-            wanted[requests[request, CHANNEL_], write] = 1
+            wanted[requests[CHANNEL_, request], write] = 1
     while True:
         for request in flight if limited else flight[:0]:
-            if requests[request, DONE] >= 0:
-                best = min(best, requests[request, DONE] + 1)
-        c, soonest = -1, best - 1
-        for other in range(len(state)):
-            if state[other, NEXT] < soonest and (limited or wanted[other, 0] or wanted[other, 1]):
-                c, soonest = other, state[other, NEXT]
+            if requests[DONE, request] >= 0:
+                best = min(best, requests[DONE, request] + 1)
+        c, soonest, until = -1, best - 1, best - 1
+        for other in range(len(state.channels)):
+            if limited or wanted[other, 0] or wanted[other, 1]:
+                coming = state.channels[other, NEXT]
+                if coming < soonest:
+                    c, soonest, until = other, coming, soonest
+                else:
+                    until = min(until, coming)
         if c < 0:
             return best
-        step(rules, state[c], requests, first, size)
-        m = state[c]
-        if (wanted[c, 0] and m[READS] < rules[WAITING]) or (wanted[c, 1] and m[WRITES] < rules[WAITING]):
-            best = min(best, m[CLOCK])
+        until = soonest + 1 if limited else max(until, soonest + 1)
+        if advance(rules, state, requests, c, until, wanted[c, 0] > 0, wanted[c, 1] > 0):
+            best = min(best, state.channels[c, CLOCK])
+
+
+@part
+def _possible_for(rules: Numbers, state: State, requests: Numbers, cycle: int, request: int) -> int:
+    """The same for one request alone."""
+    if requests[TIME, request] > cycle:
+        return int(requests[TIME, request])
+    c, write = requests[CHANNEL_, request], requests[WRITE, request] > 0
+    advance(rules, state, requests, c, FAR, not write, write)
+    return int(state.channels[c, CLOCK])

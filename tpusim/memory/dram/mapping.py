@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping as Table
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,11 @@ Numbers = NDArray[np.int64]
 LETTERS = {"ro": "row", "bg": "group", "ba": "bank", "ch": "channel", "co": "column", "ra": "rank"}
 """The pairs of letters in which DRAMsim3 writes a mapping, highest bits first."""
 
+FIELDS = tuple(LETTERS.values())
+"""Of a burst's number, by the place they have in `Mapping.cuts`."""
+
 _WORD = re.compile(r"([a-z]+)([1-9][0-9]?)?")
 _EXAMPLE = "row:group:bank:channel:column, or by letters rorabgbachco"
-
-
-class Places(NamedTuple):
-    """Where requests fall, int64[n] each: `bank` counts through the groups of a channel, `burst` is the address."""
-
-    channel: Numbers
-    bank: Numbers
-    row: Numbers
-    burst: Numbers
 
 
 @dataclass(frozen=True)
@@ -56,22 +50,29 @@ class Mapping:
         runs = _shared_out(_fields(text), {**bits, "rank": 0}, text)
         return cls(tuple(reversed(runs)), burst_bytes, sizes["bank"], sizes["group"], hashed)
 
-    def places(self, addresses: Numbers) -> Places:
-        """Where bytes at these addresses, int64[n], fall."""
-        rest = addresses // self.burst_bytes
-        burst = rest & ((1 << sum(width for _, width in self.runs)) - 1)
-        found = dict.fromkeys(LETTERS.values(), np.zeros_like(rest))
-        taken = dict.fromkeys(found, 0)
-        for field, width in self.runs:
-            if width:
-                part = rest & ((1 << width) - 1)
-                found[field] = found[field] | (part << taken[field]) if taken[field] else part
-                taken[field] += width
-                rest = rest >> width
-        bank = found["group"] * self.banks + found["bank"]
-        if self.hashed:
-            bank = bank ^ found["row"] & (self.groups * self.banks - 1)
-        return Places(found["channel"], bank, found["row"], burst)
+    @property
+    def channels(self) -> int:
+        """How many channels it tells apart."""
+        return 1 << sum(width for field, width in self.runs if field == "channel")
+
+    @cached_property
+    def cuts(self) -> Numbers:
+        """As numbers, int64[runs + 1, 5].
+
+        Of each run: the place of its field in FIELDS, its lowest bit in the number of a burst, the mask of its bits
+        shifted there, how many lower bits its field has elsewhere. The first row is of the whole: bits of a place in a
+        burst, the mask of the number of a burst, the change of that number from which on the row may be another, bits
+        of a bank in its group, the mask of the row's bits that the bank is hashed with.
+        """
+        runs = [(field, width) for field, width in self.runs if width]
+        rows, at, taken = [[0] * 5], 0, dict.fromkeys(FIELDS, 0)
+        for field, width in runs:
+            rows.append([FIELDS.index(field), at, (1 << width) - 1, taken[field], 0])
+            at, taken[field] = at + width, taken[field] + width
+        same = 1 << runs[0][1] if runs and runs[0][0] == "column" else 1
+        hashed = self.groups * self.banks - 1 if self.hashed else 0
+        rows[0] = [self.burst_bytes.bit_length() - 1, (1 << at) - 1, same, self.banks.bit_length() - 1, hashed]
+        return np.array(rows, np.int64)
 
 
 def _fields(text: str) -> list[tuple[str, int | None]]:

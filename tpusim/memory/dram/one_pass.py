@@ -14,27 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tpusim.base.errors import InputError
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.intake import serve, settle
-from tpusim.memory.dram.mapping import Mapping
+from tpusim.memory.dram.requests import transfer
 from tpusim.memory.dram.rules import INTERVAL, LOOKAHEAD, OUTSTANDING, Numbers, rules
-from tpusim.memory.dram.state import (
-    ACCEPTED,
-    BEHIND,
-    COUNTED,
-    DONE,
-    FINAL,
-    KIND,
-    KINDS_OF_BURST,
-    MERGED,
-    REQUEST_SIZE,
-    TIME,
-    WRITE,
-    bank_size,
-    banks_at,
-    fresh,
-)
+from tpusim.memory.dram.state import ACCEPTED, COUNTED, DONE, REQUEST_SIZE, State, fresh
 
 
 class Served(NamedTuple):
@@ -82,56 +66,20 @@ class OnePass:
         the last one of the transfer before. In each channel its commands begin when the transfer before has
         issued its column commands there; nothing of this transfer depends on the next.
         """
-        requests = transfer(self._mapping, addresses, write, times)
-        if len(requests):
+        requests, distinct = transfer(self._mapping, addresses, write, times)
+        if requests.size:
             last, taken = self._last
             begin = max(last, start)
-            own = self._rules, self._state, requests, banks_at(self._rules), bank_size(self._rules)
-            cycle, count = serve(*own, begin, taken if begin == last else 0, *self._room)
+            already = taken if begin == last else 0
+            cycle, count = serve(self._rules, self._state, requests, distinct, begin, already, *self._room)
             self._last = int(cycle), int(count)
-        return Served(requests[:, ACCEPTED], requests[:, DONE])
+        return Served(requests[ACCEPTED], requests[DONE])
 
     def counts(self, before: int = 0) -> Counts:
         """What has happened in each channel up to its last column command, and further, before a cycle.
 
         Looking ahead changes nothing: the next transfer may still begin earlier.
         """
-        state = self._state.copy()
-        settle(
-            self._rules,
-            state,
-            np.empty((0, REQUEST_SIZE), np.int64),
-            banks_at(self._rules),
-            bank_size(self._rules),
-            before,
-        )
-        return Counts(*state[:, COUNTED : COUNTED + len(Counts._fields)].T.copy())
-
-
-def transfer(mapping: Mapping, addresses: ArrayLike, write: ArrayLike, times: ArrayLike | None) -> Numbers:
-    """The requests of a transfer, none of them accepted yet, int64[n, what `state` says]. Raises InputError."""
-    given = np.ascontiguousarray(addresses, np.int64)
-    if given.ndim != 1 or (given.size and given.min() < 0):
-        raise InputError("addresses are a list of bytes from 0")
-    earliest = np.zeros(1, np.int64) if times is None else np.ascontiguousarray(times, np.int64)
-    if times is not None and (earliest.shape != given.shape or np.any(earliest[1:] < earliest[:-1])):
-        raise InputError("times are as many as addresses, and in order")
-    requests = np.empty((given.size, REQUEST_SIZE), np.int64)
-    places = mapping.places(given)
-    for column, numbers in enumerate(places):
-        requests[:, column] = numbers
-    requests[:, WRITE] = np.asarray(write, np.bool_)
-    requests[:, FINAL] = 0
-    last = np.full(int(places.channel.max(initial=0)) + 1, -1)
-    last[places.channel] = np.arange(given.size)
-    requests[last[last >= 0], FINAL] = 1
-    requests[:, TIME] = earliest
-    requests[:, KIND] = _kinds(places.burst)
-    requests[:, [BEHIND, MERGED, ACCEPTED, DONE]] = -1
-    return requests
-
-
-def _kinds(bursts: Numbers) -> Numbers:
-    """A number below KINDS_OF_BURST for each burst, such that strides meet few others (multiplicative hashing)."""
-    mixed = (bursts.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-    return mixed.view(np.int64) & (KINDS_OF_BURST - 1)
+        state = State(*(each.copy() for each in self._state))
+        settle(self._rules, state, np.empty((REQUEST_SIZE, 0), np.int64), before)
+        return Counts(*state.channels[:, COUNTED : COUNTED + len(Counts._fields)].T)

@@ -11,6 +11,7 @@ from tpusim.base.errors import CheckFailed
 from tpusim.memory.dram.clocked import Clocked
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.one_pass import Counts, OnePass, Served
+from tpusim.memory.dram.places import places
 from tpusim.memory.dram.trace import Trace
 
 ENGINES = ("one_pass", "clocked", "both")
@@ -88,7 +89,7 @@ def _same(one: Served, one_counts: Counts, other: Served, other_counts: Counts) 
 
 
 def _figures(trace: Trace, device: Device, engine: str, served: Served, counts: Counts) -> Replay:
-    channel = device.addresses().places(trace.addresses).channel
+    channel = places(device.addresses(), trace.addresses).channel
     asked = _requested(trace, device)
     seconds = device.ns(int(served.done.max())) / 1e9
 

@@ -1,6 +1,6 @@
 """The one-pass model of the requests that wait in a channel: which of them goes to the queue of its bank, and when.
 
-`m`, `requests`, `at`, `first` and `size` are what they are in `events`.
+`m`, `banks`, `bank` and `requests` are what they are in `events`.
 """
 
 from __future__ import annotations
@@ -8,17 +8,20 @@ from __future__ import annotations
 from tpusim.memory.dram.kernel import part
 from tpusim.memory.dram.rules import DEPTH, IDLE_WRITES, ROW_HITS, WAITING, Numbers
 from tpusim.memory.dram.state import (
+    ACTIVE,
     BANK_,
+    BANKS_ACTIVE,
     BEHIND,
     BURST,
-    BUSY,
     CLOCK,
     COMPLETE,
+    DISTINCT,
     DONE,
     DRAIN,
     FINAL,
     FIRST_READ,
     FIRST_WRITE,
+    HEAD,
     KIND,
     KINDS_OF_BURST,
     LAST_READ,
@@ -31,14 +34,9 @@ from tpusim.memory.dram.state import (
     QUEUED,
     READ_HIT,
     READS,
-    READY,
     ROW,
     ROW_,
-    SEEN,
     USED,
-    WAITING_READS,
-    WAITING_WRITES,
-    WAKE,
     WRITE,
     WRITE_HIT,
     WRITES,
@@ -46,158 +44,188 @@ from tpusim.memory.dram.state import (
 
 
 @part
-def look(rules: Numbers, m: Numbers, requests: Numbers, at: int) -> None:
+def look(rules: Numbers, bank: Numbers, requests: Numbers) -> None:
     """Find out what a bank may do next; after its row has changed."""
-    row, length = m[at + ROW], m[at + LENGTH]
+    row, head = bank[ROW], QUEUE + bank[HEAD]
     read = write = -1
-    for position in range(length if row >= 0 else 0):
-        request = m[at + QUEUE + position]
-        if requests[request, ROW_] == row:
-            if requests[request, WRITE]:
+    for position in range(bank[LENGTH] if row >= 0 else 0):
+        request = bank[head + position]
+        if requests[ROW_, request] == row:
+            if requests[WRITE, request]:
                 write = position if write < 0 else write
             else:
                 read = position if read < 0 else read
             if read >= 0 and write >= 0:
                 break
-    m[at + READ_HIT], m[at + WRITE_HIT] = read, write
-    _may_close(rules, m, at)
+    bank[READ_HIT], bank[WRITE_HIT] = read, write
+    _may_close(rules, bank)
 
 
 @part
-def _may_close(rules: Numbers, m: Numbers, at: int) -> None:
+def _may_close(rules: Numbers, bank: Numbers) -> None:
     """Whether the head of a bank's queue may close its row."""
-    read, write, length = m[at + READ_HIT], m[at + WRITE_HIT], m[at + LENGTH]
-    enough = (read < 0 and write < 0) or m[at + USED] >= rules[ROW_HITS]
-    m[at + MAY_CLOSE] = length > 0 and enough and read != 0 and write != 0
+    read, write = bank[READ_HIT], bank[WRITE_HIT]
+    enough = (read < 0 and write < 0) or bank[USED] >= rules[ROW_HITS]
+    bank[MAY_CLOSE] = bank[LENGTH] > 0 and enough and read != 0 and write != 0
 
 
 @part
-def _joined(rules: Numbers, m: Numbers, requests: Numbers, at: int, request: int) -> None:
-    """The same as `look`, after a request has come to the end of a bank's queue."""
-    hit = at + (WRITE_HIT if requests[request, WRITE] else READ_HIT)
-    if m[at + ROW] >= 0 and requests[request, ROW_] == m[at + ROW] and m[hit] < 0:
-        m[hit] = m[at + LENGTH] - 1
-    _may_close(rules, m, at)
+def _append(rules: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
+    """Put a request at the end of a bank's queue, and find out what the bank may do next."""
+    length = bank[LENGTH]
+    if bank[HEAD] + length == 2 * rules[DEPTH]:
+        for place in range(QUEUE, QUEUE + length):
+            bank[place] = bank[place + bank[HEAD]]
+        bank[HEAD] = 0
+    bank[QUEUE + bank[HEAD] + length] = request
+    bank[LENGTH] = length + 1
+    hit = WRITE_HIT if requests[WRITE, request] else READ_HIT
+    if bank[ROW] >= 0 and requests[ROW_, request] == bank[ROW] and bank[hit] < 0:
+        bank[hit] = length
+    _may_close(rules, bank)
 
 
 @part
-def left(rules: Numbers, m: Numbers, requests: Numbers, at: int, position: int, write: int) -> None:
-    """The same, after the first read or write of the open row has left its position in the queue."""
-    hit, other = (at + WRITE_HIT, at + READ_HIT) if write else (at + READ_HIT, at + WRITE_HIT)
-    m[other] -= m[other] > position
-    m[hit] = -1
-    for place in range(position, m[at + LENGTH] if m[at + ROW] >= 0 else 0):
-        request = m[at + QUEUE + place]
-        if requests[request, ROW_] == m[at + ROW] and requests[request, WRITE] == write:
-            m[hit] = place
+def remove(rules: Numbers, bank: Numbers, requests: Numbers, position: int, write: int) -> bool:
+    """Take the first read or write of the open row out of a bank's queue, and find out what the bank may do next.
+
+    Returns whether its new head is of the open row, too, and of the same kind.
+    """
+    bank[LENGTH] -= 1
+    if position == 0:
+        bank[HEAD] += 1
+    head = QUEUE + bank[HEAD]
+    for place in range(head + position, head + bank[LENGTH] if position else 0):
+        bank[place] = bank[place + 1]
+    hit, other = (WRITE_HIT, READ_HIT) if write else (READ_HIT, WRITE_HIT)
+    bank[other] -= bank[other] > position
+    bank[hit] = -1
+    for place in range(position, bank[LENGTH] if bank[ROW] >= 0 else 0):
+        request = bank[head + place]
+        if requests[ROW_, request] == bank[ROW] and requests[WRITE, request] == write:
+            bank[hit] = place
             break
-    _may_close(rules, m, at)
+    _may_close(rules, bank)
+    return bool(bank[hit] == 0)
 
 
 @part
-def take_one(rules: Numbers, m: Numbers, requests: Numbers, first: int, size: int, now: int) -> int:
+def idle(m: Numbers, bank: Numbers, b: int) -> None:
+    """Forget a bank that has nothing more to do."""
+    if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
+        m[ACTIVE] -= 1
+        place = BANKS_ACTIVE
+        while m[place] != b:
+            place += 1
+        m[place] = m[BANKS_ACTIVE + m[ACTIVE]]
+
+
+@part
+def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> int:
     """Move the oldest waiting request whose bank has room into the queue of its bank; which bank, or -1."""
     writes = m[WRITES]
-    idle = m[QUEUED] == 0 and (writes > rules[IDLE_WRITES] or m[COMPLETE] > 0)
-    if m[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or idle):
+    nothing = m[QUEUED] == 0 and (writes > rules[IDLE_WRITES] or m[COMPLETE] > 0)
+    if m[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or nothing):
         m[DRAIN] = writes
     request = -1
     if m[DRAIN] > 0:
-        request = _oldest(m, m[WAITING_WRITES] & m[READY], first + FIRST_WRITE, size)
-        if request >= 0 and pending(m, requests, request, 0, first, size) >= 0:
+        request = _oldest(rules, m, banks, FIRST_WRITE)
+        if request >= 0 and pending(m, banks, seen, requests, request, 0) >= 0:
             m[DRAIN], request = 0, -1
-    if m[DRAIN] == 0:
-        request = _oldest(m, m[WAITING_READS] & m[READY], first + FIRST_READ, size)
+    if m[DRAIN] == 0 and m[READS] > 0:
+        request = _oldest(rules, m, banks, FIRST_READ)
     if request < 0:
         return -1
-    b = requests[request, BANK_]
-    _take(rules, m, requests, request, b, first + b * size)
-    if (m[WAITING_READS] | m[WAITING_WRITES]) & m[READY]:
-        m[WAKE] = min(m[WAKE], now + 1)
+    b = requests[BANK_, request]
+    _take(rules, m, banks[b], requests, request)
     return int(b)
 
 
 @part
-def _oldest(m: Numbers, banks: int, head: int, size: int) -> int:
-    """The oldest request that waits for one of a set of banks, whose `head`s are `size` apart; -1 for none."""
-    oldest, place = -1, head
-    while banks:
-        if banks & 1 and (oldest < 0 or m[place] < oldest):
-            oldest = m[place]
-        banks >>= 1
-        place += size
+def more(rules: Numbers, m: Numbers, banks: Numbers) -> bool:
+    """Whether a request waits for a bank that has room."""
+    for place in range(m[ACTIVE]):
+        bank = banks[m[BANKS_ACTIVE + place]]
+        if bank[LENGTH] < rules[DEPTH] and (bank[FIRST_READ] >= 0 or bank[FIRST_WRITE] >= 0):
+            return True
+    return False
+
+
+@part
+def _oldest(rules: Numbers, m: Numbers, banks: Numbers, first: int) -> int:
+    """The oldest of the requests, by bank the `first`, whose bank has room; -1 for none."""
+    oldest = -1
+    for place in range(m[ACTIVE]):
+        bank = banks[m[BANKS_ACTIVE + place]]
+        request = bank[first]
+        if request >= 0 and bank[LENGTH] < rules[DEPTH] and (oldest < 0 or request < oldest):
+            oldest = request
     return oldest
 
 
 @part
-def _take(rules: Numbers, m: Numbers, requests: Numbers, request: int, b: int, at: int) -> None:
-    behind = requests[request, BEHIND]
-    if requests[request, WRITE]:
+def _take(rules: Numbers, m: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
+    if requests[WRITE, request]:
         m[WRITES] -= 1
         m[DRAIN] -= 1
-        m[at + FIRST_WRITE] = behind
-        if behind < 0:
-            m[WAITING_WRITES] &= ~(1 << b)
+        bank[FIRST_WRITE] = requests[BEHIND, request]
     else:
         m[READS] -= 1
-        m[at + FIRST_READ] = behind
-        if behind < 0:
-            m[WAITING_READS] &= ~(1 << b)
-    m[at + QUEUE + m[at + LENGTH]] = request
-    m[at + LENGTH] += 1
-    m[BUSY] |= 1 << b
+        bank[FIRST_READ] = requests[BEHIND, request]
     m[QUEUED] += 1
-    if m[at + LENGTH] == rules[DEPTH]:
-        m[READY] &= ~(1 << b)
-    _joined(rules, m, requests, at, request)
+    _append(rules, bank, requests, request)
 
 
 @part
-def pending(m: Numbers, requests: Numbers, request: int, write: int, first: int, size: int) -> int:
+def pending(m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, write: int) -> int:
     """The request with a column command of its own to come that reads, or writes, the same burst; -1 for none."""
-    burst, at = requests[request, BURST], first + requests[request, BANK_] * size
-    if m[SEEN + write * KINDS_OF_BURST + requests[request, KIND]] == 0:
+    if m[DISTINCT] or seen[write * KINDS_OF_BURST + requests[KIND, request]] == 0:
         return -1
-    for place in range(at + QUEUE, at + QUEUE + m[at + LENGTH]):
-        if requests[m[place], BURST] == burst and requests[m[place], WRITE] == write:
-            return int(m[place])
-    other = m[at + (FIRST_WRITE if write else FIRST_READ)]
-    while other >= 0 and requests[other, BURST] != burst:
-        other = requests[other, BEHIND]
+    burst, bank = requests[BURST, request], banks[requests[BANK_, request]]
+    head = QUEUE + bank[HEAD]
+    for place in range(head, head + bank[LENGTH]):
+        if requests[BURST, bank[place]] == burst and requests[WRITE, bank[place]] == write:
+            return int(bank[place])
+    other = bank[FIRST_WRITE if write else FIRST_READ]
+    while other >= 0 and requests[BURST, other] != burst:
+        other = requests[BEHIND, other]
     return int(other)
 
 
 @part
-def take_in(m: Numbers, requests: Numbers, request: int, cycle: int, first: int, size: int) -> None:
+def take_in(
+    rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, cycle: int
+) -> None:
     """What becomes of a request that is accepted: it waits, or one that is pending serves it too."""
-    write, now = requests[request, WRITE], max(cycle, m[CLOCK])
-    if requests[request, FINAL]:
+    write, now = requests[WRITE, request], max(cycle, m[CLOCK])
+    if requests[FINAL, request]:
         m[COMPLETE] = 1
         m[NEXT] = min(m[NEXT], now)
-    if not write and pending(m, requests, request, 1, first, size) >= 0:
-        requests[request, DONE] = cycle + 1
+    if not write and pending(m, banks, seen, requests, request, 1) >= 0:
+        requests[DONE, request] = cycle + 1
         return
-    other = pending(m, requests, request, write, first, size)
+    other = pending(m, banks, seen, requests, request, write)
     if other >= 0:
-        requests[request, MERGED] = requests[other, MERGED]
-        requests[other, MERGED] = request
-    else:
-        _wait(m, requests, request, now, first + requests[request, BANK_] * size)
+        requests[MERGED, request] = requests[MERGED, other]
+        requests[MERGED, other] = request
+        return
+    _wait(m, banks[requests[BANK_, request]], requests, request)
+    m[WRITES if write else READS] += 1
+    if not m[DISTINCT]:
+        seen[write * KINDS_OF_BURST + requests[KIND, request]] += 1
+    if write or banks[requests[BANK_, request], LENGTH] < rules[DEPTH]:
+        m[NEXT] = min(m[NEXT], now)
 
 
 @part
-def _wait(m: Numbers, requests: Numbers, request: int, now: int, at: int) -> None:
+def _wait(m: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
     """Put a request behind those that wait for its bank."""
-    write, b = requests[request, WRITE], requests[request, BANK_]
-    first = at + (FIRST_WRITE if write else FIRST_READ)
-    last = at + (LAST_WRITE if write else LAST_READ)
-    if m[first] < 0:
-        m[first] = request
-        m[WAITING_WRITES if write else WAITING_READS] |= 1 << b
+    if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
+        m[BANKS_ACTIVE + m[ACTIVE]] = requests[BANK_, request]
+        m[ACTIVE] += 1
+    first, last = (FIRST_WRITE, LAST_WRITE) if requests[WRITE, request] else (FIRST_READ, LAST_READ)
+    if bank[first] < 0:
+        bank[first] = request
     else:
-        requests[m[last], BEHIND] = request
-    m[last] = request
-    m[WRITES if write else READS] += 1
-    m[SEEN + write * KINDS_OF_BURST + requests[request, KIND]] += 1
-    if write or (m[READY] >> b) & 1:
-        m[NEXT] = min(m[NEXT], now)
+        requests[BEHIND, bank[last]] = request
+    bank[last] = request

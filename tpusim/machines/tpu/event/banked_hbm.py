@@ -15,6 +15,7 @@ from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.one_pass import OnePass, Served
+from tpusim.memory.dram.places import places
 from tpusim.memory.pipe import Pipe
 from tpusim.memory.shares import last_burst_of, last_word_of
 
@@ -34,9 +35,13 @@ class BankedHbm:
         """A word has come with the last burst that it has a share in, converted one after another from the first on."""
         conversion, bursts = step.conversion_cycles(self._hardware), self._moves.bursts(step)
         accepted, done = self._served(bursts, write=False, start=start)
-        come = self._clocks.to_machine(np.maximum.accumulate(done)) if done.size else np.array([start])
         words = np.arange(1, step.words + 1, dtype=np.int64)
-        arrivals = np.maximum(come[last_burst_of(step.words, len(come))], come[0] - (-words * conversion // step.words))
+        # All of it may be padding.
+        first, come = start, np.full(step.words, start)
+        if done.size:
+            latest = np.maximum.accumulate(done)[last_burst_of(step.words, len(done))]
+            first, come = self._clocks.to_machine(int(done[0])), self._clocks.to_machine(latest)
+        arrivals = np.maximum(come, first - (-words * conversion // step.words))
         return Filled(arrivals, max(start + max(1, conversion), self._after(accepted)))
 
     def demands(self, step: Transfer, start: int) -> Cycles:
@@ -47,7 +52,7 @@ class BankedHbm:
         """A burst is offered once its last word has been taken, and converted."""
         bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
         ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
-        times = self._clocks.to_memory(ready[last_word_of(step.words, len(bursts))])
+        times = self._clocks.to_memory(ready)[last_word_of(step.words, len(bursts))]
         accepted, done = self._served(bursts, write=True, start=start, times=times)
         asked = start + self._asked(step)
         ended = max(asked, int(ready[-1]), self._after(accepted))
@@ -71,7 +76,7 @@ class BankedHbm:
         return served
 
     def _span(self, bursts: Cycles, served: Served) -> Span:
-        channels, at = np.unique(self._mapping.places(bursts).channel, return_inverse=True)
+        channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
         first, last = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
         np.minimum.at(first, at, served.accepted)
         np.maximum.at(last, at, served.done)
