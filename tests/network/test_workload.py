@@ -15,6 +15,8 @@ from tpusim.input.source import shipped
 from tpusim.machines.tpu import event
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import Workload
+from tpusim.result.load import parse_result
+from tpusim.result.vocabulary.runs import left_out
 
 SMALL = st.integers(1, 12)
 PAIRS = st.tuples(SMALL, SMALL)
@@ -284,3 +286,41 @@ def test_counted_names_must_differ_and_layers_end_somewhere(tmp_path):
         load_workload(network(tmp_path, fc % ("a", 3) + fc % ("a_2", 1)))
     with pytest.raises(InputError, match=r"net.yaml:2: layers: over 100,000 layers, counts included"):
         load_workload(network(tmp_path, fc % ("a", 100_000) + fc % ("b", 1)))
+
+
+# ---- ops that take no time
+
+
+def test_a_file_says_which_ops_of_the_network_are_no_layers(tmp_path):
+    path = tmp_path / "net.yaml"
+    layers = "layers: [{name: fc, op: gemm, m: 2, n: 3, k: 4}]\n"
+    path.write_text(f"name: n\nnot_timed: {{Relu: 49, Add: 2}}\nnot_known: {{LSTM: 1}}\n{layers}")
+    work = load_workload(path)
+    assert (work.not_timed, work.not_known) == ((("Relu", 49), ("Add", 2)), (("LSTM", 1),))
+    result = simulate(work, load_hardware("tiny_4x4"))
+    assert (result.not_timed, result.not_known) == ({"Relu": 49, "Add": 2}, {"LSTM": 1})
+    assert parse_result(result.to_json()) == result
+    assert "not timed: Relu 49, Add 2" in result._repr_html_()
+    assert left_out(work.not_timed, work.not_known) == (
+        "51 ops of the network not timed: Relu 49, Add 2. 1 op not known, whose work is missing, also that of "
+        "convolutions and products among them: LSTM 1."
+    )
+    assert not {"not_timed", "not_known"} & simulate(load_workload("tiny"), load_hardware("tiny_4x4")).to_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("not_timed: 49", "2: not_timed: 49 is no list of ops; write how often each comes, such as {Relu: 49}"),
+        ("not_timed: Relu", "2: not_timed: "),
+        ("not_timed: {Relu: many}", '2: not_timed.Relu: "many" is not a number'),
+        ("not_timed: {Relu: 0}", "2: not_timed.Relu: 0 is out of range"),
+        ("not_known: [Relu]", '2: not_known: ["Relu"] is no list of ops'),
+    ],
+)
+def test_what_is_no_count_of_ops_is_told(tmp_path, text, says):
+    path = tmp_path / "net.yaml"
+    path.write_text(f"name: n\n{text}\nlayers: [{{name: fc, op: gemm, m: 2, n: 3, k: 4}}]\n")
+    with pytest.raises(InputError) as error:
+        load_workload(path)
+    assert says in str(error.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeAlias
 
 from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
@@ -13,7 +13,7 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
 from tpusim.input.fields import NAMES, Name, names_of, whole
 from tpusim.input.form import Form, validated
-from tpusim.input.scalars import path_of, show, whole_number
+from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.foreign import instead_of
 from tpusim.network.ops import OPS, Op
@@ -23,6 +23,7 @@ MOST_LAYERS = 100_000
 
 _EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
 _CALL = '[Gemm("fc", m=8, n=1000, k=512)]'
+MOST_OPS = 10**9
 LOWERING = "lowering"
 """The key of a layer that says by which lowering it is to become passes; which there are, machines know."""
 
@@ -36,6 +37,8 @@ class OwnLowering:
     where: str | None = field(default=None, compare=False)
 
 
+Counts: TypeAlias = tuple[tuple[str, int], ...]
+"""How often each op of another tool comes, by its name."""
 Read = tuple[tuple[Op, ...], str | None]
 """The layers of an entry of a file, and the lowering that it names."""
 
@@ -63,7 +66,7 @@ def workload_of(document: Document, batch: int) -> Workload:
     file = _FILE.read(document, {NAMES: names}, _problems_together(document, names))
     places = (document.place(path_of(("layers", index, LOWERING)))[0] for index in range(len(file.layers)))
     layers, own = in_network_order(file.layers, places)
-    return Workload(file.name, batch, layers, file.source, own)
+    return Workload(file.name, batch, layers, file.source, own, file.not_timed, file.not_known)
 
 
 def in_network_order(
@@ -201,11 +204,30 @@ def _own(lowerings: object) -> object:
     return tuple(OwnLowering(*each) for each in lowerings.items()) if isinstance(lowerings, Mapping) else lowerings
 
 
+def _counted(given: object) -> Counts:
+    """Ops with how often they come, as files write them, {Relu: 49}, or as they are kept."""
+    items = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
+        raise InputError(f"{show(given)} is no list of ops; write how often each comes, such as {{Relu: 49}}")
+    problems: list[Problem] = []
+    counts: list[tuple[str, int]] = []
+    for op, count in items:
+        try:
+            counts.append((name_text(op), whole_number(count, 1, MOST_OPS)))
+        except InputError as error:
+            problems.append(Problem(str(error), str(op)))
+    if problems:
+        raise InputError(problems)
+    return tuple(counts)
+
+
 @validated
 class Workload:
     """Layers to run one after another on `batch` images; `source` says where the sizes come from.
 
     `lowerings` are those that layers have of their own; in Python also a mapping of names: {"conv1": "channel_first"}.
+    `not_timed` are ops of the network that are no layers and take no time here, such as ("Relu", 49); `not_known`
+    those that nobody here knows, which may have been convolutions and products too.
     """
 
     name: Annotated[str, Name()]
@@ -213,6 +235,8 @@ class Workload:
     layers: Annotated[tuple[InstanceOf[Op], ...], BeforeValidator(_sequence)]
     source: str = ""
     lowerings: Annotated[tuple[InstanceOf[OwnLowering], ...], BeforeValidator(_own)] = ()
+    not_timed: Annotated[Counts, PlainValidator(_counted)] = ()
+    not_known: Annotated[Counts, PlainValidator(_counted)] = ()
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}
@@ -240,6 +264,8 @@ class _File:
     name: Annotated[str, Name()]
     layers: Annotated[tuple[Annotated[Read, PlainValidator(_layers)], ...], BeforeValidator(_entries)]
     source: str = ""
+    not_timed: Annotated[Counts, PlainValidator(_counted)] = ()
+    not_known: Annotated[Counts, PlainValidator(_counted)] = ()
 
 
 _FILE = Form(_File)

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
 from tpusim.result.vocabulary.lowerings import in_heading
+from tpusim.result.vocabulary.runs import left_out
 from tpusim.result.vocabulary.states import parts_of
 
 MOST_LAYERS = 20
@@ -32,16 +33,18 @@ _WORDS = 3
 def html_of(result: Result) -> str:
     """What was run, a row a layer and the total."""
     shown = _costliest(result.layers)
-    left_out = len(result.layers) - len(shown)
+    shorter = len(result.layers) - len(shown)
     rows = [_row([layer.name, layer.op, *_figures(layer)]) for layer in shown]
-    if left_out:
+    if shorter:
         cycles = result.total.cycles - sum(layer.cycles for layer in shown)
         time_us = result.total.time_us - sum(layer.time_us for layer in shown)
-        cells = [f"{left_out:,} shorter layers", "", "", f"{cycles:,}", f"{time_us:,.1f}"]
+        cells = [f"{shorter:,} shorter layers", "", "", f"{cycles:,}", f"{time_us:,.1f}"]
         rows.append(_row([*cells, *[""] * (len(_HEADS) - len(cells))]))
     rows.append(_row([f"total of {len(result.layers):,}", "", *_figures(result.total)], "th"))
     machine = result.hardware.get("name", "unnamed hardware")
     caption = f"{result.workload}, batch {result.batch}, on {machine}: {in_heading(result)}"
+    if missing := left_out(result.not_timed.items(), result.not_known.items()):
+        caption += f". {missing}"
     return f"<table><caption>{escape(caption)}</caption>{_row(_HEADS, 'th')}{''.join(rows)}</table>"
 
 

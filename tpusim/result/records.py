@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from annotated_types import Interval
@@ -25,6 +25,9 @@ _ADDED = (
     "transformation_cycles",
 )  # fmt: skip
 """What a total is the sum of."""
+
+_WHERE_ANY = ("layers_left", "not_timed", "not_known")
+"""What the JSON of a result has only where there is any."""
 
 _MOST = 10**30
 """No figure of a result comes near it."""
@@ -183,7 +186,8 @@ class Total:
 class Result:
     """A whole run: its complete inputs, the totals and the layers in network order.
 
-    `layers_left` were not simulated, because the run was interrupted; a complete result has no such key in its JSON.
+    `layers_left` were not simulated, because the run was interrupted; `not_timed` are ops of the network, by name and
+    count, that take no time here, `not_known` those that nobody here knows. The JSON has each only where there are any.
     """
 
     tpusim: str
@@ -196,6 +200,8 @@ class Result:
     total: Total
     layers: tuple[LayerResult, ...]
     layers_left: Count = 0
+    not_timed: Mapping[str, Count] = field(default_factory=dict)
+    not_known: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def correct(self) -> bool:
@@ -205,9 +211,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, ready for JSON."""
         held = asdict(self)
-        if self.layers_left == 0:
-            del held["layers_left"]
-        return held
+        return {key: value for key, value in held.items() if value or key not in _WHERE_ANY}
 
     def to_json(self) -> str:
         """The result JSON of the contract, indented, keys in a fixed order."""

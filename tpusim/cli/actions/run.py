@@ -22,6 +22,7 @@ from tpusim.report.tables import run as tables
 from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.lowerings import lowered_by
+from tpusim.result.vocabulary.runs import left_out
 
 
 def simulate_and_report(work: Workload, machine: Hardware, json: str | None, out: Path | None, **choices: Any) -> None:
@@ -128,7 +129,8 @@ def _report(stream: TextIO, work: Workload, result: Result) -> None:
     """Print heading, table, totals and verdict."""
     show(stream, tables.heading(result), "")
     _print_layers(stream, work, result)
-    notices = filter(None, (lowered_by(result), tables.word_notice(result)))
+    missing = left_out(result.not_timed.items(), result.not_known.items())
+    notices = filter(None, (lowered_by(result), tables.word_notice(result), missing))
     total = tables.totals(result.total, terminal_width(stream))
     show(stream, total, *notices, tables.verdict(result.total))
 

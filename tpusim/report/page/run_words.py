@@ -14,7 +14,7 @@ from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
 from tpusim.result.vocabulary.lowerings import lowered_by
-from tpusim.result.vocabulary.runs import with_extent
+from tpusim.result.vocabulary.runs import left_out, with_extent
 from tpusim.result.vocabulary.states import PARTS, parts_of
 
 Piece = str | dict[str, int]
@@ -65,6 +65,7 @@ def sentences(result: Result, peaks: Peaks) -> list[Sentence]:
         _bound_by_memory(result, peaks),
         [lowered_by(result)],
         [word_notice(result)],
+        [left_out(result.not_timed.items(), result.not_known.items())],
     ]
     return [sentence for sentence in found if any(sentence)]
 

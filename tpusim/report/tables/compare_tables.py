@@ -13,13 +13,20 @@ from tpusim.report.tables.compare_results import ORDERS, Change, Compared, Compa
 from tpusim.report.tables.layout import Column, fitting, legend, table
 from tpusim.report.tables.run import first_wrong, heading, verdict
 from tpusim.report.text import document, folded, percent, scale, shortened, three_digits
+from tpusim.result.records import Result
 from tpusim.result.vocabulary.figures import LAYER, TIMES
+from tpusim.result.vocabulary.runs import left_out
 
 
 def headings(compared: ComparedResults, names: Sequence[str], width: int) -> str:
     """What A and B are."""
     results = zip("AB", names, (compared.before, compared.after), strict=True)
-    return folded((f"{letter}: {name}: {heading(result)}" for letter, name, result in results), width, "   ")
+    return folded((f"{letter}: {name}: {_told(result)}" for letter, name, result in results), width, "   ")
+
+
+def _told(result: Result) -> str:
+    missing = left_out(result.not_timed.items(), result.not_known.items())
+    return f"{heading(result)}. {missing}" if missing else heading(result)
 
 
 def changes_table(compared: ComparedResults) -> Table:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tpusim.base.words import counted
 from tpusim.result.records import Result
 
 
@@ -14,3 +17,18 @@ def incomplete(result: Result) -> str:
 def with_extent(text: str, result: Result) -> str:
     """`text` about a run, and after it how much of it there is where that is not all."""
     return f"{text} ({words})" if (words := incomplete(result)) else text
+
+
+def left_out(not_timed: Iterable[tuple[str, int]], not_known: Iterable[tuple[str, int]]) -> str:
+    """Which ops of the network take no time in its figures, by name and count; empty where all do."""
+    timed, known = dict(not_timed), dict(not_known)
+    said = f"{counted(sum(timed.values()), 'op')} of the network not timed: {_listed(timed)}." if timed else ""
+    if known:
+        more = "whose work is missing, also that of convolutions and products among them"
+        said += f"{' ' * bool(said)}{counted(sum(known.values()), 'op')} not known, {more}: {_listed(known)}."
+    return said
+
+
+def _listed(ops: dict[str, int]) -> str:
+    """The most frequent first."""
+    return ", ".join(f"{op} {count:,}" for op, count in sorted(ops.items(), key=lambda each: -each[1]))
