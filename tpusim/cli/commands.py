@@ -17,12 +17,14 @@ from tpusim.cli.options import (
     AnotherLowering,
     Batch,
     Changes,
+    Dims,
     Formats,
     Hardware,
     Json,
     Layers,
     Lowering,
     Seed,
+    SkipUnknown,
     Workload,
     shipped_names,
     words,
@@ -88,6 +90,11 @@ def run(
     layers: Layers = "*",
     changes: Changes = None,
     seed: Seed = 0,
+    dims: Dims = None,
+    skip_unknown: SkipUnknown = False,
+    ops: Annotated[
+        str, Option(metavar="NAME", help="What is timed: array, that is convolutions and products; others are named.")
+    ] = "array",
     json: Json = None,
     out: Annotated[Path | None, Option(metavar="DIR", help=f"Write DIR/{RESULT_FILE}, for tpusim plot DIR.")] = None,
 ) -> None:
@@ -96,10 +103,11 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import load
+    from tpusim.cli.actions.inputs import asked_of, check_ops, load
     from tpusim.cli.actions.run import simulate_and_report
 
-    work, machine = load(workload, hardware, batch, changes, layers)
+    check_ops(ops)
+    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown))
     simulate_and_report(work, machine, json, out, lowering=lowering, engine=engine, check=check, seed=seed)
 
 
@@ -138,6 +146,8 @@ def explain(
     batch: Batch = 8,
     lowering: Lowering = "channel_first",
     changes: Changes = None,
+    dims: Dims = None,
+    skip_unknown: SkipUnknown = False,
     json: Json = None,
     out: Annotated[
         Path | None, Option(metavar="FILE", help=f"Draw it: {', '.join(f'.{kind}' for kind in KNOWN)}.")
@@ -151,9 +161,10 @@ def explain(
     It is also run by every other lowering, to say what it would cost.
     """
     from tpusim.cli.actions.explain import explain_and_report
-    from tpusim.cli.actions.inputs import load
+    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
 
-    work, machine = load(workload, hardware, batch, changes)
+    work, machine = load(workload, hardware, batch, changes, asked=asked_of(dims, skip_unknown))
+    tell_left_out(work)
     explain_and_report(work, machine, layer, lowering, json, out)
 
 
@@ -245,6 +256,8 @@ def trace(
     layers: Layers = "*",
     changes: Changes = None,
     seed: Seed = 0,
+    dims: Dims = None,
+    skip_unknown: SkipUnknown = False,
     first: Annotated[int, Option("--from", min=0, metavar="CYCLE", help="First cycle shown.")] = 0,
     last: Annotated[int | None, Option("--to", min=0, metavar="CYCLE", help="Last cycle shown.")] = None,
     out: Annotated[
@@ -261,10 +274,11 @@ def trace(
 
     Open a .perfetto-trace at https://ui.perfetto.dev (the file stays on your computer), a .vcd with: gtkwave FILE
     """
-    from tpusim.cli.actions.inputs import load
+    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
     from tpusim.cli.actions.trace import Wanted, print_or_write
 
-    work, machine = load(workload, hardware, batch, changes, layers)
+    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown))
+    tell_left_out(work)
     print_or_write(Wanted(work, machine, lowering, seed, first, last), out)
 
 
@@ -328,6 +342,30 @@ def dram(
 
     more = [f"mapping={mapping}"] if mapping is not None else []
     play_and_report(trace, device, [*(changes or []), *more], engine, json)
+
+
+@app.command("import", epilog="Example: tpusim import topology.csv -o my.yaml")
+@errors_reported(NO_FILE)
+def import_model(
+    file: Annotated[Path, Argument(metavar="FILE", help="An .onnx model, or a .csv topology of SCALE-Sim.")],
+    out: Annotated[
+        Path | None, Option("--out", "-o", metavar="FILE", help="A .yaml file to write; default: text here.")
+    ] = None,
+    batch: Batch = 8,
+    dims: Dims = None,
+    skip_unknown: SkipUnknown = False,
+) -> None:
+    """Write a model of another tool as a workload file.
+
+    The file is for any batch; --batch is that of the MACs told here. Ops that take no time in it are named, with
+    how often they come.
+
+    Exit code 0: done; 2: bad input.
+    """
+    from tpusim.cli.actions.importing import import_and_report
+    from tpusim.cli.actions.inputs import asked_of
+
+    import_and_report(file, out, batch, asked_of(dims, skip_unknown))
 
 
 @app.command("list", epilog="Example: tpusim list")

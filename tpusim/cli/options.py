@@ -32,7 +32,7 @@ Workload = Annotated[
     str,
     Argument(
         metavar="WORKLOAD",
-        help="Shipped name (see tpusim list), .yaml path, or - for stdin.",
+        help="Shipped name (see tpusim list), path (.yaml, .csv of SCALE-Sim), or - for stdin.",
         autocompletion=shipped_names("workloads"),
     ),
 ]
@@ -62,6 +62,13 @@ Lowering = Annotated[
 Layers = Annotated[str, Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
 Changes = Annotated[
     list[str] | None, Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable.")
+]
+Dims = Annotated[
+    list[str] | None,
+    Option("--dim", metavar="NAME=N", help="Size of a dimension that an ONNX model leaves open: seq=128. Repeatable."),
+]
+SkipUnknown = Annotated[
+    bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")
 ]
 Seed = Annotated[int, Option(min=0, metavar="N", help="Of the random operands.")]
 Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]

@@ -38,7 +38,8 @@ class Document:
     """A YAML mapping as plain dicts, lists and scalars, with the place of every path in it.
 
     `lines` maps "layers[2].kernel" to a line counted from 1; `moved` maps a path whose value came from somewhere else
-    to that place; `problems` are those already found while reading.
+    to that place; `problems` are those already found while reading; `notes` are sentences on what was made of a file
+    of another tool.
     """
 
     label: str
@@ -46,6 +47,7 @@ class Document:
     lines: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     moved: Mapping[str, Place] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def place(self, path: str) -> Place:
         """Where `path` stands, or, when the file has no such path, the nearest one around it."""

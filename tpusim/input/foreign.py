@@ -23,16 +23,11 @@ _CONV = "op: conv2d, in_channels: 3, in_height: 224, in_width: 224, out_channels
 _NETWORK = f"{{name: my_net, layers: [{{name: conv1, {_CONV}}}, {{name: fc, op: gemm, m: batch, n: 1000, k: 512}}]}}"
 _WRITE = f"write its convolutions and matrix products as YAML, such as {_NETWORK}"
 _MODEL = f"models of other tools are not read; {_WRITE}"
-_SCALE = "in_height: 227, in_width: 227, kernel: [11, 11], in_channels: 3, out_channels: 96, stride: 4"
+_RUN = "tpusim run takes it, and tpusim import makes a workload file of it"
 _MACHINES = "each has a TPU's matrix unit; change a field of one, such as --hardware tpu_v2 --set array.size=256"
 _SUFFIXES = {
     ".onnx": f"ONNX is not read by this version, a later one will; until then {_WRITE}",
-    ".csv": (
-        "a topology of SCALE-Sim is not read; write it as YAML, name: my_net, layers: and a line a layer. Of "
-        f"Conv1, 227, 227, 11, 11, 3, 96, 4 make - {{name: Conv1, op: conv2d, {_SCALE}}}; the sizes hold the "
-        "padding already. Of fc, 8, 1000, 512 make - {name: fc, op: gemm, m: 8, n: 1000, k: 512}, and the same of "
-        "fc, 8, 512, 1, 512, 1, 1000, 1, a product written as a convolution"
-    ),
+    ".csv": f"a topology of SCALE-Sim is a network; {_RUN}",
     ".cfg": (
         "the configuration of another tool is not read; a machine is YAML with units, in which ArrayHeight and "
         "ArrayWidth are array: {rows: 128, cols: 128}, and the bandwidth hbm: {bandwidth: 700 GB/s}; begin with a "

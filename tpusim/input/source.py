@@ -44,9 +44,16 @@ def _given(name: str, folder: str) -> Document:
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """The text of a file of at most `most` bytes. Raises InputError that names it."""
+    return _decode(read_bytes(path, most + 1), str(path), most)
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The first `most` bytes of a file. Raises InputError that names it."""
     try:
         with path.open("rb") as file:
-            return _decode(file.read(most + 1), str(path), most)
+            return file.read(most)
+    except FileNotFoundError:
+        raise InputError(Problem("no such file; check the path", str(path))) from None
     except IsADirectoryError:
         raise InputError(Problem("is a directory; give a file", str(path))) from None
     except OSError as error:

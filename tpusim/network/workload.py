@@ -16,6 +16,8 @@ from tpusim.input.form import Form, validated
 from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.foreign import instead_of
+from tpusim.network.formats import is_foreign, read
+from tpusim.network.formats.asked import NOTHING, Asked
 from tpusim.network.ops import OPS, Op
 
 MOST_IMAGES = 2**16
@@ -43,20 +45,34 @@ Read = tuple[tuple[Op, ...], str | None]
 """The layers of an entry of a file, and the lowering that it names."""
 
 
-def load_workload(name_or_path: str | Path, batch: int = 8) -> Workload:
-    """The workload of a shipped name, a YAML path, or "-" (standard input), for `batch` images.
+def load_workload(
+    name_or_path: str | Path, batch: int = 8, *, dims: Mapping[str, int] | None = None, skip_unknown: bool = False
+) -> Workload:
+    """The workload of a shipped name, a path (YAML, .onnx, a .csv of SCALE-Sim), or "-", for `batch` images.
 
-    Raises InputError with every problem of the file.
+    `dims` are sizes of dimensions that a model leaves open; with `skip_unknown`, ops that nobody here knows are left
+    out of it. Raises InputError with every problem of the file.
     """
+    images = images_of(batch)
+    return workload_of(open_workload(name_or_path, Asked(dims or {}, skip_unknown)), images)
+
+
+def images_of(batch: object) -> int:
+    """A sound batch. Raises InputError."""
     try:
-        images = whole_number(batch, 1, MOST_IMAGES)
+        return whole_number(batch, 1, MOST_IMAGES)
     except InputError as error:
         raise InputError(Problem(str(error), "batch")) from None
-    return workload_of(open_workload(name_or_path), images)
 
 
-def open_workload(name_or_path: str | Path) -> Document:
-    """The file behind a workload, as it stands there. Raises InputError when it is no YAML mapping."""
+def open_workload(name_or_path: str | Path, asked: Asked = NOTHING) -> Document:
+    """The file behind a workload, as it stands there, or what its format makes of it.
+
+    Raises InputError when it is no YAML mapping, or not of the format that its name promises.
+    """
+    if is_foreign(name_or_path):
+        return read(Path(name_or_path), asked)
+    asked.no_dims(str(name_or_path), "a workload file")
     return open_document(name_or_path, "workloads")
 
 

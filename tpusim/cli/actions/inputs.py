@@ -2,23 +2,77 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
+from tpusim.base.errors import InputError, Problem
+from tpusim.cli.terminal import say
 from tpusim.flow.lowerings import check_own
 from tpusim.flow.simulation import select_layers
+from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.network.workload import Workload, load_workload
+from tpusim.network.formats.asked import NOTHING, Asked
+from tpusim.network.workload import Workload, images_of, open_workload, workload_of
+from tpusim.result.vocabulary.runs import left_out
+
+OPS = ("array",)
+"""What `--ops` may ask to be timed."""
+MOST_SIZE = 2**31 - 1
 
 
 def load(
-    workload: str, hardware: str, batch: int, changes: Sequence[str] | None, layers: str = "*"
+    workload: str,
+    hardware: str,
+    batch: int,
+    changes: Sequence[str] | None,
+    layers: str = "*",
+    asked: Asked = NOTHING,
 ) -> tuple[Workload, Hardware]:
     """Return the workload, of its layers those whose name matches `layers`, and the machine.
+
+    What there is to know of a model of another tool is told on stderr.
 
     Raises:
         InputError: with every problem of the first of them that cannot be used.
     """
     machine = load_hardware(hardware, changes or [])
-    work = load_workload(workload, batch=batch)
+    images = images_of(batch)
+    document = open_workload(workload, asked)
+    work = workload_of(document, images)
     check_own(work)
+    say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     return select_layers(work, layers), machine
+
+
+def asked_of(dims: Sequence[str] | None, skip_unknown: bool) -> Asked:
+    """Return what `--dim NAME=N ...` and `--skip-unknown` ask.
+
+    Raises:
+        InputError: with every `--dim` that is not of that form.
+    """
+    given: dict[str, int] = {}
+    problems: list[Problem] = []
+    for text in dims or []:
+        name, _, size = (part.strip() for part in text.rpartition("="))
+        try:
+            given[name] = whole_number(int(size) if INTEGER.fullmatch(size) else size, 1, MOST_SIZE)
+        except InputError as error:
+            problems.append(Problem(str(error), f"--dim {text}"))
+        if not name:
+            problems.append(Problem("no name; write NAME=N, such as --dim seq=128", f"--dim {text}"))
+    if problems:
+        raise InputError(problems)
+    return Asked(given, skip_unknown)
+
+
+def check_ops(ops: str) -> None:
+    """Raise InputError for what cannot be timed in this version."""
+    if ops not in OPS:
+        there = "array, that is convolutions and matrix products; other ops are named, and take no time"
+        raise InputError(f"--ops {ops}: in this version there is {there}")
+
+
+def tell_left_out(work: Workload) -> None:
+    """Say on stderr which ops of its network take no time."""
+    if missing := left_out(work.not_timed, work.not_known):
+        say(sys.stderr, f"Note: {missing}")

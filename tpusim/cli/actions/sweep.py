@@ -46,7 +46,7 @@ def run_and_report(
     if sweep.search:
         need_optuna()
     folder = out or Path("results") / sweep.name
-    say(sys.stderr, sweep.summary)
+    say(sys.stderr, sweep.summary, *(f"Note: {note}" for note in sweep.notes))
     with _executor(workers, cluster) as executor:
         make_folder(folder)
         with closing(Store(folder / FILE)) as store:

@@ -10,6 +10,8 @@ from pathlib import Path
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
 from tpusim.input.source import open_document
+from tpusim.network.workload import workload_of
+from tpusim.result.vocabulary.runs import left_out
 from tpusim.study.sweep.axis import Axis, Shown, Value
 from tpusim.study.sweep.column import Goal
 from tpusim.study.sweep.reader import MOST_POINTS, Search, Spec, read
@@ -36,6 +38,8 @@ class Sweep:
     search: Search | None
     goals: tuple[Goal, ...]
     """The goals of the Pareto front; empty without one."""
+    notes: tuple[str, ...] = ()
+    """What there is to know of networks of other tools: how they were read, and what of them takes no time."""
 
     @property
     def summary(self) -> str:
@@ -71,7 +75,14 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         space=space,
         search=spec.search,
         goals=spec.goals,
+        notes=tuple(note for each in spec.workloads for note in _notes(each)),
     )
+
+
+def _notes(document: Document) -> Iterator[str]:
+    work = workload_of(document, 1)
+    missing = left_out(work.not_timed, work.not_known)
+    yield from (f"{work.name}: {note}" for note in (*document.notes, missing) if note)
 
 
 def _sound_points(document: Document, spec: Spec, space: Space, combinations: int) -> tuple[Point, ...]:
