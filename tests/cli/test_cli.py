@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -44,6 +46,7 @@ layers:
   - {name: fc, op: gemm, m: batch, n: 7, k: 9}
 """
 COMMANDS = [each.name or each.callback.__name__ for each in cli.app.registered_commands if each.callback]
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
 
 
@@ -130,13 +133,13 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "-c=scale.cfg"], "the machine is --hardware name or a .yaml path"),
     (["run", "small.yaml", "--batch-size", "4"], "no such option: --batch-size; the batch is --batch n"),
     (["run", "small.yaml", "-o", "there"], "results go to --out dir"),
-    (["run", "model.onnx"], "onnx is not read by this version"),
+    (["run", "model.onnx"], "model.onnx: no such file"),
     (["run", "topology.csv"], "topology.csv: no such file"),
     (["run", "small.yaml", "--dim", "seq=4"], "a workload file leaves no dimension open"),
     (["run", "small.yaml", "--dim", "seq"], "no name; write name=n"),
     (["run", "small.yaml", "--dim", "seq=0"], "0 is out of range"),
     (["run", "small.yaml", "--ops", "all"], "in this version there is array"),
-    (["import", "small.yaml"], "files that are read: .csv"),
+    (["import", "small.yaml"], "files that are read: .csv, .onnx"),
     (["import", "small.csv", "-o", "net.txt"], "a workload is written as .yaml or .yml, not as .txt"),
     (["import", "small.csv", "-o", "nowhere/net.yaml"], "cannot be written"),
     (["import", "small.csv", "--batch", "0"], "out of range"),
@@ -203,7 +206,7 @@ def test_help_has_an_example(name: str | None) -> None:
 def test_every_example_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """In order; only the check of all of ResNet-50 is left out, and the trace of one's own is a short one."""
     Path("trace.csv").write_text("time,address,bytes,rw\n0,0,64,r\n,4096,256,w\n")
-    Path("topology.csv").write_text("Layer, M, N, K,\nfc, 8, 1000, 512,\n")
+    shutil.copy(LIGHT / "light_bvlc_alexnet.onnx", "model.onnx")
     monkeypatch.setattr(run_action, "simulate", partial(simulate_unchecked, simulate))
     examples = [cli.app.info.epilog, *(each.epilog for each in cli.app.registered_commands)]
     assert len(examples) == len(COMMANDS) + 1

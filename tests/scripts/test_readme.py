@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import onnx
 import pytest
 
 from tests import ROOT
 
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 FILES = dict(zip(re.findall(r"`(my_\w+\.yaml)`[:;]", README), [b for kind, b in BLOCKS if kind == "yaml"], strict=True))
@@ -29,7 +32,7 @@ CODE = [block for kind, block in BLOCKS if kind == "python"]
 def files(text: str) -> set[str]:
     """What a command or some Python reads or writes; a sweep writes results of its name."""
     swept = re.findall(r"^tpusim sweep (\w+)", text)
-    return {*re.findall(r"results/\w+|\w+\.json", text), *(f"results/{name}" for name in swept)}
+    return {*re.findall(r"results/\w+|\w+\.json|imported\.yaml", text), *(f"results/{name}" for name in swept)}
 
 
 def strands() -> list[list[str]]:
@@ -43,13 +46,14 @@ def strands() -> list[list[str]]:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """A directory with the files that the README shows, a tenth of the shipped search, a seventh of the lowerings."""
+    """A directory with the files that the README shows, a model, a tenth of the shipped search, some lowerings."""
     search = (ROOT / "configs" / "sweeps" / "search.yaml").read_text()
     assert "budget: 60" in search
     lowerings = re.sub(r"\[.*\]", "[alexnet]", (ROOT / "configs" / "sweeps" / "lowerings.yaml").read_text())
     shorter = {"search.yaml": search.replace("budget: 60", "budget: 6"), "lowerings.yaml": lowerings}
     for name, text in {**FILES, **shorter}.items():
         (tmp_path / name).write_text(text)
+    shutil.copy(LIGHT / "light_squeezenet.onnx", tmp_path / "model.onnx")
     return tmp_path
 
 
@@ -101,7 +105,7 @@ def test_links_lead_somewhere(link: str) -> None:
 
 EXTRAS = {
     "register": "--engine both", "perfetto": ".perfetto-trace", "vcd": ".vcd", "search": "sweep search",
-    "pandas": "to_frame()", "parquet": "--parquet", "cluster": "--cluster",
+    "pandas": "to_frame()", "parquet": "--parquet", "cluster": "--cluster", "onnx": "model.onnx",
 }  # fmt: skip
 """What of the README needs each of them."""
 

@@ -344,7 +344,7 @@ def dram(
     play_and_report(trace, device, [*(changes or []), *more], engine, json)
 
 
-@app.command("import", epilog="Example: tpusim import topology.csv -o my.yaml")
+@app.command("import", epilog="Example: tpusim import model.onnx -o my.yaml")
 @errors_reported(NO_FILE)
 def import_model(
     file: Annotated[Path, Argument(metavar="FILE", help="An .onnx model, or a .csv topology of SCALE-Sim.")],

@@ -32,7 +32,7 @@ Workload = Annotated[
     str,
     Argument(
         metavar="WORKLOAD",
-        help="Shipped name (see tpusim list), path (.yaml, .csv of SCALE-Sim), or - for stdin.",
+        help="Shipped name (see tpusim list), path (.yaml, .onnx, .csv of SCALE-Sim), or - for stdin.",
         autocompletion=shipped_names("workloads"),
     ),
 ]

@@ -26,7 +26,7 @@ _MODEL = f"models of other tools are not read; {_WRITE}"
 _RUN = "tpusim run takes it, and tpusim import makes a workload file of it"
 _MACHINES = "each has a TPU's matrix unit; change a field of one, such as --hardware tpu_v2 --set array.size=256"
 _SUFFIXES = {
-    ".onnx": f"ONNX is not read by this version, a later one will; until then {_WRITE}",
+    ".onnx": f"an ONNX model is a network; {_RUN}",
     ".csv": f"a topology of SCALE-Sim is a network; {_RUN}",
     ".cfg": (
         "the configuration of another tool is not read; a machine is YAML with units, in which ArrayHeight and "

@@ -1,0 +1,113 @@
+"""Networks of other tools on the command line: run as they are, written as workloads, and told what is left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner, Result
+
+from tpusim.cli import app as cli
+
+MISSING = "3 ops of the network not timed: Relu 2, Softmax 1."
+UNKNOWN = "1 op not known, whose work is missing, also that of convolutions and products among them: Mystery 1."
+TINY = ("--hardware", "tiny_4x4", "--batch", "2")
+
+
+def tpusim(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+@pytest.fixture(autouse=True)
+def in_a_directory_with_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("topology.csv").write_text("Layer, M, N, K,\nfc, 8, 10, 12,\n")
+    nodes = [
+        helper.make_node(op, reads.split(), makes.split(), name=makes)
+        for op, reads, makes in (
+            ("Conv", "x w", "conv"), ("Relu", "conv", "a"), ("Flatten", "w", "unused"), ("MatMul", "q k", "product"),
+            ("Relu", "product", "b"), ("Softmax", "b", "y"), ("Mystery", "y", "z"),
+        )
+    ]  # fmt: skip
+    inputs = {"x": ["N", 2, 6, 6], "q": ["N", "seq", 8], "k": ["N", 8, "seq"]}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+    weights = [numpy_helper.from_array(np.zeros((3, 2, 3, 3), np.float32), "w")]
+    made = [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", values, made, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="hand")
+    Path("model.onnx").write_bytes(model.SerializeToString())
+
+
+ASKED = ("model.onnx", "--dim", "seq=5", "--skip-unknown")
+
+
+def test_a_model_is_run_and_what_it_misses_is_told_on_screen_and_in_json() -> None:
+    done = tpusim("run", *ASKED, *TINY, "--json", "run.json")
+    assert done.exit_code == 0, done.output
+    assert "0 wrong" in done.stdout
+    assert f"{MISSING} {UNKNOWN}" in done.stdout
+    assert "Note: its batch is open (N); layers are for --batch images" in done.stderr
+    result: dict[str, Any] = json.loads(Path("run.json").read_text())
+    assert [(each["name"], each["macs"]) for each in result["layers"]] == [
+        ("conv", 2 * 16 * 3 * 18), ("product_1", 200), ("product_2", 200),
+    ]  # fmt: skip
+    assert (result["not_timed"], result["not_known"]) == ({"Relu": 2, "Softmax": 1}, {"Mystery": 1})
+    compared = tpusim("compare", "run.json", "run.json")
+    assert UNKNOWN.split()[-1] in compared.stdout
+    assert tpusim("report", "run.json", "-o", "page.html").exit_code == 0
+    assert MISSING in Path("page.html").read_text()
+
+
+def test_what_is_imported_runs_the_same() -> None:
+    imported = tpusim("import", *ASKED, "-o", "net.yaml", "--batch", "2")
+    assert imported.exit_code == 0, imported.output
+    assert "net.yaml: 3 layers, 2.13 kMAC at batch 2" in imported.stderr
+    assert MISSING in imported.stderr
+    assert Path("net.yaml").read_text() == tpusim("import", *ASKED).stdout == (
+        "# its batch is open (N); layers are for --batch images\n"
+        "# sizes given: seq=5\n"
+        "# 1 op of weights and shapes alone: worked out before the network runs, no time\n"
+        "name: model\n"
+        "source: 'model.onnx, an ONNX model of opset 17, made by hand'\n"
+        "not_timed: {Relu: 2, Softmax: 1}\n"
+        "not_known: {Mystery: 1}\n"
+        "layers:\n"
+        "  - {name: conv, op: conv2d, in_channels: 2, in_height: 6, in_width: 6, out_channels: 3, kernel: 3}\n"
+        "  - {name: product, op: gemm, m: 5, n: 5, k: 8, count: batch}\n"
+    )  # fmt: skip
+    for source, file in ((ASKED, "one.json"), (("net.yaml",), "other.json")):
+        assert tpusim("run", *source, *TINY, "--no-check", "--json", file).exit_code == 0
+    one, other = (json.loads(Path(file).read_text()) for file in ("one.json", "other.json"))
+    for each in (one, other):
+        del each["workload"], each["total"]["wall_seconds"]
+    assert one == other
+
+
+def test_explain_trace_and_sweeps_tell_it_too() -> None:
+    explained = tpusim("explain", *ASKED, *TINY, "--layer", "conv", "--json", "-")
+    traced = tpusim("trace", *ASKED, *TINY, "--layers", "conv", "--to", "3")
+    Path("sweep.yaml").write_text("workloads: [net.yaml, topology.csv]\nhardware: tiny_4x4\naxes: {batch: [1, 2]}\n")
+    tpusim("import", *ASKED, "-o", "net.yaml")
+    swept = tpusim("sweep", "sweep.yaml", "--out", "swept", "--workers", "1", "--format", "svg")
+    for done in (explained, traced, swept):
+        assert done.exit_code == 0, done.output
+        assert f"{MISSING} {UNKNOWN}" in done.stderr
+    assert "Note: topology: M is as written, whatever --batch says" in swept.stderr
+
+
+def test_a_model_in_a_sweep_that_leaves_sizes_open_is_told() -> None:
+    Path("sweep.yaml").write_text("workloads: [model.onnx]\nhardware: tiny_4x4\naxes: {batch: [1, 2]}\n")
+    done = tpusim("sweep", "sweep.yaml")
+    assert done.exit_code == 2
+    assert "the inputs leave sizes open: seq (dimension 1 of q)" in done.stderr
+
+
+def test_nothing_is_written_of_a_model_that_is_refused() -> None:
+    done = tpusim("import", "model.onnx", "--dim", "seq=5", "-o", "net.yaml")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Error: model.onnx: 1 op not known here: Mystery 1; tpusim run or import leaves them")
+    assert not Path("net.yaml").exists()

@@ -1,0 +1,524 @@
+"""Models in ONNX: the layers of a graph against what its shapes say, and what of it is told or refused."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
+
+from tpusim import Conv1d, Conv2d, ConvTranspose2d, Gemm, load_workload
+from tpusim.base.errors import InputError
+from tpusim.network.formats.asked import Asked
+from tpusim.network.formats.onnx_model.known import NOT_TIMED
+from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
+from tpusim.network.workload import open_workload, workload_of
+from tpusim.network.written import yaml_of
+
+FLOAT, LOWER = TensorProto.FLOAT, "same_lower"
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+MODELS = sorted(LIGHT.glob("*.onnx"))
+Weights = dict[str, Sequence[int]]
+
+
+def model_of(
+    nodes: list[NodeProto], inputs: dict[str, Sequence[Any]], weights: Weights, opset: int = 17, **more: Any
+) -> ModelProto:
+    """A model of one result, `y`; what `inputs` has a text for is open."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name, shape in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], **more)
+
+
+def node(op: str, reads: str, makes: str = "y", **attributes: Any) -> NodeProto:
+    return helper.make_node(op, reads.split(), makes.split(), name=f"{op.lower()}_{makes}", **attributes)
+
+
+def saved(folder: Path, model: ModelProto | bytes, name: str = "net.onnx") -> Path:
+    path = folder / name
+    path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+    return path
+
+
+def layers_of(folder: Path, model: ModelProto, batch: int = 1, **asked: Any) -> tuple[Any, ...]:
+    return load_workload(saved(folder, model), batch, **asked).layers
+
+
+def one(op: str, x: Sequence[Any], w: Sequence[int], **attributes: Any) -> ModelProto:
+    return model_of([node(op, "x w", **attributes)], {"x": x}, {"w": w})
+
+
+# ---- a node, a layer
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [
+        (one("Conv", [1, 3, 9, 8], [4, 3, 3, 2]), Conv2d("conv_y", 3, 9, 8, 4, (3, 2))),
+        (
+            one("Conv", ["N", 4, 9, 8], [6, 2, 3, 3], group=2, strides=[2, 1], pads=[1, 2, 0, 3], dilations=[1, 2]),
+            Conv2d("conv_y", 4, 9, 8, 6, (3, 3), (2, 1), (1, 2, 0, 3), (1, 2), 2),
+        ),
+        (
+            one("Conv", ["N", 4, 9, 8], [4, 4, 2, 2], strides=[2, 2], auto_pad="SAME_UPPER"),
+            Conv2d("conv_y", 4, 9, 8, 4, (2, 2), (2, 2), "same"),
+        ),
+        (one("Conv", [1, 4, 9, 8], [4, 4, 2, 2], auto_pad="SAME_LOWER"), Conv2d("conv_y", 4, 9, 8, 4, 2, 1, LOWER)),
+        (one("Conv", [1, 4, 9, 8], [4, 4, 2, 2], auto_pad="VALID"), Conv2d("conv_y", 4, 9, 8, 4, (2, 2))),
+        (
+            one("Conv", [1, 4, 90], [8, 1, 5], group=4, strides=[2], pads=[3, 1], dilations=[3]),
+            Conv1d("conv_y", 4, 90, 8, 5, 2, (3, 1), 3, 4),
+        ),
+        (
+            one("ConvTranspose", [1, 4, 9, 8], [4, 3, 4, 4], strides=[2, 2], pads=[1, 1, 1, 1], group=2),
+            ConvTranspose2d("convtranspose_y", 4, 9, 8, 6, (4, 4), (2, 2), (1, 1), groups=2),
+        ),
+        (
+            one("ConvTranspose", [1, 4, 9], [4, 3, 4], strides=[3], output_padding=[2]),
+            ConvTranspose2d("convtranspose_y", 4, 1, 9, 3, (1, 4), (1, 3), (0, 0), (0, 2)),
+        ),
+        (one("Gemm", [1, 64], [64, 10]), Gemm("gemm_y", 3, 10, 64)),
+        (one("Gemm", ["N", 64], [10, 64], transB=1), Gemm("gemm_y", 3, 10, 64)),
+        (one("Gemm", [64, "N"], [10, 64], transA=1, transB=1), Gemm("gemm_y", 3, 10, 64)),
+        (one("MatMul", ["N", 197, 64], [64, 10]), Gemm("matmul_y", 3 * 197, 10, 64)),
+        (one("MatMul", ["N", 5, 7, 64], [1, 1, 64, 10]), Gemm("matmul_y", 3 * 35, 10, 64)),
+        (model_of([node("MatMul", "w x")], {"x": ["N", 64, 9]}, {"w": [10, 64]}), Gemm("matmul_y", 3 * 9, 10, 64)),
+    ],
+)  # fmt: skip
+def test_a_node_becomes_a_layer(tmp_path: Path, model: ModelProto, layer: Any) -> None:
+    assert layers_of(tmp_path, model, batch=3) == (layer,)
+
+
+@pytest.mark.parametrize("first", ["N", 1])
+def test_products_of_what_the_model_computes_come_once_a_pair(tmp_path: Path, first: Any) -> None:
+    model = model_of([node("MatMul", "q k", "y")], {"q": [first, 4, 9, 64], "k": [first, 4, 64, 9]}, {})
+    layers = layers_of(tmp_path, model, batch=3)
+    assert layers == tuple(Gemm(f"matmul_y_{number}", 9, 9, 64) for number in range(1, 13))
+
+
+def test_a_first_dimension_that_is_given_counts_no_images(tmp_path: Path) -> None:
+    model = one("Conv", ["frames", 3, 8, 8], [4, 3, 3, 3])
+    assert len(layers_of(tmp_path, model, batch=2)) == 1
+    assert len(layers_of(tmp_path, model, batch=2, dims={"frames": 5})) == 5
+    assert len(layers_of(tmp_path, one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3]), batch=2, dims={"N": 5})) == 1
+
+
+def test_more_images_than_the_batch_are_as_many_layers(tmp_path: Path) -> None:
+    shape = numpy_helper.from_array(np.array([-1, 3, 8, 8]), "shape")
+    model = model_of(
+        [node("Reshape", "x shape", "a"), node("Conv", "a w")], {"x": ["N", 5, 3, 8, 8]}, {"w": [4, 3, 3, 3]}
+    )
+    model.graph.initializer.append(shape)
+    assert layers_of(tmp_path, model, batch=2) == tuple(Conv2d(f"conv_y_{i}", 3, 8, 8, 4, (3, 3)) for i in range(1, 6))
+    told = "1 convolution of several maps an image (conv_y, ...): a layer for each map"
+    assert told in open_workload(tmp_path / "net.onnx").notes
+
+
+SIDES = st.integers(1, 9)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> ModelProto:
+    """Of one or two axes, of any kind that ONNX has, transposed or not."""
+    axes, groups = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    kernel, x = [draw(st.integers(1, 4)) for _ in range(axes)], [draw(st.integers(4, 12)) for _ in range(axes)]
+    into, out = groups * draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    strides = [draw(st.integers(1, 3)) for _ in range(axes)]
+    attributes: dict[str, Any] = {"group": groups, "strides": strides}
+    attributes["dilations"] = [draw(st.integers(1, 3)) for _ in range(axes)]
+    auto = draw(st.sampled_from(["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]))
+    attributes |= (
+        {"pads": [draw(st.integers(0, 2)) for _ in range(2 * axes)]} if auto == "NOTSET" else {"auto_pad": auto}
+    )
+    if draw(st.booleans()):
+        return one("Conv", ["N", into, *x], [groups * out, into // groups, *kernel], **attributes)
+    if auto == "NOTSET":
+        attributes["output_padding"] = [draw(st.integers(0, most - 1)) for most in strides]
+    return one("ConvTranspose", ["N", into, *x], [into, out, *kernel], **attributes)
+
+
+def inferred(model: ModelProto) -> dict[str, list[int]]:
+    found = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+    values = [*found.input, *found.value_info, *found.output]
+    shapes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in values}
+    return shapes | {each.name: list(each.dims) for each in found.initializer}
+
+
+@settings(deadline=None, max_examples=30)
+@given(convolutions())
+def test_outputs_and_macs_are_those_of_the_inferred_shapes(tmp_path_factory, model: ModelProto) -> None:
+    """Where a kernel has no position, or too much is cut off at one end, that is told; onnx has shapes of that, too."""
+    try:
+        (layer,) = layers_of(tmp_path_factory.getbasetemp(), model, batch=2)
+    except InputError as error:
+        event(why := re.findall("the kernel spans|cuts? off|do not fit|is not known|is not below", str(error))[0])
+        assume(why is None)
+    shapes = inferred(model)
+    weights = shapes["w"]
+    out, maps = shapes["y"][1:], layer.tensors(2)
+    assert [maps.ofmap[0], *maps.ofmap[3 - len(out) + 1 : 3]] == out
+    per_output = prod(weights[1:])
+    over = prod(shapes["x"][1:]) if model.graph.node[0].op_type == "ConvTranspose" else prod(out)
+    assert layer.macs(2) == 2 * over * per_output
+
+
+# ---- whole models
+
+
+def by_hand(path: Path) -> tuple[Counter[str], int]:
+    """Convolutions and products of a model, and its MACs, from nothing but the shapes that onnx infers."""
+    model = onnx.load(path, load_external_data=False)
+    shapes = inferred(model)
+    kinds: Counter[str] = Counter()
+    macs = 0
+    for each in model.graph.node:
+        if each.op_type in ("Conv", "Gemm"):
+            kinds[each.op_type] += 1
+            weights, out = shapes[each.input[1]], shapes[each.output[0]]
+            macs += prod(out) * (prod(weights[1:]) if each.op_type == "Conv" else prod(shapes[each.input[0]]))
+    return kinds, macs
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_light_models_have_the_layers_that_their_shapes_say(path: Path) -> None:
+    document = open_workload(path)
+    kinds, macs = by_hand(path)
+    for batch in (1, 3):
+        work = workload_of(document, batch)
+        found = Counter("Gemm" if layer.op == "gemm" else "Conv" for layer in work.layers)
+        assert (found, sum(layer.macs(batch) for layer in work.layers)) == (kinds, batch * macs)
+    nodes = Counter(each.op_type for each in onnx.load(path).graph.node)
+    assert not work.not_known
+    assert all(count <= nodes[op] for op, count in work.not_timed)
+    folded = nodes.total() - kinds.total() - sum(count for _, count in work.not_timed)
+    assert f"{folded:,} ops of weights and shapes alone" in document.notes[1]
+
+
+def test_there_are_nine_of_them() -> None:
+    assert len(MODELS) == 9
+
+
+def test_resnet50_has_the_shapes_of_the_shipped_workload() -> None:
+    shipped, read = load_workload("resnet50"), load_workload(LIGHT / "light_resnet50.onnx")
+    assert Counter(each.shape_key for each in read.layers) == Counter(each.shape_key for each in shipped.layers)
+    assert dict(read.not_timed)["Relu"] == 49
+
+
+def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
+    document = open_workload(LIGHT / "light_shufflenet.onnx")
+    path = tmp_path / "net.yaml"
+    path.write_text(yaml_of(document))
+    assert load_workload(path, batch=2) == workload_of(document, 2)
+
+
+def encoder(tokens: Any, opset: int = 17) -> ModelProto:
+    """A layer of attention as tools export it: its shapes are worked out by the model itself."""
+    unsqueeze = [
+        node("Unsqueeze", f"{name}0 axis", name) if opset > 12 else node("Unsqueeze", f"{name}0", name, axes=[0])
+        for name in ("batch", "tokens")
+    ]
+    four = ["batch", "tokens", "heads", "size"]
+    nodes = [
+        node("MatMul", "x w", "q"), node("Shape", "x", "s"), node("Gather", "s zero", "batch0"),
+        node("Gather", "s one", "tokens0"), *unsqueeze, node("Concat", " ".join(four), "split", axis=0),
+        node("Div", "split ones", "by"), node("Reshape", "q by", "r"),
+        node("Transpose", "r", "heads_q", perm=[0, 2, 1, 3]), node("Transpose", "r", "heads_k", perm=[0, 2, 3, 1]),
+        node("MatMul", "heads_q heads_k", "scores"), node("Softmax", "scores", "p", axis=-1), node("Relu", "p"),
+    ]  # fmt: skip
+    model = model_of(nodes, {"x": ["batch_size", tokens, 32]}, {"w": [32, 32]}, opset)
+    for name, value in {"zero": 0, "one": 1, "axis": [0], "heads": [4], "size": [8], "ones": [1, 1, 1, 1]}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
+    return model
+
+
+@pytest.mark.parametrize(("tokens", "dims", "opset"), [(9, {}, 17), ("seq", {"seq": 9}, 17), (9, {}, 11)])
+def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, dims: dict[str, int], opset: int) -> None:
+    path = saved(tmp_path, encoder(tokens, opset))
+    work = load_workload(path, batch=2, dims=dims)
+    assert work.layers == (Gemm("matmul_q", 18, 32, 32), *(Gemm(f"matmul_scores_{i}", 9, 9, 8) for i in range(1, 9)))
+    assert dict(work.not_timed) == {"Transpose": 2, "Reshape": 1, "Softmax": 1, "Relu": 1}
+    notes = open_workload(path, Asked(dims)).notes
+    assert notes[0] == "its batch is open (batch_size); layers are for --batch images"
+    assert ("sizes given: seq=9" in notes) == bool(dims)
+
+
+def test_a_function_of_the_model_is_what_is_in_it(tmp_path: Path) -> None:
+    body = helper.make_function(
+        "mine", "Block", ["a", "b"], ["c"], [node("MatMul", "a b", "c")], [helper.make_opsetid("", 17)]
+    )
+    model = model_of([helper.make_node("Block", ["x", "w"], ["y"], domain="mine")], {"x": ["N", 64]}, {"w": [64, 10]})
+    model.functions.append(body)
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    (layer,) = layers_of(tmp_path, model, batch=4)
+    assert (layer.m, layer.n, layer.k) == (4, 10, 64)
+
+
+def test_weights_beside_the_file_are_not_read_but_must_be_there(tmp_path: Path) -> None:
+    model = one("Gemm", ["N", 64], [64, 100])
+    (weights,) = model.graph.initializer
+    weights.ClearField("raw_data")
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="w.bin")
+    path = saved(tmp_path, model)
+    with pytest.raises(
+        InputError, match=r"files of weights are missing: w.bin \(1 tensor\); put them beside the model"
+    ):
+        load_workload(path)
+    (tmp_path / "w.bin").write_bytes(b"")
+    assert load_workload(path, 2).layers == (Gemm("gemm_y", 2, 100, 64),)
+    for place in ("../w.bin", "/etc/passwd", "", "a\nb"):
+        weights.external_data[0].value = place
+        with pytest.raises(
+            InputError, match=r"the weights of w are said to be in .*; they must stand in the model's own"
+        ):
+            load_workload(saved(tmp_path, model))
+
+
+# ---- what is not known
+
+
+STRANGE = [
+    node("Conv", "x w", "a"), node("LSTM", "a r r", "b"), helper.make_node("Fused", ["b"], ["c"], domain="com.mine"),
+    node("NonZero", "c", "d"), node("NonZero", "c", "e"), node("Relu", "a", "y"),
+]  # fmt: skip
+
+
+def strange() -> ModelProto:
+    model = model_of(STRANGE, {"x": ["N", 3, 8, 8]}, {"w": [4, 3, 3, 3], "r": [1, 1, 1]})
+    model.graph.node[1].op_type = "Cell"
+    model.opset_import.append(helper.make_opsetid("com.mine", 1))
+    return model
+
+
+def test_ops_that_are_not_known_are_named_at_once(tmp_path: Path) -> None:
+    path = saved(tmp_path, strange())
+    with pytest.raises(InputError) as error:
+        load_workload(path)
+    assert str(error.value) == (
+        f"{path}: 4 ops not known here: Cell 1, com.mine.Fused 1, NonZero 2; tpusim run or import leaves them out "
+        "with --skip-unknown, and says so"
+    )
+    work = load_workload(path, skip_unknown=True)
+    assert work.not_known == (("NonZero", 2), ("Cell", 1), ("com.mine.Fused", 1))
+    assert [layer.name for layer in work.layers] == ["conv_a"]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (one("Conv", [1, 3, 8, 8, 8], [4, 3, 3, 3, 3]), "Conv 1 (Conv conv_y: it has 3 axes; 1 and 2 are known)"),
+        (one("Conv", [1, 3, 8, 8], [4, 3, 9, 3]), "Conv 1 (Conv conv_y: kernel: the kernel spans 9 in height"),
+        (one("Conv", [1, 3, 80_000], [4, 3, 9]), "Conv 1 (Conv conv_y: in_length: 80000 is out of range"),
+        (one("Conv", [1, 3, 8, 8], [4, 3, 3, 3], group=2), "Conv conv_y: groups: groups 2 does not divide in_ch"),
+        (
+            model_of([node("Mystery", "x", "a"), node("Conv", "a w")], {"x": ["N", 3, 8, 8]}, {"w": [4, 3, 3, 3]}),
+            "Mystery 1, Conv 1 (Conv conv_y: the shape of a is not known)",
+        ),
+        (
+            model_of([node("Transpose", "x", "a", perm=[1, 0, 2, 3]), node("Conv", "a w")],
+                     {"x": ["N", 3, 8, 8]}, {"w": [4, 1, 3, 3]}),
+            "Conv 1 (Conv conv_y: its in_channels depends on the batch)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_layer_says_why(tmp_path: Path, model: ModelProto, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        layers_of(tmp_path, model)
+    assert says in str(error.value)
+
+
+def test_graphs_inside_are_looked_into(tmp_path: Path) -> None:
+    inner = model_of([node("MatMul", "x w"), node("Relu", "y", "inner")], {}, {}).graph
+    branch = [helper.make_attribute(key, inner) for key in ("then_branch", "else_branch")]
+    choose = node("If", "c")
+    choose.attribute.extend(branch)
+    model = model_of([choose, node("MatMul", "x w", "z")], {"x": [1, 64], "c": [1]}, {"w": [64, 10]})
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.BOOL
+    with pytest.raises(InputError, match=r"1 op not known here: If 1 \(If if_y has inside MatMul 2\)"):
+        layers_of(tmp_path, model)
+
+
+def test_every_op_is_either_of_the_array_or_of_the_vector_unit() -> None:
+    assert not NOT_TIMED & ARRAY_OPS.keys()
+    assert {schema.name for schema in onnx.defs.get_all_schemas()} >= NOT_TIMED - {"Swish", "RMSNormalization"}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ({"strides": [2]}, "strides has 1 number instead of 2"),
+        ({"dilations": 2}, "dilations is of a kind that ONNX does not have there"),
+        ({"auto_pad": "SOME"}, "auto_pad is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID"),
+    ],
+)
+def test_attributes_that_onnx_does_not_have(tmp_path: Path, attributes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=f"(Conv conv_y: {says})|do not fit together"):
+        layers_of(tmp_path, one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3], **attributes))
+
+
+# ---- open dimensions
+
+
+@pytest.mark.parametrize(
+    ("x", "dims", "says"),
+    [
+        (["N", 3, "H", "W"], {}, "the inputs leave sizes open: H (dimension 2 of x), W (dimension 3 of x); give them "
+         "to tpusim run or import: --dim H=N --dim W=N"),
+        (["N", 3, None, 8], {}, "x.2 (dimension 2 of x); give them to tpusim run or import: --dim x.2=N"),
+        (["?", 3, "?", 8], {}, "x.2 (dimension 2 of x); give them to tpusim run or import: --dim x.2=N"),
+        (["N", 3, "H", 8], {"h": 8}, "--dim h: no dimension of that name is open; did you mean H? open are H, N"),
+        ([1, 3, 8, 8], {"h": 8}, "--dim h: no dimension of that name is open; the model leaves none open"),
+        (["N", 3, 8, 8], {"N": 8}, None),
+        (["images", 3, "H", 8], {"H": 8}, None),
+        ([None, 3, 8, 8], {}, None),
+    ],
+)  # fmt: skip
+def test_dimensions_that_are_open(tmp_path: Path, x: Any, dims: dict[str, int], says: str | None) -> None:
+    model = one("Conv", x, [4, 3, 3, 3])
+    if says is None:
+        assert layers_of(tmp_path, model, batch=4, dims=dims) == (Conv2d("conv_y", 3, 8, 8, 4, (3, 3)),)
+        return
+    with pytest.raises(InputError) as error:
+        layers_of(tmp_path, model, dims=dims)
+    assert says in str(error.value)
+
+
+def test_a_model_that_is_open_but_for_one_image_alone(tmp_path: Path) -> None:
+    nodes = [node("Reshape", "x shape", "a"), node("Gemm", "a w")]
+    model = model_of(nodes, {"x": ["N", 4, 16]}, {"w": [64, 10]})
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, -1]), "shape"))
+    with pytest.raises(InputError, match=r"do not fit together; .*; for one image they do: give --dim N=1$"):
+        layers_of(tmp_path, model)
+    assert layers_of(tmp_path, model, batch=3, dims={"N": 1}) == (Gemm("gemm_y", 3, 10, 64),)
+
+
+# ---- files that are broken
+
+
+def chained(*order: int) -> ModelProto:
+    nodes = [node("Relu", "x", "a"), node("Relu", "a", "b"), node("Gemm", "b w")]
+    return model_of([nodes[each] for each in order], {"x": [1, 64]}, {"w": [64, 10]})
+
+
+def in_a_circle() -> ModelProto:
+    nodes = [node("Add", "x b", "a"), node("Relu", "a", "b"), node("Gemm", "b w")]
+    return model_of(nodes, {"x": [1, 64]}, {"w": [64, 10]})
+
+
+def without(field: str) -> ModelProto:
+    model = chained(0, 1, 2)
+    model.ClearField(field)
+    return model
+
+
+WHOLE = chained(0, 1, 2).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is not ONNX: it has no version and no graph"),
+        (b"name: net\nlayers: []\n", "is not ONNX"),
+        (b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07builtin", "is not ONNX"),
+        (WHOLE[:40], "is not ONNX, or is cut off"),
+        (WHOLE[:-3], "is not ONNX, or is cut off"),
+        (without("graph"), "is not ONNX: it has no version and no graph"),
+        (without("opset_import"), "says nothing of its opset, or is cut off"),
+        (model_of([], {"x": [1]}, {}), "the graph has no nodes; export the model itself"),
+        (model_of([node("Relu", "x")], {"x": [1]}, {}), "no convolution and no matrix product"),
+        (model_of([node("Relu", "x")], {"x": [1]}, {}, opset=99), "opset 99; onnx "),
+        (in_a_circle(), "the graph goes round in a circle: "),
+        (chained(1, 0, 2), "Relu relu_b stands before what it reads, and ONNX wants nodes in order"),
+        (chained(0, 2), "Gemm gemm_y reads b, which nothing makes; the file is damaged"),
+        (one("MatMul", [1, 64], [63, 10]), "the shapes of the model do not fit together; onnx says: "),
+        (model_of([node("Conv", "x")], {"x": [1, 3, 8, 8]}, {}), "the shapes of the model do not fit together"),
+    ],
+    ids=range(15),
+)
+def test_a_broken_model_gets_one_message(tmp_path: Path, content: ModelProto | bytes, says: str) -> None:
+    path = saved(tmp_path, content)
+    with pytest.raises(InputError) as error:
+        load_workload(path)
+    (problem,) = error.value.problems
+    assert str(problem).startswith(f"{path}: ")
+    assert says in str(problem)
+    assert "\n" not in str(problem)
+
+
+def test_every_cut_of_a_model_is_refused(tmp_path: Path) -> None:
+    """One that ends where a field does is whole to a reader of Protocol Buffers, but says nothing of its opset."""
+    for end in range(0, len(WHOLE), 7):
+        with pytest.raises(InputError):
+            load_workload(saved(tmp_path, WHOLE[:end]))
+
+
+def test_changed_bytes_are_read_or_refused(tmp_path: Path) -> None:
+    """With nothing but an InputError, of one line a problem."""
+    draw = Random(0)
+    path = tmp_path / "net.onnx"
+    for content in [each.SerializeToString() for each in (strange(), encoder("seq"), chained(0, 1, 2))] * 40:
+        changed = bytearray(content)
+        for _ in range(draw.choice([1, 2, 6])):
+            changed[draw.randrange(len(changed))] = draw.randrange(256)
+        path.write_bytes(changed)
+        try:
+            load_workload(path, skip_unknown=True)
+        except InputError as error:
+            said = [str(each) for each in error.problems]
+        else:
+            said = []
+        assert not any("\n" in each for each in said)
+
+
+def test_a_file_of_two_gigabytes_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "large.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31 + 2**20)
+    with pytest.raises(
+        InputError, match=r"2\.0 GiB, and an ONNX file holds less than 2; save its weights as external data"
+    ):
+        load_workload(path)
+
+
+def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.onnx").mkdir()
+    with pytest.raises(InputError, match=r"folder.onnx: is a directory; give a file"):
+        load_workload(tmp_path / "folder.onnx")
+    with pytest.raises(InputError, match=r"none.onnx: no such file"):
+        load_workload(tmp_path / "none.onnx")
+
+
+def test_names_from_a_file_stay_in_their_line(tmp_path: Path) -> None:
+    model = model_of([node("Gemm", "x w", "y"), node("Gemm", "x w", "z")], {"x": [1, 64]}, {"w": [64, 10]})
+    for each in model.graph.node:
+        each.name = "fc\nname: evil"
+    model.producer_name = "me\n- {"
+    document = open_workload(saved(tmp_path, model))
+    path = tmp_path / "net.yaml"
+    path.write_text(yaml_of(document))
+    assert [layer.name for layer in load_workload(path).layers] == ["fc?name: evil", "fc?name: evil_2"]
+
+
+def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, chained(0, 1, 2))
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(
+        InputError, match=r"an ONNX model needs onnx, which cannot be imported \(.*\): .* -m pip install onnx"
+    ):
+        load_workload(path)

@@ -1,0 +1,181 @@
+"""Models in ONNX: the convolutions and products of a graph as layers, and what of it is left out, by name and count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx import GraphProto, ModelProto, NodeProto
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
+from tpusim.input.document import Document
+from tpusim.network.formats.asked import Asked
+from tpusim.network.formats.names import Names, printable
+from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs
+from tpusim.network.formats.onnx_model.file import called, load, operator
+from tpusim.network.formats.onnx_model.known import NOT_TIMED
+from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, Sizes, UnfitNode, doubled, for_any_batch, layer, needed
+from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
+from tpusim.network.ops import OPS
+
+_MOST_TOLD = 8
+
+
+@dataclass
+class _Found:
+    """What a graph is made of: layers with the nodes that they are, and what is none."""
+
+    layers: list[tuple[NodeProto, Sizes]] = field(default_factory=list)
+    not_timed: Counter[str] = field(default_factory=Counter)
+    not_known: Counter[str] = field(default_factory=Counter)
+    reasons: list[str] = field(default_factory=list)
+    """Of what the array would compute, why it cannot be a layer."""
+    folded: int = 0
+
+
+def read(path: Path, asked: Asked) -> Document:
+    """The layers of a model, as a workload for any batch.
+
+    Raises:
+        InputError: the file is not whole, sizes are open that are not the batch, or, unless `asked` to skip them,
+            there are ops that nobody here knows.
+    """
+    model = load(path)
+    batch = batch_of(inputs(model.graph), asked.dims, path)
+    weights = without_weights(model)
+    model = inlined(model, path)
+    constants = constants_of(model.graph, weights)
+    found = _found(model.graph, _probes(model, batch, asked, constants, path), batch)
+    if found.not_known and not asked.skip_unknown:
+        raise InputError(Problem(_unknown(found), str(path)))
+    if not found.layers:
+        raise InputError(Problem("no convolution and no matrix product that could be run is in the model", str(path)))
+    return _document(model, path, found, [*_notes(batch, asked, found)])
+
+
+def _probes(model: ModelProto, batch: Batch, asked: Asked, constants: frozenset[str], path: Path) -> list[Values]:
+    """The shapes for as many images as it takes to know them for any number. Raises InputError where there are none."""
+    wanted, probes = needed(model.graph), list[Values]()
+    for images in batch.probed:
+        sizes = {**asked.dims, **dict.fromkeys(batch.names, images)}
+        try:
+            probes.append(inferred(model, sizes, wanted, constants, path))
+        except InputError as error:
+            if not probes:
+                raise
+            only = f"; for one image they do: give --dim {min(batch.names)}=1"
+            raise InputError([Problem(f"{each.message}{only}", each.where) for each in error.problems]) from None
+    return probes
+
+
+def _found(graph: GraphProto, probes: Sequence[Values], batch: Batch) -> _Found:
+    found = _Found()
+    for node in graph.node:
+        name = operator(node)
+        if name in ARRAY_OPS or name in NOT_TIMED:
+            if not depends(node, probes[0].constants):
+                found.folded += 1
+            elif name in NOT_TIMED:
+                found.not_timed[name] += 1
+            else:
+                _add_layer(found, node, probes, batch)
+        else:
+            found.not_known[name] += 1
+            found.reasons += _inside(node)
+    return found
+
+
+def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch) -> None:
+    try:
+        each = [layer(node, values) for values in probes]
+        one, two = each if len(each) == 2 else doubled(each[0], batch.fixed)
+        sizes = for_any_batch(one, two)
+        build: Any = OPS[sizes["op"]]
+        build(name="layer", **_of_one_image(sizes))
+        found.layers.append((node, sizes))
+    except (UnfitNode, InputError) as error:
+        found.not_known[operator(node)] += 1
+        found.reasons.append(f"{operator(node)} {called(node)}: {', '.join(str(error).splitlines())}")
+
+
+def _of_one_image(sizes: Sizes) -> dict[str, Any]:
+    """What the op is built with, to see that there is such a layer."""
+    plain = {key: value for key, value in sizes.items() if key not in ("op", "count")}
+    return {key: 1 if key == "m" and isinstance(value, str) else value for key, value in plain.items()}
+
+
+def _inside(node: NodeProto) -> Iterator[str]:
+    """What the array would compute of the graphs inside a node."""
+    inner: Counter[str] = Counter()
+    left = [node]
+    while left:
+        for attribute in left.pop().attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                left += graph.node
+                inner.update(operator(each) for each in graph.node if operator(each) in ARRAY_OPS)
+    if inner:
+        yield f"{operator(node)} {called(node)} has inside {_listed(inner)}"
+
+
+def _listed(ops: Mapping[str, int]) -> str:
+    return ", ".join(f"{op} {count:,}" for op, count in ops.items())
+
+
+def _unknown(found: _Found) -> str:
+    """All that is not known, at once."""
+    total = counted(sum(found.not_known.values()), "op")
+    why = f" ({'; '.join(found.reasons[:_MOST_TOLD])}{'; ...' if len(found.reasons) > _MOST_TOLD else ''})"
+    leave = "tpusim run or import leaves them out with --skip-unknown, and says so"
+    return f"{total} not known here: {_listed(found.not_known)}{why if found.reasons else ''}; {leave}"
+
+
+def _document(model: ModelProto, path: Path, found: _Found, notes: Sequence[str]) -> Document:
+    names = Names()
+    entries = [{"name": names.take(called(node), "count" in sizes), **_ordered(sizes)} for node, sizes in found.layers]
+    data = {
+        "name": printable(path.stem) or "model",
+        "source": f"{printable(path.name)}, {_origin(model)}",
+        "not_timed": dict(found.not_timed.most_common()),
+        "not_known": dict(found.not_known.most_common()),
+        "layers": entries,
+    }
+    moved = {
+        f"layers[{index}].{key}": (f"{path}: {operator(node)} {called(node)}: {key}", index + 1)
+        for index, (node, _) in enumerate(found.layers)
+        for key in entries[index]
+    }
+    return Document(str(path), data, {"": 1}, moved=moved, notes=tuple(notes))
+
+
+def _ordered(sizes: Sizes) -> Sizes:
+    """As people write them: the map before what moves over it."""
+    first = ("op", "in_channels", "in_length", "in_height", "in_width", "out_channels", "m", "n", "k")
+    return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
+
+
+def _origin(model: ModelProto) -> str:
+    """What the file says of itself."""
+    opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in model.opset_import)
+    maker = printable(f"{model.producer_name} {model.producer_version}".strip())
+    return f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
+
+
+def _notes(batch: Batch, asked: Asked, found: _Found) -> Iterator[str]:
+    if batch.is_open:
+        yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for --batch images"
+    else:
+        yield f"it is for {counted(batch.fixed, 'image')}; layers are written for one, and run for --batch images"
+    if asked.dims:
+        yield f"sizes given: {', '.join(f'{name}={size}' for name, size in asked.dims.items())}"
+    if several := [called(node) for node, sizes in found.layers if "count" in sizes and sizes["op"] != "gemm"]:
+        which = f"{counted(len(several), 'convolution')} of several maps an image ({several[0]}, ...)"
+        yield f"{which}: a layer for each map"
+    if found.folded:
+        yield f"{counted(found.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
+    if found.reasons:
+        more = f"; and {len(found.reasons) - _MOST_TOLD:,} more" if len(found.reasons) > _MOST_TOLD else ""
+        yield f"left out: {'; '.join(found.reasons[:_MOST_TOLD])}{more}"

@@ -1,0 +1,146 @@
+"""An ONNX file as a model: read, and refused with one message where it is not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
+from tpusim.input.source import read_bytes
+from tpusim.network.formats.names import printable
+
+MOST_BYTES = 2**31 - 1
+"""What Protocol Buffers hold in one message."""
+_MAIN = ("", "ai.onnx")
+_SHOWN = 4
+
+
+def load(path: Path) -> ModelProto:
+    """The model in a file, with all the files it names beside it. Raises InputError."""
+    size = path.stat().st_size if path.is_file() else 0
+    if size > MOST_BYTES:
+        says = f"{size / 2**30:.1f} GiB, and an ONNX file holds less than 2"
+        raise _refused(path, f"{says}; save its weights as external data, in a file beside it")
+    try:
+        # Room is made for as much as is asked for.
+        model: ModelProto = ModelProto.FromString(read_bytes(path, size + 1 if size else MOST_BYTES))
+    except DecodeError:
+        raise _refused(path, "is not ONNX, or is cut off; save the model again, or copy the whole file") from None
+    _check_whole(model, path)
+    _check_text(model, path)
+    _check_version(model, path)
+    _check_beside(model, path)
+    _check_order(model.graph, path)
+    return model
+
+
+def operator(node: NodeProto) -> str:
+    """The name of a node's operator, with its domain where that is another than ONNX's own."""
+    domain = "" if node.domain in _MAIN else f"{node.domain}."
+    return printable(f"{domain}{node.op_type}")[:60] or "an op without a name"
+
+
+def called(node: NodeProto) -> str:
+    """A node in words: by its name, or by what it makes."""
+    return printable(node.name or next(filter(None, node.output), "") or "a node without a name")
+
+
+def _refused(path: Path, message: str) -> InputError:
+    return InputError(Problem(message, str(path)))
+
+
+def _check_whole(model: ModelProto, path: Path) -> None:
+    if not model.ir_version or not model.HasField("graph"):
+        raise _refused(path, "is not ONNX: it has no version and no graph; give a file that a tool exported as ONNX")
+    if not model.graph.node:
+        raise _refused(path, "the graph has no nodes; export the model itself, not its weights alone")
+    if not model.opset_import:
+        raise _refused(path, "says nothing of its opset, or is cut off; save the model again")
+
+
+def _check_text(model: ModelProto, path: Path) -> None:
+    """That names are text: what is none comes from a file in which bytes have changed."""
+    graph = model.graph
+    named = (*graph.input, *graph.output, *graph.initializer, *(each.values for each in graph.sparse_initializer))
+    dims = (dim for each in (*graph.input, *graph.output) for dim in each.type.tensor_type.shape.dim)
+    nodes = (*graph.node, *(node for function in model.functions for node in function.node))
+    texts = (
+        *(each.domain for each in model.opset_import), model.producer_name, model.producer_version,
+        *(each.name for each in named), *(dim.dim_param for dim in dims),
+        *(text for node in nodes for text in (node.name, node.op_type, node.domain, *node.input, *node.output)),
+        *(attribute.name for node in nodes for attribute in node.attribute),
+    )  # fmt: skip
+    if not all(isinstance(text, str) for text in texts):
+        raise _refused(path, "a name in it is no text, so the file is damaged: copy it, or export the model again")
+
+
+def _check_version(model: ModelProto, path: Path) -> None:
+    """That the library knows the opset of ONNX's own operators."""
+    known = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in _MAIN and not 1 <= opset.version <= known:
+            says = f"opset {opset.version}; onnx {onnx.__version__} knows opsets 1 to {known}"
+            raise _refused(path, f"{says}: export the model for one of them, or install a newer onnx")
+
+
+def _check_beside(model: ModelProto, path: Path) -> None:
+    """That files of weights are there, in the model's own folder; nobody reads them."""
+    missing: dict[str, int] = {}
+    for tensor in _tensors(model.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            name = next((each.value for each in tensor.external_data if each.key == "location"), "")
+            file = Path(name)
+            if not name or file.is_absolute() or ".." in file.parts or not name.isprintable():
+                says = f"the weights of {printable(tensor.name)} are said to be in {ascii(name)[:80]}"
+                raise _refused(path, f"{says}; they must stand in the model's own folder")
+            if not (path.parent / file).is_file():
+                missing[name] = missing.get(name, 0) + 1
+    if missing:
+        files = ", ".join(f"{name} ({counted(tensors, 'tensor')})" for name, tensors in [*missing.items()][:_SHOWN])
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise _refused(path, f"files of weights are missing: {files}{more}; put them beside the model")
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Those of the graph, and of its nodes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+
+
+def _check_order(graph: GraphProto, path: Path) -> None:
+    """That each node reads what stands before it."""
+    made = {name for name in _given(graph)} | {""}
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    for node in graph.node:
+        for name in node.input:
+            if name not in made and name not in makers:
+                says = f"{operator(node)} {called(node)} reads {printable(name)}, which nothing makes"
+                raise _refused(path, f"{says}; the file is damaged: export the model again")
+            if name not in made:
+                raise _refused(path, _tangled(graph, makers, node))
+        made.update(node.output)
+
+
+def _given(graph: GraphProto) -> Iterator[str]:
+    yield from (each.name for each in (*graph.input, *graph.initializer))
+    yield from (each.values.name for each in graph.sparse_initializer)
+
+
+def _tangled(graph: GraphProto, makers: dict[str, int], node: NodeProto) -> str:
+    """What to say of a graph that is not in order: that it goes round in a circle, or only that it is not."""
+    reads = {index: [makers[name] for name in each.input if name in makers] for index, each in enumerate(graph.node)}
+    try:
+        TopologicalSorter(reads).prepare()
+    except CycleError as error:
+        circle = " > ".join(called(graph.node[index]) for index in reversed(error.args[1][: _SHOWN + 1]))
+        return f"the graph goes round in a circle: {circle}; the file is damaged: export the model again"
+    says = f"{operator(node)} {called(node)} stands before what it reads"
+    return f"{says}, and ONNX wants nodes in order: export the model again"

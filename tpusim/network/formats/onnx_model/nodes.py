@@ -1,0 +1,228 @@
+"""What the array computes of a node of a model: a layer's sizes, from the shapes of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from tpusim.base.words import counted
+from tpusim.network.formats.onnx_model.folding import Shape
+from tpusim.network.formats.onnx_model.shapes import Values
+
+Sizes = dict[str, Any]
+"""A layer as a file has it, without its name; `images` is how many its input holds."""
+
+
+class UnfitNode(Exception):
+    """No layer computes such a node; says what of it is the reason."""
+
+
+class _Node(NamedTuple):
+    """A node with the shapes of its operands and of its first result."""
+
+    shapes: Sequence[Shape]
+    result: Shape
+    constant: Sequence[bool]
+    attributes: Mapping[str, AttributeProto]
+
+    def ints(self, name: str, count: int, default: int) -> list[int]:
+        """An attribute of `count` whole numbers. Raises UnfitNode where it has another number of them."""
+        given = self._of(name, AttributeProto.INTS)
+        numbers = [*given.ints] if given else [default] * count
+        if len(numbers) != count:
+            raise UnfitNode(f"{name} has {counted(len(numbers), 'number')} instead of {count}")
+        return numbers
+
+    def whole(self, name: str, default: int) -> int:
+        """An attribute of one whole number."""
+        given = self._of(name, AttributeProto.INT)
+        return given.i if given else default
+
+    @property
+    def auto_pad(self) -> str:
+        """How padding is said: by NOTSET, in numbers. Raises UnfitNode for what ONNX does not have."""
+        given = self._of("auto_pad", AttributeProto.STRING)
+        said = given.s.decode(errors="replace") if given else "NOTSET"
+        if said not in _AUTO_PADS:
+            raise UnfitNode(f"auto_pad is none of {', '.join(_AUTO_PADS)}")
+        return said
+
+    def _of(self, name: str, kind: int) -> AttributeProto | None:
+        given = self.attributes.get(name)
+        if given is not None and given.type != kind:
+            raise UnfitNode(f"{name} is of a kind that ONNX does not have there")
+        return given
+
+
+def layer(node: NodeProto, values: Values) -> Sizes:
+    """The layer that a node of ARRAY_OPS is. Raises UnfitNode where there is none."""
+    names = [name for name in node.input if name]
+    lost = next((name for name in (*names[:2], *node.output[:1]) if name not in values.shapes), None)
+    if lost is not None or len(names) < 2:
+        raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
+    shapes = [values.shape(name) for name in names[:2]]
+    attributes = {each.name: each for each in node.attribute}
+    constant = [name in values.constants for name in names[:2]]
+    return ARRAY_OPS[node.op_type](_Node(shapes, values.shape(node.output[0]), constant, attributes))
+
+
+def needed(graph: GraphProto) -> set[str]:
+    """The values whose shapes say what the layers of a graph are."""
+    nodes = (node for node in graph.node if node.op_type in ARRAY_OPS)
+    return {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
+
+
+def _conv(node: _Node) -> Sizes:
+    (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
+    sizes = {"images": images, "in_channels": channels, "out_channels": outputs, "groups": _groups(node)}
+    axes = len(sides)
+    steps: Sizes = {
+        "kernel": kernel,
+        "stride": node.ints("strides", axes, 1),
+        "padding": _padding(node, axes),
+        "dilation": node.ints("dilations", axes, 1),
+    }
+    if axes == 2:
+        return {"op": "conv2d", **sizes, "in_height": sides[0], "in_width": sides[1], **steps}
+    one = {key: value[0] for key, value in steps.items() if key != "padding"}
+    return {"op": "conv1d", **sizes, "in_length": sides[0], "padding": steps["padding"], **one}
+
+
+def _padding(node: _Node, axes: int) -> list[int] | str:
+    """As files write it: what stands before both axes, then after them, is ONNX's order too."""
+    return _AUTO_PADS[node.auto_pad] or node.ints("pads", 2 * axes, 0)
+
+
+def _maps(node: _Node) -> tuple[Shape, Shape]:
+    """The shapes of a map and a filter. Raises UnfitNode for those of other than one or two axes."""
+    (image, weights), axes = node.shapes, len(node.shapes[0]) - 2
+    if axes not in (1, 2) or len(weights) != axes + 2:
+        raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
+    return image, weights
+
+
+def _groups(node: _Node) -> int:
+    return node.whole("group", 1)
+
+
+def _conv_transpose(node: _Node) -> Sizes:
+    """One axis becomes two, the first of one element."""
+    (images, channels, *sides), (_, outputs, *kernel) = _maps(node)
+    axes, groups = len(sides), _groups(node)
+    strides, dilations = node.ints("strides", axes, 1), node.ints("dilations", axes, 1)
+    reaches = ((side - 1) * stride for side, stride in zip(sides, strides, strict=True))
+    spread = [reach + dilations[axis] * (kernel[axis] - 1) + 1 for axis, reach in enumerate(reaches)]
+    cut = [_cut(node, axis, each) for axis, each in enumerate(spread)]
+    one, none = [1] * (2 - axes), [0] * (2 - axes)
+    height, width = (*one, *sides)
+    return {
+        "op": "conv_transpose2d", "images": images, "in_channels": channels, "out_channels": outputs * groups,
+        "groups": groups, "in_height": height, "in_width": width, "kernel": [*one, *kernel],
+        "stride": [*one, *strides], "padding": [*none, *(start for start, _ in cut)],
+        "output_padding": [*none, *(more for _, more in cut)], "dilation": [*one, *dilations],
+    }  # fmt: skip
+
+
+def _cut(node: _Node, axis: int, spread: int) -> tuple[int, int]:
+    """What is cut off at both ends of an axis of `spread` elements, and what is then added at its far end.
+
+    Where more is cut off there than before, the layer is written mirrored, as it takes as long.
+    """
+    axes = len(node.result) - 2
+    size, added = node.result[2 + axis], node.ints("output_padding", axes, 0)[axis]
+    pads, auto = node.ints("pads", 2 * axes, 0), node.auto_pad
+    before, after = pads[axis], pads[axes + axis]
+    if _AUTO_PADS[auto] or "output_shape" in node.attributes:
+        less, more = (whole := spread + added - size) // 2, -(-whole // 2)
+        before, after = (less, more) if auto == "SAME_UPPER" else (more, less)
+    fitting = (start for start in (before, after) if start >= 0 and size - spread + 2 * start >= 0)
+    if (start := next(fitting, None)) is None:
+        raise UnfitNode(f"{before} and {after} are cut off its ends, of {spread} elements, and {size} are left")
+    return start, size - spread + 2 * start
+
+
+def _gemm(node: _Node) -> Sizes:
+    first, second = node.shapes
+    if len(first) != 2 or len(second) != 2:
+        raise UnfitNode("its operands are no matrices")
+    m, k = first[::-1] if node.whole("transA", 0) else first
+    return {"op": "gemm", "m": m, "n": second[0 if node.whole("transB", 0) else 1], "k": k}
+
+
+def _matmul(node: _Node) -> Sizes:
+    """One product where one factor is the same for all, else a product for each pair."""
+    first, second = ((1, *node.shapes[0]) if len(node.shapes[0]) == 1 else node.shapes[0]), node.shapes[1]
+    second = (*second, 1) if len(second) == 1 else second
+    m, k, n = first[-2], first[-1], second[-1]
+    if _shared(second, node.constant[1]):
+        return {"op": "gemm", "m": prod(first[:-1]), "n": n, "k": k}
+    if _shared(first, node.constant[0]):
+        return {"op": "gemm", "m": prod(second[:-2]) * n, "n": m, "k": k}
+    return {"op": "gemm", "m": m, "n": n, "k": k, "count": _pairs(first[:-2], second[:-2])}
+
+
+def _shared(factor: Shape, constant: bool) -> bool:
+    """Whether it is one matrix for all images: an operand of one image may be one of each."""
+    return len(factor) == 2 or (constant and prod(factor[:-2]) == 1)
+
+
+def _pairs(first: Shape, second: Shape) -> int:
+    """How many there are, the axes before the matrices being broadcast."""
+    longest = max(len(first), len(second))
+    both = zip(((1,) * longest + first)[-longest:], ((1,) * longest + second)[-longest:], strict=True)
+    return prod(max(pair) for pair in both)
+
+
+ARRAY_OPS: dict[str, Callable[[_Node], Sizes]] = {
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
+}  # fmt: skip
+"""What the array computes, of ONNX's own operators."""
+
+_AUTO_PADS = {"NOTSET": "", "SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": ""}
+"""What ONNX calls paddings, and what they are here; empty where numbers say it."""
+
+_OF_BATCH = ("m", "count", "images")
+"""Sizes that may follow the batch."""
+
+
+def for_any_batch(one: Sizes, two: Sizes) -> Sizes:
+    """A layer as it is for every batch, from what it is for one image and for two. Raises UnfitNode."""
+    merged: Sizes = {}
+    for key, value in one.items():
+        if value == two.get(key):
+            merged[key] = value
+        elif key in _OF_BATCH:
+            merged[key] = _line(value, two[key])
+        else:
+            raise UnfitNode(f"its {key} depends on the batch")
+    return _without_images(merged)
+
+
+def doubled(sizes: Sizes, images: int) -> tuple[Sizes, Sizes]:
+    """The same layer for one image and for two, of what it is for `images`."""
+    follows = "count" if sizes.get("count") else "images" if "images" in sizes else "m"
+    value = sizes[follows]
+    if value % images:
+        return sizes, sizes
+    return {**sizes, follows: value // images}, {**sizes, follows: 2 * value // images}
+
+
+def _line(one: int, two: int) -> str | int:
+    """ "batch*197", where there are 197 for an image."""
+    slope, more = two - one, 2 * one - two
+    text = "batch" if slope == 1 else f"batch*{slope}"
+    return text if not more else f"{text}{more:+d}"
+
+
+def _without_images(sizes: Sizes) -> Sizes:
+    """A convolution is run for the batch; where its input holds more images, as many layers stand for it."""
+    images = sizes.pop("images", "batch")
+    if images == "batch":
+        return sizes
+    times = str(images).removeprefix("batch*")
+    if not str(images).startswith("batch*") or not times.isdigit():
+        raise UnfitNode(f"its input holds {images} images, which is no multiple of the batch")
+    return {**sizes, "count": int(times)}
