@@ -32,6 +32,8 @@ class Weights:
     def count(self, at: Columns, group: int, numbers: range) -> int:
         """The weights of some passes that come from HBM: without the zeros of a bundle."""
         shape = self.shape
+        if shape.bundle == 1:
+            return sum(self.passes[number].rows for number in numbers) * len(at.channels)
         left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
         columns = Counter(own for own in self._groups_of(at.channels) if own < left)
         return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
@@ -56,15 +58,17 @@ class Weights:
         In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
         not have: zero.
         """
-        shape = self.shape
-        starts = [-prod(shape.tensors.filter[1:]) * own for own in self._groups_of(at.channels)]
+        shape, own = self.shape, self._groups_of(at.channels)
         lane = (Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels)),)
-        return (*lane, Along(K, tuple(starts))) if any(starts) else lane
+        if not any(own):
+            return lane
+        apart = -prod(shape.tensors.filter[1:])
+        return (*lane, Along(K, tuple([apart * each for each in own])))
 
     def _groups_of(self, columns: range) -> list[int]:
         """The group in its bundle of each output channel."""
         size = self.shape.out_channels // self.shape.bundle
-        return [column // size for column in columns]
+        return [column // size for column in columns] if self.shape.bundle > 1 else [0]
 
     @cached_property
     def _row_groups(self) -> list[Counter[int]]:
