@@ -29,12 +29,8 @@ def tilings_of(
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    chosen = choose(shape, hardware, cut, among)
-    if hardware.mapping.search == "estimate":
-        return (Ranked(chosen),)
-    candidates = among(shape, hardware, cut, None)
-    ruled = _ruled(candidates)
-    return ranked(ruled if ruled and best(ruled) else candidates, chosen)
+    candidates, chosen = _chosen(among(shape, hardware, cut, None))
+    return (Ranked(chosen),) if hardware.mapping.search == "estimate" else ranked(candidates, chosen)
 
 
 def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> Tiling[int]:
@@ -43,10 +39,7 @@ def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidate
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    candidates = among(shape, hardware, cut, None)
-    tiling = _same_block(candidates) or best(candidates)
-    if tiling is None:
-        raise too_small(least_words(shape, hardware, cut, among), hardware)
+    _, tiling = _chosen(among(shape, hardware, cut, None))
     return tiling
 
 
@@ -101,13 +94,17 @@ def _cheapest(candidates: Candidates, tilings: Tiling[Counts]) -> _Choice | None
     return _Choice(float(cost[at]), tilings, at)
 
 
-def _same_block(candidates: Candidates) -> Tiling[int] | None:
-    """With a forced multi-tile, the block that the paper's rule would get: only one thing changes at a time.
+def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
+    """The cheapest, and those that it is one of.
 
-    None where the number is not forced, or that block does not fit with it.
+    With a forced multi-tile, they have the block that the paper's rule would get, if it fits: only one thing changes at
+    a time.
     """
-    ruled = _ruled(candidates)
-    return best(ruled) if ruled else None
+    for each in (_ruled(candidates), candidates):
+        if each is not None and (tiling := best(each)):
+            return each, tiling
+    shape, hardware, cut = candidates.shape, candidates.hardware, candidates.cut
+    raise too_small(least_words(shape, hardware, cut, type(candidates)), hardware)
 
 
 def _ruled(candidates: Candidates) -> Candidates | None:
