@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 Doing = Callable[[str], None]
 """Told what is done to a layer."""
 
-CLOSE = 0.02
+CLOSE = 0.03
 """What takes at most this much more than any way still untried must take is fast enough: no other is tried."""
 
 PATIENCE, LONG_ENOUGH = 3, 500

@@ -6,7 +6,6 @@ about what a tiling would cost, this what it must cost. What is hard to tell is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -16,19 +15,17 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, frame_of
 from tpusim.machines.tpu.definition.latencies import add_cycles, word_cycles, word_latency
-from tpusim.machines.tpu.lowering.geometry import MapAxis, padded
+from tpusim.machines.tpu.lowering.geometry import padded
+from tpusim.machines.tpu.lowering.points import Points
 from tpusim.machines.tpu.lowering.preparation import patch
 from tpusim.machines.tpu.lowering.tiles import stored_ifmap
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
-from tpusim.memory.layout import inside
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
 from tpusim.memory.orders import Layouts
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.lowering.candidates import Candidates
 
 Cycles: TypeAlias = Any  # a float, or an array of them: one a candidate
-Points: TypeAlias = Callable[[MapAxis, int, range], int]
-"""Grid points of an axis, from the size of its blocks and the taps."""
 
 
 class _Array(NamedTuple):
@@ -54,6 +51,14 @@ class _Moved(NamedTuple):
     converted: Cycles = 0
 
 
+class _Sections(NamedTuple):
+    """Sections of the filter of a column fold, how often they come, and how many come in all."""
+
+    of_fold: Counts
+    times: Counts
+    loads: Counts
+
+
 class Bound:
     """The least cycles of candidate tilings of one layer."""
 
@@ -61,19 +66,25 @@ class Bound:
         self.of, self.shape, self.hardware = candidates, candidates.shape, candidates.hardware
         self.chunk, self.passes = candidates.chunk, len(candidates.passes)
         self.delay = self.hardware.sequencer.block_cycles
-        self._known: dict[tuple[Points, bool, bytes], Counts] = {}
+        self.points = Points(self.shape, self.chunk)
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The least cycles of every candidate: no run takes fewer."""
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
         array, again = self._array(tilings, chunks), self._again(tilings, chunks)
         ifmap, ofmap, last = self._loads(tilings, again), self._spills(tilings), self._last_spill(array)
-        filters, first = _Moved(self._filters(tilings, chunks)), self._first_pass(tilings, chunks)
+        sections = self._sections(tilings, chunks)
+        filters, first = _Moved(self._filters(sections)), self._first_pass(tilings, chunks)
         loads, spills = self._in_turn(ifmap), self._in_turn(ofmap)
         paths = [
             first + array.all + self._after + last,
             self._in_turn(ifmap, filters, ofmap),
             self._in_turn(ifmap, filters) + self._latency + array.smallest + self._after + last,
+            self._by_sections(tilings, sections, filters) + array.smallest + self._after + last,
+            self._two_at_once(
+                self._in_turn(ifmap, filters) + spills * (1 - 1 / array.words),
+                self._filter_fills(tilings, chunks, sections) + self._ifmap_fills(tilings, chunks, again),
+            ),
         ]
         if (simple := (chunks == 1) & (tilings.span == 0)).any():
             turns = [
@@ -192,14 +203,18 @@ class Bound:
         moved = images * min(map(len, self.of.col_folds)) * self._element_cycles
         return array.words * max(moved, float(self.hardware.vector_unit.pack_cycles))
 
-    def _filters(self, tilings: Tiling[Counts], chunks: Counts) -> Cycles:
-        """Once, or for every block where the sections of all folds that come by turns do not find buffers."""
+    def _filters(self, sections: _Sections) -> Cycles:
+        """All of it, so often."""
+        return prod(self.shape.tensors.filter) * self._element_cycles * sections.times
+
+    def _sections(self, tilings: Tiling[Counts], chunks: Counts) -> _Sections:
+        """They come once, or for every block where those of all folds that come by turns do not find buffers."""
         sections = np.maximum(chunks, -(-self.passes // tilings.section_passes))
         kept = self.of.columns if tilings.loop_order == "block_major" else tilings.kept_folds
         left = self.of.columns % kept
         fewest = np.where(left, left, kept)
         times = np.where(fewest * sections > tilings.filter_buffers, tilings.blocks, 1)
-        return prod(self.shape.tensors.filter) * self._element_cycles * times
+        return _Sections(sections, times, sections * times * self.of.columns * self.shape.groups)
 
     def _again(self, tilings: Tiling[Counts], chunks: Counts) -> Counts:
         """How often the ifmap comes, for all column folds."""
@@ -209,9 +224,9 @@ class Bound:
     def _loads(self, tilings: Tiling[Counts], again: Counts) -> _Moved:
         """The ifmap for all blocks, so often: what lies between taps too, where all of them are on chip together."""
         shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
-        points = np.full_like(tilings.blocks, self._count(_touched, shape.row) * self._count(_touched, shape.col))
+        points = np.full_like(tilings.blocks, self.points.touched)
         if not self.chunk.by_tap and not tilings.span.any():
-            together = self._looked_up(_brought, tilings.rows, tilings.cols)
+            together = self.points.brought(tilings)
             points = np.where(tilings.chunk_taps < self.of.taps, points, together)
         moved = points * channels * np.maximum(self._images(tilings), images) * self._element_cycles
         return _Moved(moved * again, points * self._unpacked_channels * shape.images * self._unpacking * again)
@@ -226,52 +241,72 @@ class Bound:
         return stored if free else own
 
     def _first_pass(self, tilings: Tiling[Counts], chunks: Counts) -> Cycles:
-        """Until it is issued: its weights come, then, beside the preload, the first places of the first block."""
+        """Until it is issued: its weights come, then, beside the preload, the first places of the first block; where
+        loads are whole, all of both loads.
+        """
         rotated = self._rotated(tilings.rows, tilings.cols, tilings.groups)
         drains = self.of.estimate.drains & (chunks == 1) & (tilings.span == 0)
+        own, waited = (self._first_weights(passes) for passes in (1, tilings.section_passes if self._whole else 1))
         preload = self.delay + self.hardware.preload_cycles + np.where(drains, rotated, 0)
-        weights = self._first_weights(tilings) * len(self.of.col_folds[0]) * self._element_cycles
+        loaded = np.where(chunks == 1, own + preload, preload)
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
-            return self._latency + preload + np.where(chunks == 1, weights, 0)
-        points = self._looked_up(_first, tilings.rows, tilings.cols)
-        elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images)
-        brought = elements * self._begun_with
-        filled = self._in_turn(_Moved(weights), _Moved(brought * self._element_cycles, brought * self._unpacking))
-        return self._latency + np.where(chunks == 1, np.maximum(filled, weights + preload), preload)
+            return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
+        points = self.points.first(tilings)
+        elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images) * self._begun_with
+        ifmap = _Moved(elements * self._element_cycles, elements * self._unpacking)
+        filled = self._in_turn(_Moved(waited), ifmap) + self._latency
+        if self._whole:
+            fills = np.minimum(MOST_PIECES, tilings.section_passes) + np.where(points > 0, self._ifmap_pieces, 0)
+            filled = np.maximum(filled, self._two_at_once(filled - self._latency, fills))
+        return np.maximum(self._latency + loaded, np.where(chunks == 1, filled, 0))
 
-    def _first_weights(self, tilings: Tiling[Counts]) -> Cycles:
-        """Weights of a column that the first pass waits for: its own, or, where loads are whole, those of its section.
-
-        Of a bundle's, those of other groups are zeros that come from nowhere.
-        """
+    def _first_weights(self, passes: Counts | int) -> Cycles:
+        """Bus time of the weights of the first passes. Of a bundle's, those of other groups are zeros from nowhere."""
         rows = np.cumsum([each.rows for each in self.of.passes])
-        together = 1 if self.hardware.mapping.loads == "pieces" else tilings.section_passes
-        return np.asarray(rows[np.minimum(together, len(rows)) - 1]) / self.shape.bundle
+        first = np.asarray(rows[np.minimum(passes, len(rows)) - 1]) / self.shape.bundle
+        return first * len(self.of.col_folds[0]) * self._element_cycles
+
+    @property
+    def _whole(self) -> bool:
+        return self.hardware.mapping.loads == "whole"
 
     @cached_property
     def _begun_with(self) -> int:
-        """Channels of the ifmap that the first pass waits for."""
-        if self.hardware.mapping.loads == "pieces":
+        """Channels of the ifmap that the first pass waits for; the padding after the last, too, where it is all."""
+        if not self._whole:
             return self.chunk.places[0].brought
-        return sum(len(channels) for _, channels in self.chunk.brought(range(len(self.chunk.places))))
+        brought = sum(len(channels) for _, channels in self.chunk.brought(range(len(self.chunk.places))))
+        stored, _ = stored_ifmap(self.shape, self.hardware)
+        return brought + (stored - self.shape.channels if self.shape.groups == 1 else 0)
 
-    def _looked_up(self, points: Points, rows: Counts, cols: Counts) -> Counts:
-        """Points by rows times points by columns, each worked out once; the same blocks come in many ways."""
-        of_rows, of_cols = (
-            self._by_size(points, axis, sizes) for axis, sizes in ((self.shape.row, rows), (self.shape.col, cols))
-        )
-        return of_rows * of_cols
+    # ---- two transfers under way at once
 
-    def _by_size(self, points: Points, axis: MapAxis, sizes: Counts) -> Counts:
-        key = points, axis is self.shape.row, sizes.tobytes()
-        if key not in self._known:
-            different, where = np.unique(sizes, return_inverse=True)
-            counts = [self._count(points, axis, size) for size in different.tolist()]
-            self._known[key] = np.array(counts, dtype=np.int64)[where]
-        return self._known[key]
+    def _two_at_once(self, moved: Cycles, fills: Counts) -> Cycles:
+        """Each fill is under way from its latency to the cycle after its last word; beside it, one other transfer."""
+        return (moved + fills * (self._latency + 1)) / 2
 
-    def _count(self, points: Points, axis: MapAxis, size: int = 1) -> int:
-        return points(axis, size, self.chunk.tap_rows if axis is self.shape.row else self.chunk.tap_cols)
+    def _filter_fills(self, tilings: Tiling[Counts], chunks: Counts, sections: _Sections) -> Counts:
+        """Pieces of all sections; of those in chunks, sections."""
+        full, left = self.passes // tilings.section_passes, self.passes % tilings.section_passes
+        pieces = full * np.minimum(MOST_PIECES, tilings.section_passes) + np.minimum(MOST_PIECES, left)
+        return np.asarray(sections.loads // sections.of_fold * np.where(chunks == 1, pieces, sections.of_fold))
+
+    def _ifmap_fills(self, tilings: Tiling[Counts], chunks: Counts, again: Counts) -> Counts:
+        """Pieces of all loads, where every block is known to need one. Rows of a patch may come together."""
+        every = self._every_filled(tilings) & (chunks == 1) & (tilings.span == 0)
+        loads = tilings.blocks * self.shape.groups * again
+        return np.where(every, loads * self._ifmap_pieces, 0)
+
+    @cached_property
+    def _ifmap_pieces(self) -> int:
+        return min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
+
+    def _every_filled(self, tilings: Tiling[Counts]) -> Counts:
+        """Whether no block is padding alone, which waits for nothing."""
+        if self.chunk.by_tap:
+            return np.zeros_like(tilings.blocks)
+        of_groups = -(-self.of.groups // tilings.groups)
+        return np.asarray(self.points.needing(tilings) * of_groups == tilings.blocks)
 
     # ---- what takes turns in buffers
 
@@ -280,6 +315,11 @@ class Bound:
         read = np.maximum(spills * (1 - 1 / array.words) - array.results, 0)
         return (array.issued + array.results * (self._after - array.short) + read) / tilings.psum_buffers
 
+    def _by_sections(self, tilings: Tiling[Counts], sections: _Sections, filters: _Moved) -> Cycles:
+        """Weights in so many buffers: a fill, then the preload of the last of them."""
+        turns = filters.bus + sections.loads * (self._latency + self.hardware.preload_cycles)
+        return turns / tilings.filter_buffers
+
     def _by_loads(
         self, tilings: Tiling[Counts], array: _Array, loads: Cycles, again: Counts, spills: Cycles, last: Cycles
     ) -> list[Cycles]:
@@ -287,13 +327,10 @@ class Bound:
 
         Where each patch is for one result, the one queue takes its fill after the spill of the last but one.
         """
-        of_groups = -(-self.of.groups // tilings.groups) * self.shape.groups
-        filled = self._looked_up(_needed, tilings.rows, tilings.cols) * of_groups
         count = tilings.blocks * self.shape.groups * again
         each = self._after - array.short + self._latency
         turns = array.issued + count * each + (0 if self.chunk.one_by_one else loads)
-        # A block of padding alone waits for nothing.
-        turns = np.where(filled * again == count, turns, 0)
+        turns = np.where(self._every_filled(tilings), turns, 0)
         both = np.where(count == array.results, (turns + spills) / (2 * tilings.lag), 0)
         return [turns / tilings.ifmap_buffers + last, np.where(turns > 0, both, 0)]
 
@@ -301,31 +338,3 @@ class Bound:
 def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
     left = extent % sizes
     return [(extent // sizes, sizes), (np.minimum(left, 1), left)]
-
-
-def _in_blocks(axis: MapAxis, size: int, taps: range) -> list[range]:
-    """Grid points that blocks of so many outputs need, block by block."""
-    starts = range(0, axis.extent, size)
-    return [axis.stored(range(at, min(at + size, axis.extent)), taps) for at in starts]
-
-
-def _brought(axis: MapAxis, size: int, taps: range) -> int:
-    """Those that come from HBM for all blocks, in every strip."""
-    apart, blocks = axis.extent * axis.stride, [axis.coordinates(each) for each in _in_blocks(axis, size, taps)]
-    return sum(len(inside(each, strip * apart, axis.size)) for each in blocks for strip in range(axis.strips))
-
-
-def _needed(axis: MapAxis, size: int, taps: range) -> int:
-    """Blocks of so many outputs that need any."""
-    return sum(len(each) > 0 for each in _in_blocks(axis, size, taps))
-
-
-def _first(axis: MapAxis, size: int, taps: range) -> int:
-    """Those of the first block."""
-    return len(axis.stored(range(size), taps))
-
-
-def _touched(axis: MapAxis, _: int, taps: range) -> int:
-    """Coordinates of the ifmap on which some tap stands, whatever the blocks."""
-    stands = {out * axis.stride + tap * axis.dilation - axis.padding[0] for out in range(axis.outputs) for tap in taps}
-    return len(stands & {*range(axis.size)})
