@@ -25,12 +25,12 @@ def random_device(random: np.random.Generator) -> Device:
     def one(*choices: int) -> int:
         return int(random.choice(choices))
 
-    rcd, rrd, ccd, wtr = one(1, 3, 7), one(1, 2, 4), one(1, 2), one(0, 2, 4)
+    rcd, writing, rrd, ccd, wtr = one(1, 3, 7), one(1, 3), one(1, 2, 4), one(1, 2), one(0, 2, 4)
     given: dict[str, Any] = {
         "organisation.stacks": 1, "organisation.channels": one(1, 2, 4), "organisation.bank_groups": one(1, 2, 4),
         "organisation.banks": one(1, 2, 4), "organisation.rows": one(4, 8, 64), "organisation.columns": one(2, 4, 8),
         "timing.tBURST": one(1, 2, 3), "timing.tCL": one(1, 5, 9), "timing.tCWL": one(0, 2, 4), "timing.tRCDRD": rcd,
-        "timing.tRCDWR": one(1, 3), "timing.tRP": one(1, 4, 9), "timing.tRAS": rcd + one(0, 3, 12),
+        "timing.tRCDWR": writing, "timing.tRP": one(1, 4, 9), "timing.tRAS": max(rcd, writing) + one(0, 3, 12),
         "timing.tRRD_S": rrd, "timing.tRRD_L": rrd + one(0, 2), "timing.tFAW": rrd + one(0, 5, 20),
         "timing.tCCD_S": ccd, "timing.tCCD_L": ccd + one(0, 2), "timing.tRTP": one(0, 2, 5), "timing.tWR": one(0, 5),
         "timing.tWTR_S": wtr, "timing.tWTR_L": wtr + one(0, 3), "timing.tRTRS": one(0, 2), "timing.tRFC": one(5, 20),
@@ -42,7 +42,7 @@ def random_device(random: np.random.Generator) -> Device:
         "requests.lookahead": one(1, 1, 3, 8), "requests.outstanding": one(0, 0, 0, 1, 3),
     }  # fmt: skip
     # The least that a device allows, or more.
-    every = {name: given.get(f"timing.{name}", rcd + 21) for name in _ONE_ACCESS}
+    every = {name: given.get(f"timing.{name}", max(rcd, writing) + 21) for name in _ONE_ACCESS}
     banks = given["organisation.bank_groups"] * given["organisation.banks"] if given["refresh"] == "per_bank" else 1
     least = given["timing.tRFC"] + sum(every[name] for name in _ONE_ACCESS)
     return load_device("hbm2_16ch", {**given, "timing.tREFI": (least + one(0, 3, 50, 400)) * banks})

@@ -29,7 +29,10 @@ def test_every_shipped_number_has_its_source_on_the_line(name: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "where", "says"),
     [
-        ("tRAS: 34 ns", "tRAS: 60 ns\n  tRC: 48 ns", "tRC", "a row is open for tRAS of its tRC"),
+        ("tRAS: 34 ns", "tRAS: 60 ns\n  tRC: 48 ns", "tRC", "tRC is 48 cycles, but a row is open for tRAS of it"),
+        ("tRAS: 34 ns", "tRAS: 34 ns\n  tRC: 20 ns", "tRC", "closes for tRP, 48; write at least tRAS + tRP, or leave"),
+        ("tRCDWR: 14 ns", "tRCDWR: 4 us", "tRCDWR", "until it can be written; write tRAS of at least tRCDWR"),
+        ("tREFI: 3.9 us", "tREFI: 0", "tREFI", "0 cycles are no time; write at least 1"),
         ("tFAW: 30 ns", "tFAW: 3 ns", "tFAW", "the window of four activates holds more than one"),
         ("tCCD_L: 2", "tCCD_L: 0", "tCCD_L", "tCCD_S is 1 cycles and tCCD_L 0"),
         ("tREFI: 3.9 us", "tREFI: 300 ns", "tREFI", "write a longer tREFI, or refresh: none"),
@@ -42,7 +45,7 @@ def test_every_shipped_number_has_its_source_on_the_line(name: str) -> None:
         ("mapping: rorabgbachco", "mapping: row:bank:column3:channel", "mapping", "column has 5 bits, given 3"),
         ("mapping: rorabgbachco", "mapping: row:bank:column:column:channel", "mapping", "say how many bits"),
         ("tCL: 14 ns", "tCL: 14 GB", "tCL", "unknown unit 'GB' for a time"),
-        ("tCL: 14 ns", "tCAS: 14 ns", "tCAS", "did you mean tRAS?"),
+        ("tCL: 14 ns", "tCL: 14 ns\n  tCAS: 14 ns", "tCAS", "did you mean tRAS?"),
     ],
 )  # fmt: skip
 def test_bad_devices(tmp_path, old: str, new: str, where: str, says: str) -> None:
@@ -56,6 +59,7 @@ def test_bad_devices(tmp_path, old: str, new: str, where: str, says: str) -> Non
     assert says in message
     assert f"{path}:" in message
     assert where in message
+    assert len(caught.value.problems) == 1
 
 
 def test_every_problem_is_told_at_once(tmp_path) -> None:

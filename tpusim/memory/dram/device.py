@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import GetCoreSchemaHandler, model_validator
-from pydantic_core import CoreSchema, core_schema
+from pydantic import model_validator
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.units import FREQUENCY, SIZE, TIME
+from tpusim.base.units import FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
 from tpusim.input.form import FileSection, Form
 from tpusim.input.overrides import Overrides, read_overrides
-from tpusim.input.scalars import whole_number
 from tpusim.input.source import open_document
+from tpusim.memory.dram.duration import Duration, Time
 from tpusim.memory.dram.mapping import Mapping
 
 FOLDER = "configs/dram"
@@ -26,46 +24,6 @@ FOLDER = "configs/dram"
 
 MOST_BANKS = 60
 """Banks of a channel: the one-pass model keeps a set of them in the bits of one number."""
-
-_MOST = 10**6
-_PS_PER_S = 10**12
-
-
-@dataclass(frozen=True)
-class Duration:
-    """A time of the data sheet: picoseconds, or cycles of the memory's clock."""
-
-    amount: int
-    in_cycles: bool
-
-    def cycles(self, clock_hz: int) -> int:
-        """Whole cycles; a time is rounded up."""
-        return self.amount if self.in_cycles else -(-self.amount * clock_hz // _PS_PER_S)
-
-
-class _Timed:
-    """A Duration, which YAML writes as a whole number of cycles, or as a time with its unit."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        plain = core_schema.plain_serializer_function_ser_schema(_plain)
-        return core_schema.no_info_plain_validator_function(_duration, serialization=plain)
-
-
-def _duration(value: object) -> Duration:
-    if isinstance(value, Duration):
-        return value
-    if isinstance(value, str):
-        return Duration(TIME.parse(value), in_cycles=False)
-    return Duration(whole_number(value, 0, _MOST), in_cycles=True)
-
-
-def _plain(value: Duration | None) -> int | str | None:
-    if value is None:
-        return None
-    return value.amount if value.in_cycles else TIME.format(value.amount)
-
-
-_Time = Annotated[Duration, _Timed()]
 
 
 class Organisation(FileSection):
@@ -91,27 +49,27 @@ class Timing(FileSection):
     `tRFC_bank` a refresh of one bank (`refresh: per_bank` alone needs it).
     """
 
-    tBURST: Annotated[_Time, written(2)]
-    tCL: Annotated[_Time, written("14 ns")]
-    tCWL: Annotated[_Time, written("4 ns")]
-    tRCDRD: Annotated[_Time, written("14 ns")]
-    tRCDWR: Annotated[_Time, written("14 ns")]
-    tRP: Annotated[_Time, written("14 ns")]
-    tRAS: Annotated[_Time, written("34 ns")]
-    tRC: _Time | None = None
-    tRRD_S: Annotated[_Time, written("4 ns")]
-    tRRD_L: Annotated[_Time, written("6 ns")]
-    tFAW: Annotated[_Time, written("30 ns")]
-    tCCD_S: Annotated[_Time, written(1)]
-    tCCD_L: Annotated[_Time, written(2)]
-    tRTP: Annotated[_Time, written(5)]
-    tWR: Annotated[_Time, written("16 ns")]
-    tWTR_S: Annotated[_Time, written("6 ns")]
-    tWTR_L: Annotated[_Time, written("8 ns")]
-    tRTRS: Annotated[_Time, written(2)]
-    tRFC: Annotated[_Time, written("260 ns")]
-    tRFC_bank: _Time | None = None
-    tREFI: Annotated[_Time, written("3.9 us")]
+    tBURST: Annotated[Time, written(2)]
+    tCL: Annotated[Time, written("14 ns")]
+    tCWL: Annotated[Time, written("4 ns")]
+    tRCDRD: Annotated[Time, written("14 ns")]
+    tRCDWR: Annotated[Time, written("14 ns")]
+    tRP: Annotated[Time, written("14 ns")]
+    tRAS: Annotated[Time, written("34 ns")]
+    tRC: Time | None = None
+    tRRD_S: Annotated[Time, written("4 ns")]
+    tRRD_L: Annotated[Time, written("6 ns")]
+    tFAW: Annotated[Time, written("30 ns")]
+    tCCD_S: Annotated[Time, written(1)]
+    tCCD_L: Annotated[Time, written(2)]
+    tRTP: Annotated[Time, written(5)]
+    tWR: Annotated[Time, written("16 ns")]
+    tWTR_S: Annotated[Time, written("6 ns")]
+    tWTR_L: Annotated[Time, written("8 ns")]
+    tRTRS: Annotated[Time, written(2)]
+    tRFC: Annotated[Time, written("260 ns")]
+    tRFC_bank: Time | None = None
+    tREFI: Annotated[Time, written("3.9 us")]
 
 
 class Controller(FileSection):
@@ -124,7 +82,7 @@ class Controller(FileSection):
 
     transaction_queue: Annotated[int, whole(4096), written(32)]
     command_queue: Annotated[int, whole(256), written(8)]
-    row_hits: Annotated[int, whole(_MOST)] = 4
+    row_hits: Annotated[int, whole(10**6)] = 4
     idle_writes: Annotated[int, whole(4096, least=0)] = 8
 
 
@@ -261,8 +219,8 @@ _ORDERED = [
     ("tRRD_S", "tRRD_L", "within a bank group rows cannot open faster than between groups"),
     ("tWTR_S", "tWTR_L", "within a bank group the bus cannot turn faster than between groups"),
     ("tRRD_S", "tFAW", "the window of four activates holds more than one"),
-    ("tRAS", "tRC", "a row is open for tRAS of its tRC"),
     ("tRCDRD", "tRAS", "a row stays open at least until it can be read"),
+    ("tRCDWR", "tRAS", "a row stays open at least until it can be written"),
     ("tRFC_bank", "tRFC", "refreshing one bank cannot take longer than all"),
 ]
 
@@ -278,7 +236,9 @@ def _contradictions(device: Device) -> Iterator[Problem]:
             given = less if getattr(device.timing, more) is None else more
             yield Problem(f"{said}, but {why}; write {more} of at least {less}", f"timing.{given}")
     if device.cycles("tRC") < device.cycles("tRAS") + device.cycles("tRP"):
-        yield Problem("tRC is less than tRAS + tRP; write at least their sum, or leave tRC out", "timing.tRC")
+        least = device.cycles("tRAS") + device.cycles("tRP")
+        said = f"tRC is {device.cycles('tRC')} cycles, but a row is open for tRAS of it and closes for tRP, {least}"
+        yield Problem(f"{said}; write at least tRAS + tRP, or leave tRC out", "timing.tRC")
     yield from _refreshes(device)
     for name in ("tBURST", "tREFI", "tRP", "tRCDRD", "tRCDWR"):
         if device.cycles(name) < 1:
@@ -293,7 +253,7 @@ def _refreshes(device: Device) -> Iterator[Problem]:
         return
     least = device.cycles("tRFC_bank" if one else "tRFC") + sum(device.cycles(name) for name in _ONE_ACCESS)
     between = device.cycles("tREFI") // (device.banks if one else 1)
-    if device.refresh != "none" and between < least:
+    if device.refresh != "none" and device.cycles("tREFI") and between < least:
         which = f"tREFI over {device.banks} banks leaves {between} cycles" if one else f"tREFI is {between} cycles"
         said = f"{which}, and a refresh with one access takes up to {least}"
         yield Problem(f"{said}; write a longer tREFI, or refresh: none", "timing.tREFI")
