@@ -85,7 +85,7 @@ class Bottleneck:
     @property
     def best_setting(self) -> Gain | None:
         """The largest gain that a change of the machine, the mapping or the batch brings, the layer left as it is."""
-        return next((gain for gain in self.gains if gain.relaxation.per != "MAC" and gain.gain >= LEAST_GAIN), None)
+        return next((gain for gain in self.gains if not gain.relaxation.ideal and gain.gain >= LEAST_GAIN), None)
 
     @property
     def limit(self) -> str | None:

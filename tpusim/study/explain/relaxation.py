@@ -45,12 +45,14 @@ class Relaxation:
     `limit` names what it relieves, which reports put in words; `name` says what is assumed. `change` returns None
     where the setup has nothing of the kind to relax, and raises InputError where the result would be out of range.
     `per` is what cycles are counted by where the amount of work changes: "image", "row" or "MAC"; else "layer".
+    An `ideal` one tells what is lost; nobody can build it, or ask for it.
     """
 
     name: str
     limit: str
     change: Callable[[Setup], Relaxed | None]
     per: str = "layer"
+    ideal: bool = False
 
 
 def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
@@ -169,7 +171,7 @@ _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
     Relaxation("twice the HBM bandwidth", "hbm", _bandwidth),
     *(Relaxation(f"feature maps as {order} in HBM", "rows", _layout(order)) for order in ("HWC", "HWCN", "CHW")),
-    Relaxation("HBM without rows and banks", "rows", _piped),
+    Relaxation("HBM without rows and banks", "rows", _piped, ideal=True),
     Relaxation("HBM latency of one cycle", "latency", _latency),
     Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"})),
     Relaxation("twice the ports of a bank", "banks", _bank_ports),
@@ -191,7 +193,7 @@ _MORE_INPUT = {
     "image": Relaxation("twice the batch", "input", _more_input, "image"),
     "row": Relaxation("twice the rows of input", "input", _more_input, "row"),
 }
-_FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC")
+_FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True)
 LARGER = Relaxation(
     "twice the rows and columns", "array", _machine({"array.rows": _twice, "array.cols": _twice, _ALUS: _twice})
 )
