@@ -48,6 +48,14 @@ def test_a_mapping_and_changes(trace: Path) -> None:
     assert len(json.loads(done.stdout)["channels"]) == 16
 
 
+def test_a_trace_from_standard_input(trace: Path) -> None:
+    piped = CliRunner().invoke(app, ["dram", "-", "--device", "hbm2_1ch"], input=trace.read_text())
+    assert piped.output == run(trace, "--device", "hbm2_1ch").output
+    wrong = CliRunner().invoke(app, ["dram", "-"], input="time\n")
+    assert wrong.exit_code == 2
+    assert '<stdin>:1: the first line is "time"' in wrong.output
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -57,6 +65,8 @@ def test_a_mapping_and_changes(trace: Path) -> None:
         ("time,address,bytes,rw\n0,0,64\n", ":2: 3 values; write four"),
         ("time,address,bytes,rw\n0,0,64,r\n0,x,64,r\n", ':3: address is "x"; write a whole number'),
         ("time,address,bytes,rw\n0,-4,64,r\n", ":2: address is"),
+        ("time,address,bytes,rw\n-1,0,64,r\n", ':2: time is "-1"; write a whole number, 0 to'),
+        ("time,address,bytes,rw\n99999999999999,0,64,r\n", ':2: time is "99999999999999"; write a whole number'),
         ("time,address,bytes,rw\n0,0,0,r\n", ":2: bytes is"),
         ("time,address,bytes,rw\n0,0,64,x\n", ':2: rw is "x"; write r or w'),
         ("time,address,bytes,rw\n9,0,64,r\n3,0,64,r\n", ":3: time 3 is before 9"),

@@ -314,7 +314,8 @@ def validate(
 @errors_reported(NO_FILE)
 def dram(
     trace: Annotated[
-        Path, Argument(metavar="TRACE", help="A .csv file: time,address,bytes,rw (memory cycles or nothing; r or w).")
+        Path,
+        Argument(metavar="TRACE", help="A .csv file or -: time,address,bytes,rw (memory cycles or nothing; r or w)."),
     ],
     device: Annotated[
         str,

@@ -34,12 +34,19 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
 
 def _given(name: str, folder: str) -> Document:
     if name == "-":
-        return parse_document(_decode(_standard_input(), "<stdin>", MAX_BYTES), "<stdin>")
+        return parse_document(*given_text(name))
     refuse_suffix(name)
     if not os.path.exists(name):
         where = name[:200] if name and name.isprintable() else show(name)
         raise InputError(Problem(unknown(name, folder, {each: shipped(each) for each in FOLDERS}), where))
     return parse_document(read_text(Path(name)), name)
+
+
+def given_text(path: str | Path, most: int = MAX_BYTES) -> tuple[str, str]:
+    """The text of a file, or of standard input for "-", and what messages call it. Raises InputError."""
+    if str(path) == "-":
+        return _decode(_standard_input(most), "<stdin>", most), "<stdin>"
+    return read_text(Path(path), most), str(path)
 
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
@@ -61,10 +68,10 @@ def read_bytes(path: Path, most: int) -> bytes:
         raise InputError(Problem(reason, str(path))) from None
 
 
-def _standard_input() -> bytes:
+def _standard_input(most: int) -> bytes:
     if sys.stdin is None:
         raise InputError("standard input is closed; give a file or a shipped name instead of -")
-    data: str | bytes = getattr(sys.stdin, "buffer", sys.stdin).read(MAX_BYTES + 1)
+    data: str | bytes = getattr(sys.stdin, "buffer", sys.stdin).read(most + 1)
     return data.encode() if isinstance(data, str) else data
 
 
