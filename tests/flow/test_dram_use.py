@@ -57,6 +57,21 @@ def test_tables_tell_of_banks_where_there_are_some() -> None:
     assert "reached" not in pipe
 
 
+def test_tensors_that_a_dram_has_no_room_for() -> None:
+    """14 x 14 x 8 x (64 + 256) numbers of feature maps, and 64 x 256 weights: 2,072,576 B."""
+    device = BANKS.hbm.device
+    assert device is not None
+
+    def cycles(rows: int) -> int:
+        small = device.with_overrides({"organisation.rows": rows})
+        hbm = BANKS.hbm.model_copy(update={"device": small})
+        return simulate(SMALL, BANKS.model_copy(update={"hbm": hbm}), check=False).total.cycles
+
+    assert cycles(rows=4) == cycles(rows=32768)
+    with pytest.raises(InputError, match=r"layer conv: its tensors take 2,072,576 B in HBM, and .* has 1,048,576 B"):
+        cycles(rows=2)
+
+
 def test_explain_tries_layouts() -> None:
     """A spill of 128 of 1,024 channels HWCN stays in 2 of 16 channels of the DRAM."""
     words = ("explain", "resnet50", "--layer", "layer3.0.conv3", "--batch", "8", "--hardware", "tpu_v2_hbm")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
+from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered
 from tpusim.machines.tpu.program.moves import Moves
@@ -14,7 +16,8 @@ from tpusim.memory.orders import AS_READ, HWCN, Layouts
 
 
 def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
-    """The Program `in_layout`, and people are told of it."""
+    """The Program `in_layout`, and people are told of it. Raises CapacityError where the DRAM has too little room."""
+    _check_room(lowered[0], hardware)
     program, told = in_layout(lowered[0], hardware), lowered[1]
     if hardware.hbm.layout == Layouts():
         return program, _told(told, f"feature maps lie {HWCN} in HBM, the filter as it is read")
@@ -30,6 +33,26 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
         return program
     moves = Moves(program, hardware)
     return replace(program, steps=tuple(_moved(step, moves) for step in program.steps))
+
+
+def _check_room(program: Program, hardware: Hardware) -> None:
+    """That all tensors of the layer have room in the DRAM together: addresses beyond it would begin again at 0."""
+    device = hardware.hbm.dram
+    if device is None or _at_most(program, hardware) <= device.capacity_bytes:
+        return
+    if (size := Moves(program, hardware).size) > device.capacity_bytes:
+        raise CapacityError(
+            f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
+            "give hbm.device more rows or channels, or choose a smaller batch"
+        )
+
+
+def _at_most(program: Program, hardware: Hardware) -> int:
+    """No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read."""
+    elements = sum(prod(each.padded or each.shape) for each in program.tensors)
+    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Transfer))
+    wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
+    return elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes
 
 
 def _told(told: Explanation, words: str) -> Explanation:

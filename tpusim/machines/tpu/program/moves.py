@@ -47,9 +47,18 @@ class Moves:
     @cached_property
     def bases(self) -> dict[str, int]:
         """The first address of each tensor, by its name."""
-        align, tensors = self.hardware.hbm.alignment_bytes, self.program.tensors
-        ends = accumulate((whole_bursts(self._bytes(each), align) for each in tensors), initial=0)
-        return {each.name: end for each, end in zip(tensors, ends, strict=False)}
+        return {each.name: end for each, end in zip(self.program.tensors, self._ends, strict=False)}
+
+    @property
+    def size(self) -> int:
+        """Bytes from address 0 to the end of the last tensor."""
+        return self._ends[-1]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where the first tensor begins, and each ends."""
+        sizes = (whole_bursts(self._bytes(each), self.hardware.hbm.alignment_bytes) for each in self.program.tensors)
+        return [*accumulate(sizes, initial=0)]
 
     def order(self, name: str) -> str:
         """The way of a tensor, by the name that files give it."""
