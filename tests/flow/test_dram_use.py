@@ -122,6 +122,13 @@ def test_bad_descriptions(changes: dict[str, str], says: str) -> None:
     assert len(error.value.problems) == 1
 
 
+@pytest.mark.parametrize("change", [{"hbm.device": "hbm2_1ch"}, {"hbm.mapping": "rorabgbacoch"}])
+def test_a_device_is_no_use_to_a_pipe(change: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="changes nothing where HBM is a pipe"):
+        load_hardware("tpu_v2", change)
+    assert load_hardware("tpu_v2", {**change, "hbm.model": "pipe"}).hbm.dram is None
+
+
 def test_a_bad_device_is_told_with_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shipped = BANKS.hbm.device

@@ -136,6 +136,9 @@ class Hbm(FileSection):
     def _has_banks(self) -> Hbm:
         if self.model == "banks":
             _check_device(self)
+        elif "model" not in self.model_fields_set and (self.device or self.mapping):
+            message = "changes nothing where HBM is a pipe, as it is unless told otherwise; set hbm.model to banks"
+            raise InputError([Problem(message, "device" if self.device else "mapping")])
         return self
 
     @property
