@@ -52,6 +52,18 @@ def test_only_what_differs_is_listed() -> None:
     assert changed == (Change("batch", 2, 4), Change("hbm.bandwidth", "64 GB/s", "7 GB/s"))
 
 
+def test_a_dram_that_one_side_has_is_told_by_its_name() -> None:
+    pipe, banks, other = (run(), *(with_dram(run(), name) for name in ("mine", "yours")))
+    assert ComparedResults(pipe, banks).changes == (Change("hbm.device", None, "mine"),)
+    assert ComparedResults(banks, pipe).changes == (Change("hbm.device", "mine", None),)
+    assert ComparedResults(banks, other).changes == (Change("hbm.device.name", "mine", "yours"),)
+
+
+def with_dram(result: Result, name: str) -> Result:
+    device = {"name": name, "timing": {"tRP": 14}}
+    return replace(result, hardware={**result.hardware, "hbm": {**result.hardware["hbm"], "device": device}})
+
+
 def without(result: Result, section: str, key: str) -> Result:
     fields = {name: value for name, value in result.hardware[section].items() if name != key}
     return replace(result, tpusim="0.1", hardware={**result.hardware, section: fields, "name": "old"})

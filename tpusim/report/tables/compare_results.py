@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
@@ -116,9 +116,11 @@ class ComparedResults(Compared):
     def changes(self) -> tuple[Change, ...]:
         """The inputs that differ, fields of the hardware by their paths.
 
-        A field that one side does not have, because an older version wrote it, has its default there.
+        A field that one side does not have, because an older version wrote it, has its default there. Of a part of the
+        machine that one side has none of, such as a DRAM, the other side has the name.
         """
-        before, after = (_inputs(result) for result in (self.before, self.after))
+        one, other = (_inputs(result) for result in (self.before, self.after))
+        before, after = _named(one, other), _named(other, one)
         changes = (Change(name, before.get(name), after.get(name)) for name in {**before, **after})
         return tuple(change for change in changes if change.before != change.after)
 
@@ -147,6 +149,16 @@ def _by_name(layers: Iterable[LayerResult]) -> Iterator[tuple[tuple[str, int], L
     for layer in layers:
         yield (layer.name, seen[layer.name]), layer
         seen[layer.name] += 1
+
+
+def _named(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields by their paths; those inside what the others have none of are one, by its name."""
+    parts = [
+        path for path, value in others.items() if value is None and f"{path}.name" in fields.keys() - others.keys()
+    ]
+    inside = tuple([f"{path}." for path in parts])
+    kept = {path: value for path, value in fields.items() if not path.startswith(inside)} if inside else dict(fields)
+    return {**kept, **{path: fields[f"{path}.name"] for path in parts}}
 
 
 def _inputs(result: Result) -> dict[str, Any]:

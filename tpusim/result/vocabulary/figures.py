@@ -106,7 +106,7 @@ FIGURES = _by_key(
     Figure("hbm_wanted_bytes", "HBM wanted", int, EITHER, BYTES, "MB", "wanted",
            "bytes of the elements among them that the layer asks for"),
     Figure("hbm_overfetch", "HBM moved over wanted", float, LESS, PLAIN, "", "moved /\nwanted",
-           "bytes that HBM moves over those that the layer asks for"),
+           "bytes that HBM moves over those that the layer asks for, a burst once for all who ask while it is pending"),
     Figure("hbm_reached_bytes_per_s", "HBM bandwidth reached", float, MORE, RATES, "GB/s", "reached",
            "bytes that HBM moves a second, while a transfer is under way"),
     Figure("row_hits", "row hits", int, EITHER, COUNTS, "k", "hits", "bursts that found their row open"),
