@@ -48,6 +48,14 @@ def test_a_mapping_and_changes(trace: Path) -> None:
     assert len(json.loads(done.stdout)["channels"]) == 16
 
 
+def test_addresses_that_the_device_has_not(tmp_path: Path) -> None:
+    path = tmp_path / "far.csv"
+    path.write_text(f"time,address,bytes,rw\n,0,64,r\n,{2**30},128,r\n")
+    told = "2 bursts of the trace lie beyond the 1 GiB of hbm2_1ch, where addresses begin again at 0."
+    assert told in run(path, "--device", "hbm2_1ch").output
+    assert "beyond" not in run(path, "--device", "hbm2_16ch").output
+
+
 def test_a_trace_from_standard_input(trace: Path) -> None:
     piped = CliRunner().invoke(app, ["dram", "-", "--device", "hbm2_1ch"], input=trace.read_text())
     assert piped.output == run(trace, "--device", "hbm2_1ch").output

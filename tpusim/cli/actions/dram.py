@@ -25,14 +25,16 @@ def play_and_report(path: Path, name: str, changes: Sequence[str], engine: str, 
     trace = read_trace(path, device.organisation.burst_bytes)
     output = JsonOutput(json)
     result = replay(trace, device, engine)
-    deliver(partial(output.put, document(**result.to_dict())), partial(_report, result, output.words_to))
+    beyond = tables.beyond(trace, device)
+    deliver(partial(output.put, document(**result.to_dict())), partial(_report, result, beyond, output.words_to))
 
 
-def _report(result: Replay, stream: TextIO) -> None:
+def _report(result: Replay, beyond: str, stream: TextIO) -> None:
     width = terminal_width(stream)
     show(
         stream,
         tables.heading(result),
+        *filter(None, [beyond]),
         "",
         tables.channel_table(result, width),
         "",

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from tpusim.base.units import SIZE
+from tpusim.base.words import counted
+from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.replay import Figures, Replay
+from tpusim.memory.dram.trace import Trace
 from tpusim.report.tables.layout import Column, fitting, legend, table
 
 Row = tuple[str, Figures]
@@ -22,6 +26,13 @@ def heading(result: Replay) -> str:
         f"mapping {device.mapping}.\n{total.bytes_moved:,} bytes moved for {total.bytes_requested:,} asked for, in "
         f"{total.last_ns or 0:,.1f} ns: {total.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {100 * share:.1f} % of the peak."
     )
+
+
+def beyond(trace: Trace, device: Device) -> str:
+    """That the device has no such addresses; empty where it has all of a trace's."""
+    bursts = int((trace.addresses >= device.capacity_bytes).sum())
+    has = f"lie beyond the {SIZE.format(device.capacity_bytes)} of {device.name}, where addresses begin again at 0"
+    return f"{counted(bursts, 'burst')} of the trace {has}." if bursts else ""
 
 
 def channel_table(result: Replay, width: int | None = None) -> Table:
