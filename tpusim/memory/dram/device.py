@@ -153,6 +153,18 @@ class Device(FileSection):
             return self.cycles("tRAS") + self.cycles("tRP") if name == "tRC" else 0
         return given.cycles(self.clock_hz)
 
+    @property
+    def longest_access(self) -> int:
+        """More cycles than a refresh, and closing a row and opening another for one access, ever take."""
+        refresh = "tRFC_bank" if self.refresh == "per_bank" else "tRFC"
+        return self.cycles(refresh) + sum(self.cycles(name) for name in _ONE_ACCESS)
+
+    @property
+    def longest_wait(self) -> int:
+        """Cycles after which a channel has done all that its queues may hold, at the latest."""
+        queued = 2 * self.controller.transaction_queue + self.banks * self.controller.command_queue
+        return queued * self.longest_access
+
     def ns(self, cycles: float) -> float:
         """Cycles of the memory's clock in nanoseconds."""
         return cycles * 1e9 / self.clock_hz
@@ -251,7 +263,7 @@ def _refreshes(device: Device) -> Iterator[Problem]:
     if one and device.timing.tRFC_bank is None:
         yield Problem("refresh: per_bank needs tRFC_bank; add it, such as tRFC_bank: 130 ns", "timing")
         return
-    least = device.cycles("tRFC_bank" if one else "tRFC") + sum(device.cycles(name) for name in _ONE_ACCESS)
+    least = device.longest_access
     between = device.cycles("tREFI") // (device.banks if one else 1)
     if device.refresh != "none" and device.cycles("tREFI") and between < least:
         which = f"tREFI over {device.banks} banks leaves {between} cycles" if one else f"tREFI is {between} cycles"

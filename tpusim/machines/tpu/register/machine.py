@@ -40,6 +40,7 @@ from tpusim.machines.tpu.register.vector_registers import VectorRegisters
 from tpusim.machines.tpu.register.vector_unit import VectorIssue
 from tpusim.machines.tpu.register.weights import Weights
 from tpusim.machines.tpu.register.wires import Wires
+from tpusim.memory.clocks import Clocks
 
 Values = NDArray[np.float32]
 
@@ -155,7 +156,14 @@ def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
 def _longest_wait(program: Program, hardware: Hardware) -> int:
     """The cycles that may pass, before any of the frame, in which nothing moves and yet all is well."""
     delay = max((step.delay for step in program.steps if isinstance(step, Preload | Vector)), default=0)
-    return hardware.latency_cycles + hardware.sequencer.launch_cycles + delay
+    return _memory_wait(hardware) + hardware.sequencer.launch_cycles + delay
+
+
+def _memory_wait(hardware: Hardware) -> int:
+    """The cycles after which HBM has answered, at the latest."""
+    if (device := hardware.hbm.dram) is None:
+        return hardware.latency_cycles
+    return Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait)
 
 
 def _control(
