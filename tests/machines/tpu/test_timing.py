@@ -22,7 +22,7 @@ from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing, split
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Spill, Step, Stream
-from tpusim.machines.tpu.register.machine import Clocked
+from tpusim.machines.tpu.register.machine import Registered
 from tpusim.machines.tpu.register.wires import Wires
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import Workload
@@ -148,7 +148,7 @@ def test_streams_are_the_passes() -> None:
 class Quiet:
     """A unit that must not drive a wire while it samples."""
 
-    unit: Clocked
+    unit: Registered
     wires: Wires
 
     def sample(self) -> None:

@@ -19,7 +19,7 @@ BANK, GROUP, CHANNEL = range(3)
 """How near: the same bank; the same bank group, that bank included; the same channel, all of it."""
 
 
-class Constraint(NamedTuple):
+class Gap(NamedTuple):
     """`later` comes at least `cycles` after `earlier` if both are in the same `level`."""
 
     earlier: int
@@ -28,7 +28,7 @@ class Constraint(NamedTuple):
     cycles: int
 
 
-def constraints(device: Device) -> Iterator[Constraint]:
+def constraints(device: Device) -> Iterator[Gap]:
     """Every constraint of a device but tFAW, which holds between an activate and the fifth from it."""
     yield from _columns(device)
     yield from _rows(device)
@@ -44,51 +44,51 @@ def gaps(device: Device) -> NDArray[np.int64]:
     return table
 
 
-def _columns(device: Device) -> Iterator[Constraint]:
+def _columns(device: Device) -> Iterator[Gap]:
     """The data bus: bursts one behind the other, and its turns."""
     t = device.cycles
     burst, turn = t("tBURST"), t("tCL") + t("tBURST") - t("tCWL") + t("tRTRS")
     for command in (RD, WR):
-        yield Constraint(command, command, CHANNEL, max(burst, t("tCCD_S")))
-        yield Constraint(command, command, GROUP, max(burst, t("tCCD_L")))
-    yield Constraint(RD, WR, CHANNEL, max(1, turn))
-    yield Constraint(WR, RD, CHANNEL, t("tCWL") + burst + t("tWTR_S"))
-    yield Constraint(WR, RD, GROUP, t("tCWL") + burst + t("tWTR_L"))
+        yield Gap(command, command, CHANNEL, max(burst, t("tCCD_S")))
+        yield Gap(command, command, GROUP, max(burst, t("tCCD_L")))
+    yield Gap(RD, WR, CHANNEL, max(1, turn))
+    yield Gap(WR, RD, CHANNEL, t("tCWL") + burst + t("tWTR_S"))
+    yield Gap(WR, RD, GROUP, t("tCWL") + burst + t("tWTR_L"))
 
 
-def _rows(device: Device) -> Iterator[Constraint]:
+def _rows(device: Device) -> Iterator[Gap]:
     t = device.cycles
-    yield Constraint(ACT, ACT, CHANNEL, t("tRRD_S"))
-    yield Constraint(ACT, ACT, GROUP, t("tRRD_L"))
-    yield Constraint(ACT, ACT, BANK, t("tRC"))
-    yield Constraint(ACT, PRE, BANK, t("tRAS"))
-    yield Constraint(ACT, RD, BANK, t("tRCDRD"))
-    yield Constraint(ACT, WR, BANK, t("tRCDWR"))
-    yield Constraint(PRE, ACT, BANK, t("tRP"))
+    yield Gap(ACT, ACT, CHANNEL, t("tRRD_S"))
+    yield Gap(ACT, ACT, GROUP, t("tRRD_L"))
+    yield Gap(ACT, ACT, BANK, t("tRC"))
+    yield Gap(ACT, PRE, BANK, t("tRAS"))
+    yield Gap(ACT, RD, BANK, t("tRCDRD"))
+    yield Gap(ACT, WR, BANK, t("tRCDWR"))
+    yield Gap(PRE, ACT, BANK, t("tRP"))
 
 
-def _closing(device: Device) -> Iterator[Constraint]:
+def _closing(device: Device) -> Iterator[Gap]:
     """From an access to the end of its row: by a precharge, or by itself where pages are closed."""
     t = device.cycles
     read, write = t("tRTP"), t("tCWL") + t("tBURST") + t("tWR")
     if device.page == "open":
-        yield Constraint(RD, PRE, BANK, read)
-        yield Constraint(WR, PRE, BANK, write)
+        yield Gap(RD, PRE, BANK, read)
+        yield Gap(WR, PRE, BANK, write)
         return
     for later in (ACT, REF):
-        yield Constraint(RD, later, BANK, t("tBURST") + read + t("tRP"))
-        yield Constraint(WR, later, BANK, write + t("tRP"))
+        yield Gap(RD, later, BANK, t("tBURST") + read + t("tRP"))
+        yield Gap(WR, later, BANK, write + t("tRP"))
 
 
-def _refreshing(device: Device) -> Iterator[Constraint]:
+def _refreshing(device: Device) -> Iterator[Gap]:
     t = device.cycles
-    yield Constraint(ACT, REF, BANK, t("tRC"))
-    yield Constraint(PRE, REF, BANK, t("tRP"))
+    yield Gap(ACT, REF, BANK, t("tRC"))
+    yield Gap(PRE, REF, BANK, t("tRP"))
     if device.refresh == "per_bank":
-        yield Constraint(REF, ACT, BANK, t("tRFC_bank"))
-        yield Constraint(REF, REF, BANK, t("tRFC_bank"))
-        yield Constraint(ACT, REF, CHANNEL, t("tRRD_S"))
-        yield Constraint(ACT, REF, GROUP, t("tRRD_L"))
+        yield Gap(REF, ACT, BANK, t("tRFC_bank"))
+        yield Gap(REF, REF, BANK, t("tRFC_bank"))
+        yield Gap(ACT, REF, CHANNEL, t("tRRD_S"))
+        yield Gap(ACT, REF, GROUP, t("tRRD_L"))
     else:
-        yield Constraint(REF, ACT, CHANNEL, t("tRFC"))
-        yield Constraint(REF, REF, CHANNEL, t("tRFC"))
+        yield Gap(REF, ACT, CHANNEL, t("tRFC"))
+        yield Gap(REF, REF, CHANNEL, t("tRFC"))

@@ -42,7 +42,7 @@ class Organisation(FileSection):
     burst_bytes: Annotated[int, Quantity(SIZE, "4 KiB"), written("64 B", "burst")]
 
 
-class Timing(FileSection):
+class DataSheet(FileSection):
     """The times of the data sheet, by the names of the standard; `tRC` is `tRAS` + `tRP` where it is not given.
 
     `tBURST` is how long a burst keeps the data bus, `tRTRS` what the bus takes to turn from reading to writing,
@@ -104,7 +104,7 @@ class Device(FileSection):
     name: Annotated[str, Name(), written("my_dram")]
     clock_hz: Annotated[int, Quantity(FREQUENCY, "100 GHz"), written("1 GHz", "clock")]
     organisation: Organisation
-    timing: Timing
+    timing: DataSheet
     mapping: Annotated[str, Name(), written("rorabgbachco")]
     hash: Annotated[Literal["none", "row"], Choice()] = "none"
     page: Annotated[Literal["open", "closed"], Choice()] = "open"

@@ -45,8 +45,8 @@ from tpusim.memory.clocks import Clocks
 Values = NDArray[np.float32]
 
 
-class Clocked(Protocol):
-    """Registers with a clock."""
+class Registered(Protocol):
+    """What has registers, all on one clock."""
 
     def sample(self) -> None:
         """Look at the wires; change nothing that anybody else can see."""
@@ -78,7 +78,7 @@ class Machine:
         self.lanes = Lanes(
             wires, settings, self.hbm, self.banks, vector, reader, ports, hardware.lanes, program.words, word, weights
         )
-        self.units: Sequence[Clocked] = (self.lanes, self.array, self.weights, deserializers)
+        self.units: Sequence[Registered] = (self.lanes, self.array, self.weights, deserializers)
         self.now = 0
 
     @property
