@@ -43,8 +43,9 @@ MEMORY_SETS = "dram"
 NUMBER_SETS = (
     "gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "fresh", "batch", "1x1", "3x3", "thin",
     "large_kernels", "scheduled_first", "scheduled_1x1", "scheduled_3x3", "scheduled_large", "depthwise",
-    "network_resnet18", "network_resnet50", "network_vgg16", "network_yolov2", "network_bert_layer",
-    "scheduled_resnet50", "scheduled_vgg16", "v3_estimated", "v3_scheduled", "v3", "v3_odd", "training",
+    "dilated", "grouped", "transposed", "network_resnet18", "network_resnet50", "network_vgg16", "network_yolov2",
+    "network_bert_layer", "scheduled_resnet50", "scheduled_vgg16", "v3_estimated", "v3_scheduled", "v3", "v3_odd",
+    "training",
 )  # fmt: skip
 TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace")
 RESULT_FILE = "run.json"
