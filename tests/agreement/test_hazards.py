@@ -32,7 +32,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import Feed, walked
 from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.pointers import Pointers
+from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, Preload, Spill, Step, Stream, Vector
 from tpusim.network.ops import ConvTranspose2d, Op
@@ -125,7 +125,7 @@ def read_by(program: Program, index: int, step: Step) -> Iterator[Cells]:
         case Vector():
             yield span(0, step.lanes), span(step.scalars.base, step.scalars.words)
             for operand in step.operands:
-                yield from walked_by(operand)
+                yield from picked(program, index, operand) if operand.picks else walked_by(operand)
         case Spill():
             for part in step.parts:
                 if part.feed is not None:
@@ -153,19 +153,36 @@ def fed(program: Program, index: int, feed: Feed) -> Iterator[Cells]:
         yield (BANKS if isinstance(feed, BankFeed) else span(group.first_lane, group.lanes)), np.unique(words)
 
 
+def picked(program: Program, index: int, feed: Feed) -> Iterator[Cells]:
+    """The pointers by which elements are picked, and the words they lead to."""
+    table = feed.picks
+    assert table is not None
+    yield span(0, 1), span(table.base, table.words * table.word_words)
+    numbers = pointers(program, index, table.base).reshape(table.words, -1)[:, : table.pointers]
+    each = numbers.reshape(table.words, table.operands, table.elements, table.together)
+    for group in feed.groups:
+        assert isinstance(group.pattern, Picked)
+        mine = each[:, group.pattern.operand, :, group.pattern.which]
+        yield span(group.first_lane, group.lanes), np.unique(group.pattern.base + mine[mine % 2 == 0] // 2)
+
+
 def followed(program: Program, index: int, pattern: Pointers) -> NDArray[np.int64]:
     """The words that the pointers lead to, which the last fill of their table brought."""
     table = pattern.table
+    mine = pointers(program, index, table.base).reshape(table.pixels, table.together)[:, pattern.which]
+    first = pattern.base + mine[mine % 2 == 0] // 2
+    return np.add.outer(first, np.arange(table.repeat)).ravel().astype(np.int64)
+
+
+def pointers(program: Program, index: int, base: int) -> NDArray[np.int64]:
+    """Those that the last fill of the table at `base` brought."""
     fill = next(
         step
         for step in reversed(program.steps[:index])
-        if isinstance(step, Fill) and step.tensor.number_bytes and step.parts[0].base == table.base
+        if isinstance(step, Fill) and step.tensor.name == "pointers" and step.parts[0].base == base
     )
-    (constant,) = program.constants
-    numbers = constant.values.ravel()[list(fill.parts[0].items[0].coordinates)]
-    mine = numbers.reshape(table.pixels, table.together)[:, pattern.which]
-    first = pattern.base + mine[mine % 2 == 0] // 2
-    return np.add.outer(first, np.arange(table.repeat)).ravel().astype(np.int64)
+    numbers = next(each.values for each in program.constants if each.tensor == "pointers")
+    return numbers[list(fill.parts[0].items[0].coordinates)].astype(np.int64)
 
 
 # ---- every lowering

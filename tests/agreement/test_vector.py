@@ -19,7 +19,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.pointers import ElementTable, Picked
+from tpusim.machines.tpu.program.program import Buffer, Constant, Program
 from tpusim.machines.tpu.program.steps import Fill, Preload, Scalars, Spill, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.reference import Tensor as Values
@@ -121,6 +122,78 @@ def test_results_go_where_their_addresses_say() -> None:
     np.testing.assert_array_equal(values[:, 2], SECOND.reshape(4, 4, 2)[:, 2])
 
 
+# ---- what it picks, element by element
+
+TABLES = WEIGHTS + 10
+"""Where pointers stand: two operands of two elements are four pointers, and four of 2 B fill a word of 8 B."""
+NUMBERS = RANDOM.integers(0, 8, (WORDS, 2, 2))
+"""The word that each element is picked from: [result word, operand, element]."""
+
+
+def picked(made: Program, numbers: Any = NUMBERS, per_word: int = 4) -> Program:
+    """The Program, with pointers brought to it, the first three of which lead nowhere."""
+    each = 2 * np.array(numbers)
+    each.reshape(-1)[:3] = 1
+    table = Tensor("pointers", (1, each.size), number_bytes=2)
+    part = Part(TABLES, (0,), (Along(0, range(1)),), (Along(1, range(each.size)),), per_word)
+    steps = [Fill((), table, (part,), 64)]
+    steps += [replace(step, after=(0, *(other + 1 for other in step.after))) for step in made.steps]
+    constant = Constant("pointers", each.astype(np.int32).tobytes())
+    tensors, buffers = (*made.tensors, table), (*made.buffers, Buffer("pointers", TABLES, 8, 1))
+    return replace(made, tensors=tensors, buffers=buffers, steps=tuple(steps), constants=(constant,))
+
+
+def picks(operand: int, per_word: int = 4, lanes: tuple[int, int] = (0, 4)) -> Feed:
+    table = ElementTable(TABLES, WORDS, 2, 2, 1, per_word)
+    stored = int((np.arange(16).reshape(WORDS, 2, 2)[:, operand] > 2).sum())
+    return Feed((LaneGroup(*lanes, Picked(table, operand, 0, ONE, stored)),))
+
+
+def other(feed: Feed, **changes: Any) -> Feed:
+    (group,) = feed.groups
+    return Feed((group._replace(pattern=group.pattern._replace(**changes)),))
+
+
+def chosen(operand: int) -> Values:
+    """[lane, word, element] of what is picked."""
+    words = np.concatenate([FIRST, SECOND], axis=1).reshape(4, 2 * WORDS, 2)
+    each = words[:, NUMBERS[:, operand], np.arange(2)]
+    return each * (np.arange(16).reshape(WORDS, 2, 2)[:, operand] > 2)
+
+
+@pytest.mark.parametrize("per_word", [4, 3])
+def test_elements_are_picked_by_pointers(per_word: int) -> None:
+    """Where three fill a word, the pointers of a result take two words, of which the second has one."""
+    numbers = NUMBERS if per_word == 4 else np.pad(NUMBERS.reshape(WORDS, 4), ((0, 0), (0, 2)))
+    step = Vector((), "sum_of_products", (picks(0, per_word), at(TWO), picks(1, per_word), at(TWO)), at(INTO), WORDS)
+    made = picked(program(step), numbers, per_word)
+    expected = (chosen(0) + chosen(1)) * SECOND.reshape(4, WORDS, 2)
+    np.testing.assert_array_equal(outcome(made).reshape(4, WORDS, 2), expected)
+    pointers = 1 if per_word == 4 else 2
+    (step,) = made.vectors
+    assert step.reads == pointers + 2 + 1 + 2 + 1
+    assert step.beat(2, HARDWARE).period == step.reads + 1
+    # Of 16 elements in four lanes the first three are padding, and only lane 0 reads pointers.
+    assert step.use.port_reads == WORDS * pointers + 4 * (16 - 3) + 2 * 4 * WORDS
+
+
+@pytest.mark.parametrize(
+    ("says", "operands"),
+    [
+        ("picks by pointer 1 of operand 0", (other(picks(0), which=1), at(TWO))),
+        ("picks by pointer 0 of operand 2", (other(picks(0), operand=2), at(TWO))),
+        ("picks by several tables", (picks(0), other(picks(1), table=ElementTable(0, WORDS, 2, 2, 1, 4)))),
+        ("moves 4 words, and lane 0 reads 5", (other(picks(0), table=ElementTable(TABLES, 5, 2, 2, 1, 4)), at(TWO))),
+        ("picks elements in some lanes", (Feed((*at(TWO, 2).groups, *picks(0, lanes=(2, 2)).groups)), at(0))),
+        ("to sum_of_products 1 operands", (picks(0),)),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_picked_is_refused(says: str, operands: tuple[Feed, ...]) -> None:
+    step = Vector((), "sum_of_products", operands, at(INTO), WORDS)
+    with pytest.raises(CheckFailed, match=says):
+        check_program(picked(program(step)), HARDWARE)
+
+
 # ---- how long it takes
 
 
@@ -165,7 +238,7 @@ def test_a_delay_is_the_vector_units() -> None:
 
 
 WRONG = {
-    "knows multiply_add, combine, maximum": {"operation": "dream"},
+    "knows multiply_add, combine, sum_of_products, maximum": {"operation": "dream"},
     "1 operands by 1 scalars and 1 coefficients": {"coefficients": (1.0,)},
     "to combine 1 operands by 1 scalars": {"operation": "combine"},
     "makes 0 words": {"words": 0, "operands": (Feed(()),), "writes": Feed(())},

@@ -20,12 +20,23 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.datapath.hbm import hbm_tensors
 from tpusim.machines.tpu.datapath.reduction import Reduction
-from tpusim.machines.tpu.datapath.words import Read, Walk, collected, followed, gather, pack, span, unpacked, walk_of
+from tpusim.machines.tpu.datapath.words import (
+    Read,
+    Walk,
+    collected,
+    followed,
+    gather,
+    pack,
+    picked_by,
+    span,
+    unpacked,
+    walk_of,
+)
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Feed, LaneGroup, walked
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.operations import OPERATIONS
-from tpusim.machines.tpu.program.pointers import Pointers
+from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part
@@ -194,9 +205,23 @@ class _Run:
         width = self.memory.shape[2]
         operand = np.zeros((step.lanes, step.words * width), np.float32)
         for group in feed.groups:
-            _, walk, words = self._read_by(group)
-            gather(words, walk, operand[group.first_lane : group.first_lane + group.lanes])
+            place = operand[group.first_lane : group.first_lane + group.lanes]
+            if isinstance(group.pattern, Picked):
+                self._pick(group, group.pattern, place.reshape(group.lanes, step.words, width))
+            else:
+                _, walk, words = self._read_by(group)
+                gather(words, walk, place)
         return operand.reshape(step.lanes, step.words, width)
+
+    def _pick(self, group: LaneGroup, pattern: Picked, operand: Values) -> None:
+        """Element by element into `operand` [lanes, word, W]."""
+        table = pattern.table
+        pointers = self._words(0, 1, table.base, table.words * table.word_words)[0]
+        addresses = picked_by(pointers, pattern)
+        first, stop = span(addresses)
+        words = self._words(group.first_lane, group.lanes, first, stop - first)
+        word, element = (addresses != PADDING).nonzero()
+        operand[:, word, element] = words[:, addresses[word, element] - first, element]
 
     def _read_by(self, group: LaneGroup) -> Read:
         """The words among which a lane group reads, from the lowest address to the highest."""

@@ -11,15 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import (
-    PADDING,
-    Addresses,
-    Counters,
-    LaneGroup,
-    Table,
-    walked,
-)
-from tpusim.machines.tpu.program.pointers import Pointers
+from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Counters, LaneGroup, walked
+from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.tensor import Part
 
 Values = NDArray[np.float32]
@@ -77,8 +70,8 @@ def _by_item(words: Values, part: Part) -> Values | None:
     return words[..., : part.per_word].reshape(len(words), *counts, copy=False)
 
 
-def walk_of(pattern: Counters | Table) -> Walk:
-    """Counters as they are, unless they jump."""
+def walk_of(pattern: AddressPattern) -> Walk:
+    """Counters as they are, unless they jump; pointers are refused, as they stand in the vector memory."""
     if isinstance(pattern, Counters) and not any(each.jump for each in pattern.counters):
         return pattern
     stored, addresses = walked(pattern)
@@ -92,6 +85,15 @@ def followed(words: Values, pattern: Pointers) -> Addresses:
     offsets, padding = np.divmod(numbers[pattern.which :: table.together], 2)
     each = np.add.outer(pattern.base + offsets, np.arange(table.repeat))
     return np.where(padding[:, None], PADDING, each).reshape(-1)
+
+
+def picked_by(words: Values, pattern: Picked) -> Addresses:
+    """The addresses [word, element] from which elements are picked by the pointers in `words` [words, numbers]."""
+    table = pattern.table
+    numbers = words[:, : table.per_word].reshape(table.words, -1)[:, : table.pointers].astype(np.int64)
+    mine = numbers.reshape(table.words, table.operands, table.elements, table.together)
+    offsets, padding = np.divmod(mine[:, pattern.operand, :, pattern.which], 2)
+    return np.where(padding, PADDING, pattern.base + offsets)
 
 
 def span(walk: Walk) -> tuple[int, int]:

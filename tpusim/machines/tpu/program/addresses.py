@@ -1,4 +1,4 @@
-"""Where the lanes read in a pass: nested counters with bounds, a table of addresses, or pointers."""
+"""Where the lanes read: nested counters with bounds, a table of addresses, or pointers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.pointers import Pointers, PointerTable
+from tpusim.machines.tpu.program.pointers import ElementTable, Picked, Pointers, PointerTable
 
 Addresses: TypeAlias = NDArray[np.int64]
 
@@ -129,7 +129,7 @@ class Table(NamedTuple):
         return len(self.addresses) - self.addresses.count(PADDING)
 
 
-AddressPattern: TypeAlias = Counters | Table | Pointers
+AddressPattern: TypeAlias = Counters | Table | Pointers | Picked
 
 
 def first_word(pattern: AddressPattern) -> int:
@@ -142,7 +142,7 @@ def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
     """Whether each word of a pass is stored, and its address if it is; pointers are refused: only the vector memory
     knows where they lead.
     """
-    if isinstance(pattern, Pointers):
+    if isinstance(pattern, Pointers | Picked):
         raise TypeError("where pointers lead stands in the vector memory")
     if isinstance(pattern, Table):
         table = np.array(pattern.addresses, np.int64)
@@ -186,6 +186,11 @@ class Feed:
     def table(self) -> PointerTable | None:
         """The pointers that the groups read through: one table, as there is one reader."""
         return next((group.pattern.table for group in self.groups if isinstance(group.pattern, Pointers)), None)
+
+    @cached_property
+    def picks(self) -> ElementTable | None:
+        """The pointers by which the groups pick elements: one table."""
+        return next((group.pattern.table for group in self.groups if isinstance(group.pattern, Picked)), None)
 
     def fills(self, rows: int) -> bool:
         """Whether the groups, in order, feed each of the first `rows` rows once."""

@@ -10,7 +10,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.operations import OPERATIONS
-from tpusim.machines.tpu.program.pointers import Pointers
+from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import (
     BankFill,
@@ -39,11 +39,12 @@ def check_program(program: Program, hardware: Hardware) -> None:
     if program.word_cycles < 0:
         raise CheckFailed(f"the Program makes words ready in {program.word_cycles} cycles")
     widest = program.widest_word(hardware.vector_memory.word_elements)
-    for table in program.tables:
-        if table.per_word > widest:
-            raise CheckFailed(
-                f"a pass reads {table.per_word} pointers a word; no word holds more than {widest} numbers"
-            )
+    picked = {step.picks.per_word for step in program.vectors if step.picks}
+    if len(picked) > 1:
+        raise CheckFailed("steps pick elements by pointers of several sizes")
+    for per_word in (*picked, *(table.per_word for table in program.tables)):
+        if per_word > widest:
+            raise CheckFailed(f"a step reads {per_word} pointers a word; no word holds more than {widest} numbers")
     limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
     for index, step in enumerate(program.steps):
         for what, first, stop in _named(step):
@@ -91,6 +92,7 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
                 yield f"begins {-step.delay} cycles before it can"
         case Vector():
             yield from _unworkable(step, hardware)
+            yield from _unpicked(step, program.word_fill)
         case Transfer():
             if isinstance(step, Spill) and any(len(part.first_lanes) > 1 for part in step.parts):
                 yield "takes one element from several lanes"
@@ -121,8 +123,24 @@ def _unworkable(step: Vector, hardware: Hardware) -> Iterator[str]:
         yield f"keeps {step.scalars.words} words of scalars, and a lane has room for {most} (vector_unit.scalar_words)"
     for feed in (*step.operands, step.writes):
         if isinstance(feed, BankFeed) or feed.table:
-            yield "reads or writes banks, or through pointers; it knows the words of lanes"
+            yield "reads or writes banks, or words through pointers; it knows the words of lanes, and picks elements"
         yield from _misfits(feed, step.words)
+
+
+def _unpicked(step: Vector, elements: int) -> Iterator[str]:
+    """Elements that cannot be picked so: by one table, of operands alone."""
+    if step.writes.picks:
+        yield "writes words of which it picks elements"
+    for feed in step.operands:
+        for group in feed.groups:
+            if isinstance(group.pattern, Picked) != bool(feed.picks):
+                yield "picks elements in some lanes of an operand, and reads words in others"
+            elif isinstance(group.pattern, Picked):
+                table, operand, which = group.pattern[:3]
+                if table != step.picks or table.elements != elements:
+                    yield f"picks by several tables, or {table.elements} of {elements} elements"
+                if not (0 <= operand < table.operands and 0 <= which < table.together):
+                    yield f"picks by pointer {which} of operand {operand}, which its table does not have"
 
 
 def _misfed(step: Transfer, part: Part) -> Iterator[str]:
@@ -131,7 +149,7 @@ def _misfed(step: Transfer, part: Part) -> Iterator[str]:
         return
     if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
         yield f"has addresses for other lanes than the {part.lanes} that it spills"
-    if part.feed.table:
+    if part.feed.table or part.feed.picks:
         yield "spills through pointers; only passes read them"
     yield from _misfits(part.feed, part.words)
 
@@ -141,6 +159,8 @@ def _elsewhere(step: Step, banks: int) -> Iterator[str]:
     match step:
         case Stream() if isinstance(step.reads, BankFeed) != (banks > 0):
             yield "reads from the lanes, and the ifmap is in banks" if banks else "reads from banks, and there are none"
+        case Stream() if step.reads.picks:
+            yield "picks elements; only the vector unit does"
         case Stream() if banks and step.reads.table:
             yield "reads banks through pointers, which lead to words of lanes"
         case BankFill() if step.banks != banks:

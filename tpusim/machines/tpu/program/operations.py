@@ -55,6 +55,12 @@ def _combine(operands: Operands, _: Values, coefficients: Coefficients) -> Value
     return _sum(each * np.float32(factor) for each, factor in zip(operands, coefficients, strict=True))
 
 
+def _sum_of_products(operands: Operands, _: Values, __: Coefficients) -> Values:
+    """The first operand times the second, and so on, two by two."""
+    terms = iter(operands)
+    return _sum(each * next(terms) for each in terms)
+
+
 def _maximum(operands: Operands, _: Values, __: Coefficients) -> Values:
     """The largest; padding counts as zero."""
     first, *others = operands
@@ -74,6 +80,11 @@ OPERATIONS: dict[str, Operation] = {
         # What is only added or subtracted is not multiplied.
         lambda counts, factors: sum(abs(each) != 1 for each in factors) + counts.operands - 1,
         lambda counts: 0 < counts.coefficients == counts.operands and not counts.scalars,
+    ),
+    "sum_of_products": Operation(
+        _sum_of_products,
+        lambda counts, _: counts.operands - 1,
+        lambda counts: counts.operands > 0 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
     ),
     "maximum": Operation(
         _maximum,

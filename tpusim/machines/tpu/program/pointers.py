@@ -84,6 +84,59 @@ class Pointers(NamedTuple):
         return self.stored * self.table.repeat
 
 
+class ElementTable(NamedTuple):
+    """The pointers of a step that picks single elements, in words of lane 0 from `base` on: result by result.
+
+    Each of these `words` begins a new pointer word. It has `operands` that are picked, of `elements` each, and for each
+    of these `together` pointers side by side, one a pattern that reads through them; `per_word` fill a word.
+    """
+
+    base: int
+    words: int
+    operands: int
+    elements: int
+    together: int
+    per_word: int
+
+    @property
+    def pointers(self) -> int:
+        """Those of a result word."""
+        return self.operands * self.elements * self.together
+
+    @property
+    def word_words(self) -> int:
+        """Pointer words of a result word."""
+        return -(-self.pointers // self.per_word)
+
+    def first(self, operand: int, element: int) -> int:
+        """Which of a result word's pointers is the first of those side by side."""
+        return (operand * self.elements + element) * self.together
+
+
+class Picked(NamedTuple):
+    """Words put together of an element each of others: of the word that the pointer at place `which` of `operand` and
+    element names, from `base` on, element and place being the same.
+
+    `stored` elements are not padding.
+    """
+
+    table: ElementTable
+    operand: int
+    which: int
+    base: int
+    stored: int
+
+    @property
+    def words(self) -> int:
+        """The words that are put together."""
+        return self.table.words
+
+    @property
+    def accesses(self) -> int:
+        """The words really read: one an element."""
+        return self.stored
+
+
 def encoded(offsets: Numbers, padding: Numbers) -> Numbers:
     """The pointers to words at `offsets`; where there is `padding`, no word."""
     return np.where(padding, 1, 2 * offsets)

@@ -44,15 +44,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The whole numbers of a tensor that the lowering itself has worked out, as 32 bits each."""
+    """The numbers of a tensor that the lowering itself has worked out: 32-bit whole ones, so many `parts` to one."""
 
     tensor: str
     numbers: bytes
+    parts: int = 1
 
     @property
     def values(self) -> NDArray[np.float32]:
         """In the order of the tensor's elements, as the memories hold them."""
-        return np.frombuffer(self.numbers, np.int32).astype(np.float32)
+        return np.frombuffer(self.numbers, np.int32).astype(np.float32) / np.float32(self.parts)
 
 
 @dataclass(frozen=True)

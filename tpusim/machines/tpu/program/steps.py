@@ -19,6 +19,7 @@ from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed, first_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.machines.tpu.program.pointers import ElementTable
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
 
@@ -287,10 +288,21 @@ class Vector(Step):
         """The first word that it writes."""
         return min((first_word(group.pattern) for group in self.writes.groups), default=0)
 
+    @property
+    def picks(self) -> ElementTable | None:
+        """The pointers by which it picks elements: one table for all operands."""
+        return next((each.picks for each in self.operands if each.picks), None)
+
+    @property
+    def reads(self) -> int:
+        """The words that a lane reads for each word that it writes: first pointers, then operands."""
+        pointers = self.picks.word_words if self.picks else 0
+        return pointers + sum(each.picks.elements if each.picks else 1 for each in self.operands)
+
     def beat(self, elements: int, hardware: Hardware) -> Beat:
         """How it goes through its words, of which so many `elements` are in use."""
         operations = OPERATIONS[self.operation].alu(self.counts, self.coefficients)
-        return beat_of(len(self.operands), operations, elements, hardware)
+        return beat_of(self.reads, operations, elements, hardware)
 
     @property
     def facts(self) -> Mapping[str, int | str]:
@@ -299,4 +311,5 @@ class Vector(Step):
     @property
     def use(self) -> Use:
         reads = sum(each.accesses for each in self.operands) + self.scalars.words * self.lanes
+        reads += self.words * self.picks.word_words if self.picks else 0
         return Use(port_reads=reads, port_writes=self.writes.accesses)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, Feed
 from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.pointers import Pointers
+from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
 from tpusim.machines.tpu.register.kernel import kernel
@@ -86,6 +86,9 @@ def _registers(patterns: list[AddressPattern]) -> tuple[Ints, Ints, Ints]:
         elif isinstance(each, Pointers):
             bases[at] = each.base
             counters[at, 0, :3] = POINTED, each.which, each.table.repeat
+        elif isinstance(each, Picked):
+            bases[at] = each.base
+            counters[at, 0, :3] = POINTED, each.which, 1
         else:
             bases[at] = len(tables), 0
             tables += each.addresses

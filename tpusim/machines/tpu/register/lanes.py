@@ -53,7 +53,7 @@ class Lanes:
         self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
         # The pointers that go with the order: [lane, pointer]; and the pointer reader's registers, in lane 0.
-        self.pointers = Window(np.zeros((lanes, reader[2]), np.int64), axis=0)
+        self.pointers = Window(np.zeros((lanes, max(reader[2], vector.together)), np.int64), axis=0)
         self.reader = np.zeros(reader[:2], np.float32)
         # Ports in this cycle: the address touched, or NOWHERE, and the word.
         self.addresses = np.zeros((ports, lanes), np.int64)
@@ -78,8 +78,10 @@ class Lanes:
             self.banks.shift()
 
     def _point(self, order: Order) -> None:
-        """The pointers of an ifmap word, from the reader's registers, go down the lanes with its order."""
-        read = self.reader.reshape(-1)
+        """The pointers of an ifmap word, from the reader's registers, go down the lanes with its order; so do those by
+        which an element is picked.
+        """
+        read = (self.vector.pointers if order.client == VECTOR else self.reader).reshape(-1)
         at = np.arange(order.pointer, order.pointer + order.together) % len(read)
         self.pointers.cells[self.pointers.head - 1, : order.together] = read[at]
 
@@ -110,6 +112,7 @@ class Lanes:
         failed = _commit(
             self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.memory, self.serial,
             self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values, self.reader, self.vector.words,
+            self.vector.pointers,
         )  # fmt: skip
         self._work()
         if self.banks:
@@ -203,6 +206,7 @@ def _follow(base: int, setting: Counts, pointers: Counts, word: int) -> int:
 def _commit(
     orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, memory: Floats, serial: Floats,
     left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, reader: Floats, vector: Floats,
+    picked: Floats,
 ) -> int:  # fmt: skip
     """Every word goes from its port to its place: a serializer, the vector unit, the memory or HBM.
 
@@ -231,6 +235,11 @@ def _commit(
                     reader[order["number"] % registers] = word[number, :numbers]
             elif client == PSUM and number < cols:
                 psums[array, number, order["number"] % psums.shape[2]] = word[number, :elements]
+            elif client == VECTOR and order["points"]:
+                if number == 0:
+                    picked[order["register"]] = word[number, : picked.shape[1]]
+            elif client == VECTOR and order["element"] >= 0:
+                vector[number, order["register"], order["element"]] = word[number, order["element"]]
             elif client == VECTOR and not order["stores"]:
                 vector[number, order["register"]] = word[number]
             elif address >= 0 and client == RESULT:

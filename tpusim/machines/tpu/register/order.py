@@ -23,10 +23,12 @@ class Order(NamedTuple):
     array: which array's serializers or results (IFMAP, PSUM, RESULT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight (WEIGHT)
-    pointer, together: which of all numbers read is its first pointer, and how many there are; 0: none (IFMAP)
+    pointer, together: which of all numbers read is its first pointer, and how many there are; 0: none (IFMAP, VECTOR)
     number: of the array's result word or the pointer word since the layer began (PSUM, RESULT, POINTER), of lane 0's
         word in HBM (DMA), of the result's register (VECTOR)
-    register: the vector register into which the word goes (VECTOR)
+    register: the vector register into which the word goes, of pointers the word register of its own (VECTOR)
+    element: the one of the word that goes there; -1: all of it (VECTOR)
+    points: whether it is a word of pointers (VECTOR)
     works: whether it is the last operand, and the vector unit works out a result (VECTOR)
     stores: whether a result is written (VECTOR)
     stride: words in HBM from one lane's to the next lane's (DMA)
@@ -48,6 +50,8 @@ class Order(NamedTuple):
     number: int = 0
     stride: int = 0
     register: int = 0
+    element: int = -1
+    points: bool = False
     works: bool = False
     stores: bool = False
     accumulate: bool = False

@@ -1,4 +1,6 @@
-"""What the vector unit keeps in every lane: scalars, the operands of a word, and results until they are written."""
+"""What the vector unit keeps in every lane: scalars, the operands of a word, and results until they are written; and
+in lane 0 the pointers by which elements of operands are picked.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,11 @@ class VectorRegisters:
         registers = max((each.scalars.words + len(each.operands) for each in program.vectors), default=0)
         self.words = np.zeros((lanes, registers, width), np.float32)
         self.results = np.zeros((lanes, RESULTS if registers else 0, width), np.float32)
+        tables = {each.picks for each in program.vectors if each.picks}
+        # Lane 0's: the pointers of a result word, word by word.
+        sizes = [(each.word_words, each.per_word, each.together) for each in tables]
+        pointer_words, per_word, self.together = (max(every) for every in zip((0, 0, 0), *sizes, strict=True))
+        self.pointers = np.zeros((pointer_words, per_word), np.float32)
 
     def work(self, lanes: Lanes, steps: Lanes, numbers: Lanes) -> None:
         """These lanes have all operands of a word: the results of their steps go into the registers of these numbers.

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpusim.machines.tpu.definition.beat import Beat
 from tpusim.machines.tpu.definition.frame import VECTOR
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.pointers import Picked
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.order import NOWHERE, Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 from tpusim.machines.tpu.register.vector_registers import RESULTS
+
+
+class Read(NamedTuple):
+    """A read for a result word: pointer word number `register`, or an operand by the setting of its `generator`.
+
+    Of one that is picked only an `element`, by `together` pointers from number `pointer` on.
+    """
+
+    register: int
+    generator: int = 0
+    element: int = -1
+    pointer: int = 0
+    together: int = 0
+    points: bool = False
+
+
+def _reads(step: Vector, settings: Settings) -> Iterator[Read]:
+    """In their order: pointers, then operand by operand, element by element where these are picked."""
+    table = step.picks
+    for word in range(table.word_words if table else 0):
+        yield Read(word, points=True)
+    for number, feed in enumerate(step.operands):
+        register, generator = step.scalars.words + number, settings.number[feed]
+        if feed.picks is None:
+            yield Read(register, generator)
+            continue
+        operand = next(group.pattern.operand for group in feed.groups if isinstance(group.pattern, Picked))
+        for element in range(feed.picks.elements):
+            first = feed.picks.first(operand, element)
+            yield Read(register, generator, element, first, feed.picks.together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +59,7 @@ class VectorIssue:
     weights: tuple[int, ...]
     others: tuple[int, ...]
     beat: Beat
-    reads: tuple[int, ...]
+    reads: tuple[Read, ...]
     writes: int
 
     @classmethod
@@ -44,7 +77,7 @@ class VectorIssue:
             elif isinstance(step, Vector):
                 data = tuple(other for other in step.after if program.steps[other].cause == STARVED)
                 others = tuple(other for other in step.after if program.steps[other].cause != STARVED)
-                reads = tuple(number[feed] for feed in step.operands)
+                reads = tuple(_reads(step, settings))
                 beat = step.beat(program.word_fill, hardware)
                 works.append(cls(index, step, data, weights, (*others, *ahead), beat, reads, number[step.writes]))
                 ahead = (index,)
@@ -78,13 +111,23 @@ class VectorStepUnit:
         return self._operand(at, since - step.scalars.words) or self._result(at, since - step.scalars.words, now)
 
     def _operand(self, at: VectorIssue, since: int) -> Order | None:
-        word, operand = divmod(since, at.beat.period)
-        if operand >= at.beat.reads or word >= at.step.words:
+        word, place = divmod(since, at.beat.period)
+        if place >= at.beat.reads or word >= at.step.words:
             return None
+        register, generator, element, pointer, together, points = at.reads[place]
+        if points:
+            return self._pointers(at, word, register)
         return Order(
-            VECTOR, at.index, at.step.lanes, NOWHERE, at.reads[operand], word, number=word % RESULTS,
-            register=at.step.scalars.words + operand, works=operand == at.beat.reads - 1,
+            VECTOR, at.index, at.step.lanes, NOWHERE, generator, word, number=word % RESULTS, register=register,
+            element=element, pointer=pointer, together=together, works=place == at.beat.reads - 1,
         )  # fmt: skip
+
+    def _pointers(self, at: VectorIssue, word: int, number: int) -> Order:
+        """A word of pointers, which stand in lane 0 alone."""
+        table = at.step.picks
+        assert table is not None
+        address = table.base + word * table.word_words + number
+        return Order(VECTOR, at.index, 1, address, register=number, points=True)
 
     def _result(self, at: VectorIssue, since: int, now: int) -> Order | None:
         word, behind = divmod(since - at.beat.result_delay, at.beat.period)
