@@ -17,7 +17,8 @@ from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
 from tpusim.memory.dram.device import Device, read_device
-from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, Gemm, Op
+from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, Op
+from tpusim.network.ops.offsets import KINDS
 
 
 def machine(
@@ -363,6 +364,23 @@ def transposed_convs(draw: st.DrawFn, channels: int = 10, size: int = 4) -> Conv
     return ConvTranspose2d("transposed", into, *sides, out, kernel, stride, cut, added, dilation, groups)
 
 
+@st.composite
+def deform_convs(draw: st.DrawFn, channels: int = 8, size: int = 4) -> DeformConv2d:
+    """Kernels 1..3, strides and dilations 1 and 2, offsets of every kind, in groups of both kinds, masked or not."""
+    kernel, stride, dilation, padding = (
+        (draw(st.integers(low, high)), draw(st.integers(low, high))) for low, high in ((1, 3), (1, 2), (1, 2), (0, 2))
+    )
+    sides = [
+        max(1, d * (k - 1) + 1 - 2 * p) + draw(st.integers(0, size))
+        for k, p, d in zip(kernel, padding, dilation, strict=True)
+    ]
+    groups, sampled = (draw(st.sampled_from([1, 1, 2])) for _ in range(2))
+    into = max(groups, sampled) * draw(st.integers(1, channels // 2))
+    out = groups * draw(st.integers(1, channels // groups))
+    more = {"modulated": draw(st.booleans()), "offsets": draw(st.sampled_from(["random", "random", *KINDS]))}
+    return DeformConv2d("deformed", into, *sides, out, kernel, stride, padding, dilation, groups, sampled, **more)
+
+
 def with_resident_taps(hardware: Hardware) -> Hardware:
     """The machine, fetching what all taps of a block need."""
     return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update={"fetch": "resident"})})
@@ -378,6 +396,8 @@ def lowerings_of(layer: Op) -> frozenset[str]:
     """Those that know such a layer."""
     if isinstance(layer, ConvTranspose2d):
         return OF_CELLS
+    if isinstance(layer, DeformConv2d):
+        return frozenset({"deformable"})
     conv, _ = layer.convolution(1)
     return frozenset(GENERAL) | ({"vector"} if 1 < conv.groups == conv.in_channels else set())
 

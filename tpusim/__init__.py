@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tpusim.network.ops.conv1d import Conv1d
     from tpusim.network.ops.conv2d import Conv2d
     from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+    from tpusim.network.ops.deform_conv2d import DeformConv2d
     from tpusim.network.ops.gemm import Gemm
     from tpusim.network.workload import Workload, load_workload
     from tpusim.result.records import Result
@@ -21,6 +22,7 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "ConvTranspose2d",
+    "DeformConv2d",
     "Gemm",
     "Hardware",
     "Result",
@@ -35,6 +37,7 @@ _MODULES = {
     "Conv1d": "network.ops.conv1d",
     "Conv2d": "network.ops.conv2d",
     "ConvTranspose2d": "network.ops.conv_transpose2d",
+    "DeformConv2d": "network.ops.deform_conv2d",
     "Gemm": "network.ops.gemm",
     "Hardware": "machines.tpu.description",
     "Result": "result.records",

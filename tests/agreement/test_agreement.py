@@ -15,6 +15,7 @@ from tests.strategies import (
     cases,
     conv,
     convs,
+    deform_convs,
     fills,
     gemms,
     layers,
@@ -39,11 +40,11 @@ from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, Gemm
+from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm
 from tpusim.network.workload import load_workload
 from tpusim.reference import Tensor
 
-Layer = Conv2d | Conv1d | ConvTranspose2d | Gemm
+Layer = Conv2d | Conv1d | ConvTranspose2d | DeformConv2d | Gemm
 MOST_WORK = 40_000
 MOST_CYCLES = 3_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
@@ -51,7 +52,7 @@ CASES = cases()
 """Random machines and layers on which the engines must agree; for a proof by hand, many more."""
 PARTS = 4
 """In which they are tried, perhaps side by side."""
-IN_LANES = frozenset({"explicit", "indirect", "vector", *OF_CELLS})
+IN_LANES = frozenset({"explicit", "indirect", "vector", "deformable", *OF_CELLS})
 """Lowerings that do not find the ifmap in banks."""
 
 
@@ -254,7 +255,7 @@ class TestEnginesAgree:
     @pytest.mark.parametrize("part", range(PARTS))
     @settings(max_examples=-(-CASES // PARTS), deadline=None, suppress_health_check=list(HealthCheck))
     @given(
-        layer=st.one_of(small_layers(), small_layers(), transposed_convs()),
+        layer=st.one_of(small_layers(), small_layers(), transposed_convs(), deform_convs()),
         batch=st.integers(1, 9),
         hardware=machines_of_all_kinds(16, st.sampled_from([1, 2, 3, 4, 8, 16])),
         data=st.data(),

@@ -148,7 +148,7 @@ WORKLOAD_CASES = [
         "    op: conv2d",
         "    groups: 1",
         "3: layers[0].op",
-        "missing; add op: with one of conv2d, conv1d, conv_transpose2d, gemm",
+        "missing; add op: with one of conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm",
     ),
     (
         "  - name: conv1",

@@ -23,9 +23,9 @@ from tpusim.base.errors import InputError
         ("conv3d", "write the product it is: op: gemm"),
         ("self_attention", "write its products: op: gemm"),
         ("LSTM", "write its gates as a product: op: gemm"),
-        ("GEMM", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, gemm"),
-        ("gem", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, gemm"),
-        ("frobnicate", 'unknown op "frobnicate"; ops: conv2d, conv1d, conv_transpose2d, gemm'),
+        ("GEMM", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm"),
+        ("gem", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm"),
+        ("frobnicate", 'unknown op "frobnicate"; ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm'),
     ],
 )  # fmt: skip
 def test_operations_of_other_tools(tmp_path, op, words):

@@ -370,6 +370,26 @@ def test_the_generator_doubles_a_map_four_times_and_halves_its_channels():
     assert all(in_shape(after) == out_shape(before) for before, after in itertools.pairwise(layers))
 
 
+def test_the_deformable_stage_has_offsets_for_every_tap_and_group():
+    layers = by_name("dcn_res5")
+    assert len(layers) == 13
+    # Those of layer4 of ResNet-101, as resnet50 has it but for its maps, and of the convolutions for offsets.
+    stage = sum(weights(layer) for name, layer in by_name("resnet50").items() if name.startswith("layer4."))
+    assert total_weights("dcn_res5") == stage + 3 * 512 * 72 * 9
+    current = in_shape(layers["res5a_branch2a"])
+    assert current == (1024, 38, 63) == in_shape(layers["res5a_branch1"])
+    for block in "abc":
+        chain = [layers[f"res5{block}_branch2{part}"] for part in "abc"]
+        for layer in chain:
+            assert in_shape(layer) == current
+            current = out_shape(layer)
+        offset, (_, sampled, _) = layers[f"res5{block}_branch2b_offset"], chain
+        assert sampled.op == "deform_conv2d"
+        assert out_shape(offset) == (2 * 9 * sampled.offset_groups, sampled.out_height, sampled.out_width)
+        assert in_shape(offset) == in_shape(sampled)
+    assert current == (2048, 38, 63) == out_shape(layers["res5a_branch1"])
+
+
 def test_the_u_net_goes_down_and_up_and_joins_maps_of_one_size():
     layers = by_name("unet")
     assert in_shape(layers["enc1conv1"]) == (3, 256, 256)

@@ -104,6 +104,18 @@ class Name:
         return core_schema.no_info_plain_validator_function(name_text)
 
 
+class Truth:
+    """true or false."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def _read(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise InputError(f"{show(value)} is neither true nor false; write one of them")
+        return value
+
+
 @dataclass(frozen=True)
 class Choice:
     """One of the words of the field's Literal, or a whole number from 1 to `most`."""

@@ -10,6 +10,8 @@ _SIZES = "in_channels: 32, in_height: 56, in_width: 56, out_channels: 32, kernel
 _ELSEWHERE = (
     (r"conv\w*transpose\w*[13]d", "write the product it is: op: gemm, m: input positions of all images, "
      "k: in_channels, n: out_channels x kernel elements"),
+    (r"deform|^dcn", "write op: deform_conv2d, with in_channels, in_height, in_width, out_channels, kernel and, with "
+     "masks, modulated: true"),
     (r"conv\w*transpose|transposed?\w*conv|deconv", "write op: conv_transpose2d, with in_channels, in_height, "
      "in_width, out_channels and kernel"),
     (r"conv\w*3d", "write the product it is: op: gemm, m: output positions of all images, k: in_channels x kernel "

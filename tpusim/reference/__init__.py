@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import Index
-from tpusim.reference import conv1d, conv2d, conv_transpose2d, gemm, lowered
+from tpusim.reference import conv1d, conv2d, conv_transpose2d, deform_conv2d, gemm, lowered
 from tpusim.reference.operands import Operand, Tensor, operands
 
 __all__ = ["ORACLES", "STRIDED", "TENSORS", "Box", "Operand", "Oracle", "Tensor", "compute", "operands"]
@@ -22,6 +22,7 @@ ORACLES: dict[str, Callable[[Any, Operand, Operand, Box], Tensor]] = {
     "conv2d": conv2d.compute,
     "conv1d": conv1d.compute,
     "conv_transpose2d": conv_transpose2d.compute,
+    "deform_conv2d": deform_conv2d.compute,
     "gemm": gemm.compute,
 }
 """By the name of the op in files."""

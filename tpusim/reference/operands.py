@@ -1,6 +1,7 @@
 """Random operands: small integers, a byte each.
 
-Every partial sum is an exact integer below 2**24, so that results are equal whatever the order of summation.
+Every partial sum is an exact integer below 2**24, or one of so many equal parts where a layer interpolates, so that
+results are equal whatever the order of summation.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ def operands(layer: Op, batch: int, seed: int) -> tuple[Operand, Operand]:
         InputError: when the sum is so long that float32 cannot hold it exactly.
     """
     ifmap, filter_, _ = layer.tensors(batch)
-    products = prod(filter_[1:])
+    products = prod(filter_[1:]) * layer.sample_parts
     bits = next((b for b in range(OPERAND_BITS, 0, -1) if products * 4 ** (b - 1) <= EXACT), 0)
     if not bits:
-        raise InputError(f"layer {layer.name}: a sum of {products} products is not exact in float32; use --no-check")
+        raise InputError(
+            f"layer {layer.name}: a sum of {prod(filter_[1:])} products is not exact in float32; use --no-check"
+        )
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
     return _integers(random, ifmap, bits), _integers(random, filter_, bits)
 

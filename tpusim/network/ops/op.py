@@ -53,6 +53,11 @@ class Op(ABC):
         return (self.op, *sizes)
 
     @property
+    def sample_parts(self) -> int:
+        """Equal parts of one that what is multiplied with the filter is counted in, of an ifmap of whole numbers."""
+        return 1
+
+    @property
     @abstractmethod
     def text(self) -> str:
         """The shape in short."""

@@ -35,11 +35,12 @@ GLOSSES = {
     "vector": "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
     "stride_phases": "channel_first of transposed convolutions: one for each output between two elements of the ifmap",
     "zero_insertion": "transposed convolutions as ordinary ones, of an ifmap with zeros between its elements",
+    "deformable": "deformable convolutions: the vector unit gathers samples by address tables, the array multiplies",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
-PARTIAL = frozenset({"vector", "stride_phases", "zero_insertion"})
+PARTIAL = frozenset({"vector", "stride_phases", "zero_insertion", "deformable"})
 """Those of some layers alone; they refuse all others (UnsuitableError)."""
-MEANT = {("conv_transpose2d", "channel_first"): "stride_phases"}
+MEANT = {("conv_transpose2d", "channel_first"): "stride_phases", ("deform_conv2d", "channel_first"): "deformable"}
 """For an op that a lowering does not take as it is, the one that does the same for it: what a run takes unasked."""
 LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
 PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _from(name, "planned") for name in GLOSSES}

@@ -1,0 +1,206 @@
+"""The plan of a deformable convolution: that of its product, and what the vector unit gathers the product's words from.
+
+Beside the plan's buffers stand bands of the ifmap, whole rows of it, and tables: pointers to the elements around each
+sample, and how near these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from tpusim.machines.tpu.definition.beat import Beat, beat_of
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import Chunk
+from tpusim.machines.tpu.lowering.sampled_taps import Lanes, SampledTaps
+from tpusim.machines.tpu.lowering.samples import CORNERS, Kind, Samples, samples_of
+from tpusim.machines.tpu.lowering.schedule import Load, assign_buffers
+from tpusim.machines.tpu.lowering.tiles import padded_map
+from tpusim.machines.tpu.lowering.tiling import word_groups
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.machines.tpu.program.pointers import ElementTable, pointer_bytes, pointers_a_word
+from tpusim.machines.tpu.program.tensor import Tensor
+
+OPERATION = "sum_of_products"
+"""What makes a word of samples: each corner times how near it is."""
+POINTERS, BLEND, GATHERED = "pointers", "blend", "gathered"
+"""The tensors of the tables, and the area in which samples stand."""
+
+
+def samples_for(cut: SampledTaps, hardware: Hardware) -> Samples:
+    """The samples of what is cut, in words of such a machine."""
+    _, fill = word_groups(cut.batch, hardware.vector_memory.word_elements)
+    return samples_of(cut.layer, cut.batch, fill)
+
+
+def kinds_of(lanes: Sequence[Lanes]) -> tuple[Kind, ...]:
+    """Those of a place, each once, in the order in which pointers stand side by side."""
+    return tuple(dict.fromkeys(each.kind for each in lanes))
+
+
+def pointer_words(kinds: int, elements: int, hardware: Hardware) -> int:
+    """Pointer words of a word of samples, of which places have so many kinds side by side."""
+    return -(-len(CORNERS) * elements * kinds // pointers_a_word(hardware))
+
+
+def beat_for(kinds: int, elements: int, hardware: Hardware) -> Beat:
+    """How such words are gathered one after another."""
+    operations = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ())
+    reads = pointer_words(kinds, elements, hardware) + len(CORNERS) * (elements + 1)
+    return beat_of(reads, operations, elements, hardware)
+
+
+def most_kinds(cut: SampledTaps) -> int:
+    """Kinds side by side in any place."""
+    return max(len(kinds_of(lanes)) for lanes in every_place(cut))
+
+
+def every_place(cut: SampledTaps) -> list[tuple[Lanes, ...]]:
+    """The lanes of every place of every chunk, by channel group."""
+    groups = range(cut.shape.groups) if cut.layer.offset_groups > 1 else range(1)
+    chunks = cut.chunks(1, cut.folds)
+    return [cut.lanes_of(chunk, place, at) for at in groups for chunk in chunks for place in range(len(chunk.places))]
+
+
+class TableKey(NamedTuple):
+    """What tells tables apart: the block, and the lanes of each place."""
+
+    block: int
+    lanes: tuple[tuple[Lanes, ...], ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How samples are gathered for a `plan` whose cut is SampledTaps, with so many `copies` of bands and tables."""
+
+    plan: Plan
+    copies: int
+
+    @property
+    def cut(self) -> SampledTaps:
+        """The plan's."""
+        assert isinstance(self.plan.cut, SampledTaps)
+        return self.plan.cut
+
+    @cached_property
+    def samples(self) -> Samples:
+        """Where they lie."""
+        return samples_for(self.cut, self.plan.hardware)
+
+    # ---- tensors
+
+    @cached_property
+    def ifmap(self) -> Tensor:
+        """What is sampled."""
+        shape = self.plan.shape.tensors.ifmap
+        return Tensor("ifmap", shape, converted=True, padded=padded_map(shape, self.plan.hardware))
+
+    @cached_property
+    def blend(self) -> Tensor:
+        """How near each corner is: [offset_group, tap, row, col, word, corner, element]."""
+        layer, samples = self.cut.layer, self.samples
+        taps, points = prod(layer.kernel), (layer.out_height, layer.out_width)
+        shape = (layer.offset_groups, taps, *points, samples.words, len(CORNERS), samples.word_fill)
+        return Tensor(BLEND, shape, number_bytes=self.plan.hardware.vector_memory.element_bytes)
+
+    # ---- what is loaded, for which gathered chunk
+
+    @cached_property
+    def gathered(self) -> list[Load[tuple[int, int, int]]]:
+        """A channel group, a block and a chunk each."""
+        plan = self.plan
+        wanted = [(each.group, each.block, plan.sections[each.section].chunk) for each in plan.stages]
+        return assign_buffers(wanted, plan.tiling.ifmap_buffers)[0]
+
+    @cached_property
+    def bands(self) -> tuple[list[Load[tuple[int, int, int]]], list[int]]:
+        """The ifmap of a group, a block and the row folds of a chunk; and which of them each gathered chunk needs."""
+        folds = [chunk.passes[0].runs[0].channels.start for chunk in self.plan.chunks]
+        keys = [(group, block, folds[chunk]) for group, block, chunk in (each.key for each in self.gathered)]
+        return assign_buffers(keys, self.copies)
+
+    @cached_property
+    def tables(self) -> tuple[list[Load[TableKey]], list[int]]:
+        """The same of tables."""
+        keys = [
+            TableKey(block, self._different(self.plan.chunks[chunk], group))
+            for group, block, chunk in (each.key for each in self.gathered)
+        ]
+        return assign_buffers(keys, self.copies)
+
+    def _different(self, chunk: Chunk, group: int) -> tuple[tuple[Lanes, ...], ...]:
+        """Places that sample alike share a table."""
+        places = range(len(chunk.places))
+        return tuple(dict.fromkeys(self.cut.lanes_of(chunk, place, group) for place in places))
+
+    # ---- and where it stands
+
+    @cached_property
+    def band_words(self) -> int:
+        """Words of a band, of all places of a chunk."""
+        return max(
+            len(chunk.places) * self.band_size(block) for chunk in self.plan.chunks for block in self.plan.blocks
+        )
+
+    def band(self, block: Block) -> range:
+        """The rows of the ifmap that a block samples."""
+        return self.samples.band(block.rows)
+
+    def band_size(self, block: Block) -> int:
+        """Words of a place of it."""
+        return len(self.band(block)) * self.cut.layer.in_width * len(block.groups)
+
+    @cached_property
+    def table_words(self) -> tuple[int, int]:
+        """Words of a table of pointers, and of one of blends: of the largest block and the most kinds."""
+        plan = self.plan
+        words = max(plan.patch(block, plan.chunks[0]).words for block in plan.blocks)
+        return words * pointer_words(most_kinds(self.cut), plan.word_fill, plan.hardware), words * len(CORNERS)
+
+    @cached_property
+    def tables_a_chunk(self) -> int:
+        """Tables that stand beside one another."""
+        return max(len(load.key.lanes) for load in self.tables[0])
+
+    def band_base(self, buffer: int) -> int:
+        """The first word of a band."""
+        return self.plan.tiling.words + buffer * self.band_words
+
+    def pointer_base(self, buffer: int, number: int) -> int:
+        """The first word of a table of pointers."""
+        return self.band_base(self.copies) + (buffer * self.tables_a_chunk + number) * sum(self.table_words)
+
+    def blend_base(self, buffer: int, number: int) -> int:
+        """The first word of a table of blends."""
+        return self.pointer_base(buffer, number) + self.table_words[0]
+
+    @property
+    def words(self) -> int:
+        """Words beside the plan's."""
+        return self.pointer_base(self.copies, 0) - self.plan.tiling.words
+
+    def table(self, lanes: Sequence[Lanes], patch: Patch, buffer: int, number: int) -> ElementTable:
+        """The pointers of a place."""
+        per_word = pointers_a_word(self.plan.hardware)
+        kinds = len(kinds_of(lanes))
+        base = self.pointer_base(buffer, number)
+        return ElementTable(base, patch.words, len(CORNERS), self.plan.word_fill, kinds, per_word)
+
+    def pointer_numbers(self, key: TableKey, lanes: Sequence[Lanes], patch: Patch) -> np.ndarray:
+        """The same as they stand: [word, number], each word of samples beginning a word."""
+        band = self.band(self.plan.blocks[key.block])
+        numbers = self.samples.pointers(patch, kinds_of(lanes), band).reshape(patch.words, -1)
+        table = self.table(lanes, patch, 0, 0)
+        return np.pad(numbers, ((0, 0), (0, table.word_words * table.per_word - table.pointers)))
+
+    @cached_property
+    def pointer_bytes(self) -> int:
+        """Of one."""
+        return pointer_bytes(self.plan.hardware)

@@ -1,0 +1,101 @@
+"""Where a deformable convolution samples its ifmap: the offsets of its taps, and the masks of its samples.
+
+They decide which words are read, so that they belong to the layer, and are the same whatever the seed of a run. All are
+fractions of a few equal parts: what is interpolated of whole numbers is exact.
+"""
+
+from __future__ import annotations
+
+import zlib
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PlainValidator
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.input.scalars import integer, show
+
+if TYPE_CHECKING:
+    from tpusim.network.ops.deform_conv2d import DeformConv2d
+
+Given: TypeAlias = str | tuple[float, ...]
+"""How offsets are drawn; or those of every output and image: of each offset group, tap by tap, down and across."""
+Parts: TypeAlias = NDArray[np.int64]
+
+MASK_PARTS = 4
+"""Equal parts of one that masks are counted in: they are drawn from 0 to 1."""
+MOST = 2
+"""Offsets are drawn from -MOST to MOST."""
+KINDS: dict[str, int] = {"random": 4, "zero": 1, "integer": 1, "half": 2}
+"""Ways to draw offsets, and the equal parts that each counts in: `half` lies halfway between elements both ways."""
+_WRITTEN = 4
+
+
+class Offsets(NamedTuple):
+    """Displacements [offset_group, tap_row, tap_col, row, col, image] down and across, `parts` to an element; and the
+    masks, MASK_PARTS to one.
+    """
+
+    parts: int
+    down: Parts
+    across: Parts
+    masks: Parts
+
+
+def offset_parts(given: Given) -> int:
+    """The equal parts of an element that such offsets are counted in."""
+    return KINDS[given] if isinstance(given, str) else _WRITTEN
+
+
+def offsets_of(layer: DeformConv2d, batch: int) -> Offsets:
+    """Those of a layer for so many images: the same for all layers of a shape."""
+    random = np.random.default_rng(zlib.crc32(repr((layer.shape_key, batch)).encode()))
+    shape, parts = layer.samples(batch), offset_parts(layer.offsets)
+    down, across = (
+        _drawn(random, layer.offsets, (2, *shape)) if isinstance(layer.offsets, str) else _written(layer, shape)
+    )
+    masks = random.integers(0, MASK_PARTS, shape, endpoint=True) if layer.modulated else np.full(shape, MASK_PARTS)
+    return Offsets(parts, down, across, masks)
+
+
+def _drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Parts:
+    """Evenly from all that there are."""
+    most = MOST * KINDS[kind]
+    match kind:
+        case "zero":
+            return np.zeros(shape, np.int64)
+        case "half":
+            return 2 * random.integers(-MOST, MOST, shape) + 1
+    return random.integers(-most, most, shape, endpoint=True)
+
+
+def _written(layer: DeformConv2d, shape: tuple[int, ...]) -> Parts:
+    """[down or across, *shape] of those that are the same everywhere."""
+    values = np.array([round(each * _WRITTEN) for each in layer.offsets if not isinstance(each, str)])
+    groups, rows, cols = shape[:3]
+    by_tap = np.moveaxis(values.reshape(groups, rows, cols, 2), -1, 0)
+    return np.broadcast_to(by_tap[..., None, None, None], (2, *shape))
+
+
+def offsets(most: int) -> PlainValidator:
+    """A word of KINDS, or multiples of a quarter from -`most` to `most`."""
+
+    def read(value: object) -> Given:
+        if isinstance(value, str) and value in KINDS:
+            return value
+        if not isinstance(value, list | tuple):
+            hint = did_you_mean(value, KINDS) if isinstance(value, str) else ""
+            words = ", ".join(KINDS)
+            raise InputError(f"{show(value)} are no offsets{hint or ';'} write {words}, or a list of numbers")
+        return tuple(_quarters(each, most) for each in value)
+
+    return PlainValidator(read)
+
+
+def _quarters(value: object, most: int) -> float:
+    number = value if isinstance(value, float) else integer(value)
+    if number is None or not abs(number) <= most or Fraction(number) * _WRITTEN % 1:
+        raise InputError(f"{show(value)} is no offset; write a multiple of 1/{_WRITTEN}, such as -1.25, up to {most:,}")
+    return float(number)
