@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.agreement.test_hazards import hazards
 from tests.strategies import cases, machine, machines_of_all_kinds
@@ -271,6 +272,7 @@ class Writer:
 
     def __init__(self, draw: st.DrawFn, hardware: Hardware) -> None:
         self.draw, self.hardware = draw, hardware
+        self.random = np.random.default_rng(draw(st.integers(0, 99)))
         self.width = min(hardware.array.rows, hardware.array.cols, 4)
         self.word = hardware.vector_memory.word_elements
         self.steps: list[Step] = []
@@ -279,18 +281,24 @@ class Writer:
         self.ifmap, self.ofmap = (Tensor(name, (self.width, 64, WORDS * self.word)) for name in ("ifmap", "ofmap"))
         self.filter = Tensor("filter", (self.width, 64))
         self.weights = -(-self.width // self.word)
+        self.pointers: list[NDArray[np.int64]] = []
         for area in range(AREAS):
             self.fill(area)
         self.fill_weights()
 
     def program(self) -> Program:
         for _ in range(self.draw(st.integers(2, 12))):
-            getattr(self, self.draw(st.sampled_from(["vector", "vector", "vector", "stream", "fill", "spill"])))()
+            getattr(
+                self, self.draw(st.sampled_from(["vector", "vector", "vector", "pick", "stream", "fill", "spill"]))
+            )()
         for area in range(AREAS):
             self.spill(area)
-        depth = AREAS * WORDS + self.weights
-        tensors = self.ifmap, self.filter, self.ofmap
-        return Program(tensors, (Buffer("ifmap", 0, depth, self.hardware.lanes),), tuple(self.steps), self.word)
+        depth = AREAS * WORDS + self.weights + self.most_pointer_words
+        numbers = np.concatenate([np.ones(1, np.int64), *self.pointers])
+        tensors = self.ifmap, self.filter, self.ofmap, self.table(numbers.size)
+        constants = (Constant("pointers", numbers.astype(np.int32).tobytes()),)
+        buffers = (Buffer("ifmap", 0, depth, self.hardware.lanes),)
+        return Program(tensors, buffers, tuple(self.steps), self.word, constants=constants)
 
     def area(self) -> int:
         return self.draw(st.integers(0, AREAS - 1))
@@ -348,6 +356,47 @@ class Writer:
             [*sources, AREAS], [into],
         )  # fmt: skip
 
+    @property
+    def most_pointer_words(self) -> int:
+        """Those of two operands, of which two lane groups pick side by side."""
+        return WORDS * -(-2 * self.word * 2 // self.word)
+
+    def table(self, size: int) -> Tensor:
+        return Tensor("pointers", (1, size), number_bytes=4)
+
+    def pick(self) -> None:
+        """One or two operands are picked, times others that are not, none of them from where results go."""
+        into, words, together = self.area(), self.draw(st.integers(1, WORDS)), self.draw(st.integers(1, 2))
+        others = st.integers(1, AREAS - 1).map(lambda apart: (into + apart) % AREAS)
+        sources = self.draw(st.lists(others, min_size=1, max_size=2))
+        table = ElementTable(AREAS * WORDS + self.weights, words, len(sources), self.word, together, self.word)
+        shape = words, table.operands, table.elements, together
+        numbers = self.random.integers(-1, WORDS, shape)
+        encoded = np.where(numbers < 0, 1, 2 * numbers)
+        self.fill_pointers(table, encoded)
+        operands: list[Feed] = []
+        for operand, area in enumerate(sources):
+            stored = (numbers[:, operand] >= 0).sum(axis=(0, 1)).tolist()
+            cut = self.draw(st.integers(1, self.width - 1)) if together > 1 and self.width > 1 else self.width
+            patterns = [Picked(table, operand, which, area * WORDS, stored[which]) for which in range(together)]
+            groups = (LaneGroup(0, cut, patterns[0]), LaneGroup(cut, self.width - cut, patterns[-1]))
+            operands += [Feed(tuple(each for each in groups if each.lanes)), self.feed(self.draw(others), words)]
+        writes = self.feed(into, words, plain=True)
+        reads = [*range(AREAS), AREAS + 1]
+        self.add(
+            lambda after: Vector(after, "sum_of_products", tuple(operands), writes, words), reads, [into]
+        )  # fmt: skip
+
+    def fill_pointers(self, table: ElementTable, encoded: NDArray[np.int64]) -> None:
+        """Each result word's begin a word."""
+        first = 1 + sum(each.size for each in self.pointers)
+        each = encoded.reshape(table.words, -1)
+        each = np.pad(each, ((0, 0), (0, table.word_words * table.per_word - table.pointers)))
+        self.pointers.append(each.reshape(-1))
+        items = (Along(1, range(first, first + each.size)),)
+        part = Part(table.base, (0,), (Along(0, range(1)),), items, table.per_word)
+        self.add(lambda after: Fill(after, self.table(first + each.size), (part,), 64), [], [AREAS + 1])
+
     def operation(self, operands: int) -> dict[str, Any]:
         name = self.draw(st.sampled_from(["multiply_add", "combine", "maximum"]))
         if name == "combine":
@@ -379,7 +428,7 @@ class Writer:
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[Program, Hardware]:
     hardware = draw(machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])))
-    changes: dict[str, Any] = {"vector_memory.capacity": f"{64 * hardware.word_bytes} B"}
+    changes: dict[str, Any] = {"vector_memory.capacity": f"{96 * hardware.word_bytes} B"}
     if hardware.banked:
         changes["vector_memory.organization"] = "lanes"
     hardware = hardware.with_overrides(changes)
