@@ -104,6 +104,17 @@ def test_totals_of_transposed_convolutions(golden: Callable[[str, str], None]) -
     golden("transposed_convolutions.txt", "\n".join((*lines, "")))
 
 
+def test_totals_of_deformable_convolutions(golden: Callable[[str, str], None]) -> None:
+    lines = ["layer machine: cycles, passes, HBM bytes read, written, words read, written, gathering"]
+    work = load_workload("dcn_res5", batch=8).with_layers(lambda layer: layer.name == "res5a_branch2b")
+    for machine in ("tpu_v2", "tpu_v2_core"):
+        total = simulate(work, load_hardware(machine), check=False).total
+        told = total.cycles, total.passes, total.hbm_read_bytes, total.hbm_write_bytes
+        told += total.vector_memory.reads, total.vector_memory.writes, total.stall_cycles["vector_work"]
+        lines.append(f"res5a_branch2b {machine}: {', '.join(map(str, told))}")
+    golden("deformable_convolutions.txt", "\n".join((*lines, "")))
+
+
 @pytest.mark.xdist_group("comparisons")
 def test_every_row_of_validate(golden: Callable[[str, str], None], comparisons: dict[str, Comparison]) -> None:
     lines = [f"{name} {row.name}: {row.ours:.10g}" for name, each in comparisons.items() for row in each.rows]
