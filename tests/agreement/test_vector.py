@@ -21,7 +21,7 @@ from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Count
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.pointers import ElementTable, Picked
-from tpusim.machines.tpu.program.program import Buffer, Constant, Program
+from tpusim.machines.tpu.program.program import Buffer, Constant, Derived, Program
 from tpusim.machines.tpu.program.steps import Fill, Preload, Scalars, Spill, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.reference import Tensor as Values
@@ -193,6 +193,32 @@ def test_what_cannot_be_picked_is_refused(says: str, operands: tuple[Feed, ...])
     step = Vector((), "sum_of_products", operands, at(INTO), WORDS)
     with pytest.raises(CheckFailed, match=says):
         check_program(picked(program(step)), HARDWARE)
+
+
+# ---- numbers that float32 does not hold, and tensors that are made of others
+
+
+def test_what_float32_would_round_is_exact_in_doubles() -> None:
+    step = Vector((), "combine", (at(ONE), at(TWO)), at(INTO), WORDS, coefficients=(2.0**26, 1.0))
+    values = outcome(replace(program(step), doubles=True))
+    np.testing.assert_array_equal(values, FIRST.astype(np.float64) * 2**26 + SECOND)
+    assert (outcome(program(step)) != values).any()
+
+
+def test_spills_divide_what_is_larger_on_chip() -> None:
+    step = Vector((), "combine", (at(ONE),), at(INTO), WORDS, coefficients=(9.0,))
+    made = program(step)
+    *steps, spill = made.steps
+    assert isinstance(spill, Spill)
+    ofmap = replace(spill.tensor, scale=9)
+    tensors = (*made.tensors[:2], ofmap)
+    made = replace(made, tensors=tensors, steps=(*steps, replace(spill, tensor=ofmap)))
+    np.testing.assert_array_equal(outcome(made), FIRST)
+
+
+def test_an_operand_is_made_of_another() -> None:
+    made = replace(program(multiply_add(at(ONE), scalars=1)), derived=(Derived("filter", "filter", np.negative),))
+    np.testing.assert_array_equal(outcome(made), -FIRST * FACTORS[:, :1])
 
 
 # ---- how long it takes

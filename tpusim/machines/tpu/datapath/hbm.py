@@ -93,9 +93,9 @@ def hbm_tensors(program: Program, given: Mapping[str, Values], apart: Iterable[s
 
     def content(name: str) -> ArrayLike:
         if name not in given:
-            return np.float32(np.nan)
+            return np.array(np.nan, program.number)
         # What is written later is as wide as results are, and the caller's array stays as it is.
-        return given[name].astype(np.float32) if name in written else given[name]
+        return given[name].astype(program.number) if name in written else given[name]
 
     names = {each.name: each for each in program.tensors if each.name not in apart}
     return {name: HbmTensor(each, content(name), parts_of(program, name)) for name, each in names.items()}

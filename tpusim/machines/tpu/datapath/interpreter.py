@@ -41,7 +41,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part
 
-Values = NDArray[np.float32]
+Values = NDArray[np.floating[Any]]
 
 
 class Taker(Protocol):
@@ -80,12 +80,12 @@ class _Run:
         self.program, self.operands, self.takers = program, program.given(operands), takers
         self.elements, self.word = program.word_fill, hardware.vector_memory.word_elements
         width = program.widest_word(self.word)
-        self.memory = np.zeros((hardware.lanes, program.words, width), dtype=np.float32)
-        self.banks = np.zeros((program.bank_words, width), dtype=np.float32)
+        self.memory = np.zeros((hardware.lanes, program.words, width), program.number)
+        self.banks = np.zeros((program.bank_words, width), program.number)
         read = {step.tensor.name for step in program.steps if isinstance(step, Inbound)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Values] = {}
-        self.reduction = Reduction(self.elements)
+        self.reduction = Reduction(self.elements, program.number)
 
     def written(self) -> dict[str, Values]:
         """Execute every step."""
@@ -132,7 +132,7 @@ class _Run:
         """Every part into the words at its addresses."""
         tensor = self.hbm[step.tensor.name]
         for part in step.parts:
-            words = np.zeros((part.lanes * part.words, self.banks.shape[1]), np.float32)
+            words = np.zeros((part.lanes * part.words, self.banks.shape[1]), self.banks.dtype)
             words[:, : part.per_word] = tensor.read(part).reshape(len(words), part.per_word)
             addresses = part.addresses.ravel()
             self._in_banks(addresses)
@@ -149,6 +149,8 @@ class _Run:
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         for part in step.parts:
             values = self._spilled(part)
+            if step.tensor.scale > 1:
+                values = values / step.tensor.scale
             for place in places:
                 place.write(part, values)
 
@@ -156,7 +158,7 @@ class _Run:
         """The values of a part, [lane, *items]."""
         if part.feed is None:
             return unpacked(self._words(part.first_lanes[0], part.lanes, part.base, part.words), part)
-        return collected(map(self._read_by, part.feed.groups), part)
+        return collected(map(self._read_by, part.feed.groups), part, self.program.number)
 
     # ---- the array
 
@@ -203,7 +205,7 @@ class _Run:
     def _operand(self, feed: Feed, step: Vector) -> Values:
         """The words [lane, word, W] of an operand; zeros in lanes that no group feeds."""
         width = self.memory.shape[2]
-        operand = np.zeros((step.lanes, step.words * width), np.float32)
+        operand = np.zeros((step.lanes, step.words * width), self.memory.dtype)
         for group in feed.groups:
             place = operand[group.first_lane : group.first_lane + group.lanes]
             if isinstance(group.pattern, Picked):
@@ -240,6 +242,6 @@ class _Run:
         for group in step.reads.groups:
             stored, addresses = walked(group.pattern)
             self._in_banks(addresses[stored])
-            words = np.zeros((len(addresses), self.elements), np.float32)
+            words = np.zeros((len(addresses), self.elements), self.banks.dtype)
             words[stored] = self.banks[addresses[stored], : self.elements]
             operands[group.first_lane : min(group.first_lane + group.lanes, step.rows)] = words.reshape(-1)

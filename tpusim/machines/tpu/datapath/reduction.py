@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.steps import Stream
 
-Values = NDArray[np.float32]
+Values = NDArray[np.floating[Any]]
 
 OPERAND_ELEMENTS = 1 << 19
 """Streamed operands gathered before they are multiplied: enough for BLAS, little enough for the cache."""
@@ -16,12 +18,12 @@ OPERAND_ELEMENTS = 1 << 19
 class Reduction:
     """Passes that add up in the same words: gathered one by one, multiplied and added together."""
 
-    def __init__(self, elements: int) -> None:
-        self.elements = elements
+    def __init__(self, elements: int, number: type[Any]) -> None:
+        self.elements, self.number = elements, number
         self.base = self.end = 0
-        self.results: Values = np.empty((0, 0, 0), np.float32)
+        self.results: Values = np.empty((0, 0, 0), number)
         self.accumulate = False
-        self.operands: Values = np.empty((0, 0), np.float32)
+        self.operands: Values = np.empty((0, 0), number)
         self.weights: list[Values] = []
         self.filled = 0
 
@@ -47,7 +49,7 @@ class Reduction:
             self.multiply()
             height = max(rows, OPERAND_ELEMENTS // columns)
             if height > len(self.operands) or self.operands.shape[1] != columns:
-                self.operands = np.empty((height, columns), np.float32)
+                self.operands = np.empty((height, columns), self.number)
         return self.operands[self.filled : self.filled + rows]
 
     def add(self, weights: Values) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -15,7 +15,7 @@ from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPat
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.tensor import Part
 
-Values = NDArray[np.float32]
+Values = NDArray[np.floating[Any]]
 Walk: TypeAlias = Counters | Addresses
 """How a lane group goes: by counters whose words are evenly spaced, or to every address of its own, or PADDING."""
 
@@ -52,10 +52,10 @@ def unpacked(words: Values, part: Part) -> Values:
     return flat[:, : prod(counts)].reshape(len(words), *counts)
 
 
-def collected(reads: Iterable[Read], part: Part) -> Values:
+def collected(reads: Iterable[Read], part: Part, number: type[Any]) -> Values:
     """What a part with addresses of its own takes, [lane, *items]."""
     counts = [len(each.coordinates) for each in part.items]
-    flat = np.zeros((part.lanes, part.words * part.per_word), np.float32)
+    flat: Values = np.zeros((part.lanes, part.words * part.per_word), number)
     for group, walk, words in reads:
         at = slice(group.first_lane, group.first_lane + group.lanes)
         gather(words[..., : part.per_word], walk, flat[at])

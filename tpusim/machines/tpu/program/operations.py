@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Values: TypeAlias = NDArray[np.float32]
+Values: TypeAlias = NDArray[np.floating[Any]]
 Operands: TypeAlias = Iterable[Values]
 """The words of each operand, [lane, word, element], in the order in which they are read."""
 Coefficients: TypeAlias = tuple[float, ...]

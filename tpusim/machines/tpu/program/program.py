@@ -6,7 +6,7 @@ to the engines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -56,6 +56,15 @@ class Constant:
         return np.frombuffer(self.numbers, np.int32).astype(np.float32) / np.float32(self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A tensor that is made of an operand of the layer before the layer begins, and then lies in HBM like one."""
+
+    tensor: str
+    operand: str
+    values: Callable[[NDArray[Any]], NDArray[Any]]
+
+
 @dataclass(frozen=True)
 class Program:
     """One layer, lowered for one machine.
@@ -69,6 +78,8 @@ class Program:
         word_fill: elements of a word that a pass streams, and that its results fill.
         constants: operands that come with the Program.
         word_cycles: that the vector unit takes to make a word ready which a pass streams.
+        derived: operands that are made of the layer's.
+        doubles: whether its values may grow beyond what float32 holds exactly, so that interpreters take float64.
     """
 
     tensors: tuple[Tensor, ...]
@@ -78,6 +89,13 @@ class Program:
     banked: tuple[Buffer, ...] = ()
     constants: tuple[Constant, ...] = ()
     word_cycles: int = 0
+    derived: tuple[Derived, ...] = ()
+    doubles: bool = False
+
+    @property
+    def number(self) -> type[Any]:
+        """What interpreters compute with: it holds every value exactly."""
+        return np.float64 if self.doubles else np.float32
 
     @cached_property
     def words(self) -> int:
@@ -129,7 +147,8 @@ class Program:
 
     def given(self, operands: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The tensors that are there before the first step: the layer's operands, and the Program's own."""
-        return {**operands, **{each.tensor: each.values for each in self.constants}}
+        made = {each.tensor: each.values(operands[each.operand]) for each in self.derived if each.operand in operands}
+        return {**operands, **{each.tensor: each.values for each in self.constants}, **made}
 
     def widest_word(self, elements: int) -> int:
         """Numbers that a word holds at most: `elements`, or more that are smaller."""

@@ -25,6 +25,8 @@ class Tensor:
         converted: whether its numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
         number_bytes: of one of its numbers in a word; None for those of the machine's elements.
         padded: the shape as which it lies in HBM, where more than its elements; they come first along each axis.
+        scale: on chip its numbers are so many times what they are in HBM: spills divide. It keeps fractions out of the
+            values that are checked, and costs nothing.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Tensor:
     converted: bool = False
     number_bytes: int | None = None
     padded: tuple[int, ...] | None = None
+    scale: int = 1
 
     @property
     def size(self) -> int:

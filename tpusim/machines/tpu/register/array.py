@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.window import Window
 from tpusim.machines.tpu.register.wires import Wires
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 Tags = NDArray[np.int8]
 
 
@@ -20,9 +22,9 @@ class PeArray:
         self.wires = wires
         arrays, _, self.rows, self.cols = wires.weights.shape
         pes = arrays, self.rows, self.cols
-        self.activations = Window(np.zeros(pes, np.float32), axis=2)
+        self.activations = Window(np.zeros(pes, wires.sums.dtype), axis=2)
         self.tags = Window(np.zeros(pes, np.int8), axis=2)
-        self.sums = Window(np.zeros(pes, np.float32), axis=1)
+        self.sums = Window(np.zeros(pes, wires.sums.dtype), axis=1)
 
     @property
     def working(self) -> int:

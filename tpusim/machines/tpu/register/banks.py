@@ -22,7 +22,7 @@ from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.order import NOWHERE
 from tpusim.machines.tpu.register.window import Window
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 Counts = NDArray[np.int64]
 Records = NDArray[Any]
 
@@ -34,14 +34,14 @@ class Banks:
         self, program: Program, settings: Settings, hbm: HbmWords, rows: int, banks: int, ports: int, word: int
     ) -> None:
         self.program, self.settings, self.hbm = program, settings, hbm
-        self.memory = np.zeros((program.bank_words, word), np.float32)
+        self.memory = np.zeros((program.bank_words, word), program.number)
         # What each port of each bank reads in this cycle.
         self.ports = np.zeros((banks, ports), np.int64)
         # The address that each row still waits for, or NOWHERE; and the capture registers.
-        self.wanted, self.captured = np.full(rows, NOWHERE), np.zeros((rows, word), np.float32)
+        self.wanted, self.captured = np.full(rows, NOWHERE), np.zeros((rows, word), program.number)
         self.asking = False
         # [register, row]: after r registers row r has its word; what nothing has been handed on to is no number.
-        self.skew = Window(np.full((rows, rows, word), np.nan, np.float32), axis=0)
+        self.skew = Window(np.full((rows, rows, word), np.nan, program.number), axis=0)
         self.handed_on = False
         self.arriving: dict[int, tuple[Counts, Counts, Floats]] = {}
         self.entering: tuple[Counts, Floats] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from tpusim.machines.tpu.program.steps import BankFill, LaneTransfer, Transfer
 from tpusim.machines.tpu.program.tensor import Elements, Part
 from tpusim.machines.tpu.register.order import NOWHERE
 
-Values = NDArray[np.float32]
+Values = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 NOTHING = -1
@@ -47,10 +48,12 @@ class HbmWords:
         first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
         addresses = {index: _addresses(step) for index, step in transfers.items()}
         tensors = {
-            each.name: np.array(operands.get(each.name, np.full(each.shape, np.nan)), np.float32).reshape(each.shape)
+            each.name: np.array(operands.get(each.name, np.full(each.shape, np.nan)), program.number).reshape(
+                each.shape
+            )
             for each in program.tensors
         }
-        used, values = np.zeros(sum(sizes), np.bool_), np.zeros((sum(sizes), word_elements), np.float32)
+        used, values = np.zeros(sum(sizes), np.bool_), np.zeros((sum(sizes), word_elements), program.number)
         words = cls(program, tensors, first, addresses, used, values)
         for index, step in transfers.items():
             for part, at in _places(step):
@@ -68,7 +71,7 @@ class HbmWords:
 
     def fetch_for_banks(self, step: BankFill) -> tuple[Indices, Values]:
         """(address, word [W]) of every word of a fill that begins, as it is in HBM now."""
-        words = np.zeros((step.lane_words, self.values.shape[1]), np.float32)
+        words = np.zeros((step.lane_words, self.values.shape[1]), self.values.dtype)
         ends = [*accumulate((part.words * part.lanes for part in step.parts), initial=0)]
         for part, first, stop in zip(step.parts, ends, ends[1:], strict=False):
             words[first:stop, : part.per_word] = self._brought(step, part).reshape(stop - first, -1)
@@ -76,7 +79,9 @@ class HbmWords:
 
     def _brought(self, step: Transfer, part: Elements) -> Values:
         """The elements [lane, word, element of the word] of a part; zero where the tensor has none."""
-        brought: Values = np.append(self.tensor(step.tensor.name), np.float32(0))[_elements(part, step.tensor.shape)]
+        brought: Values = np.append(self.tensor(step.tensor.name), self.values.dtype.type(0))[
+            _elements(part, step.tensor.shape)
+        ]
         return brought
 
     def tensor(self, name: str) -> Values:
@@ -98,7 +103,7 @@ class HbmWords:
         for part, at in _places(step):
             elements = _elements(part, step.tensor.shape)
             inside = elements != NOTHING
-            stored[elements[inside]] = place[at[0], at[1], : part.per_word][inside]
+            stored[elements[inside]] = place[at[0], at[1], : part.per_word][inside] / step.tensor.scale
 
     def _transfer(self, index: int) -> LaneTransfer:
         step = self.program.steps[index]

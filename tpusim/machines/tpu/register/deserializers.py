@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.wires import Wires
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 Tags = NDArray[np.int8]
 Ints = NDArray[np.int64]
 
@@ -19,7 +21,7 @@ class Deserializers:
     def __init__(self, wires: Wires) -> None:
         self.wires = wires
         arrays, cols, _, self.elements = wires.results.shape
-        self.word = np.zeros((arrays, cols, self.elements), np.float32)
+        self.word = np.zeros((arrays, cols, self.elements), wires.sums.dtype)
         self.held = np.zeros((arrays, cols), np.int64)
         self.sums, self.tags = wires.sums.copy(), wires.sums_tag.copy()
 

@@ -19,7 +19,7 @@ from tpusim.machines.tpu.register.vector_registers import VectorRegisters
 from tpusim.machines.tpu.register.window import Window
 from tpusim.machines.tpu.register.wires import Wires
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int32]
 Counts = NDArray[np.int64]
 Tags = NDArray[np.int8]
@@ -48,22 +48,22 @@ class Lanes:
         reader: tuple[int, int, int], ports: int, lanes: int, depth: int, word_elements: int, weights: int,
     ) -> None:  # fmt: skip
         """`reader`: the pointer reader's word registers, numbers of a word, and pointers that an order carries."""
-        arrays, rows = wires.activation.shape
+        (arrays, rows), number = wires.activation.shape, wires.sums.dtype
         _, cols, _, elements = wires.results.shape
         self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
         # The pointers that go with the order: [lane, pointer]; and the pointer reader's registers, in lane 0.
         self.pointers = Window(np.zeros((lanes, max(reader[2], vector.together)), np.int64), axis=0)
-        self.reader = np.zeros(reader[:2], np.float32)
+        self.reader = np.zeros(reader[:2], number)
         # Ports in this cycle: the address touched, or NOWHERE, and the word.
         self.addresses = np.zeros((ports, lanes), np.int64)
-        self.words = np.zeros((ports, lanes, word_elements), np.float32)
+        self.words = np.zeros((ports, lanes, word_elements), number)
         self.registers = np.zeros(lanes, LANE)
-        self.memory = np.zeros((lanes, depth, word_elements), np.float32)
+        self.memory = np.zeros((lanes, depth, word_elements), number)
         # Ifmap serializers: the word, elements left to issue, and the weight buffer they are meant for.
-        self.serial = np.zeros((arrays, rows, elements), np.float32)
+        self.serial = np.zeros((arrays, rows, elements), number)
         self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
-        self.weight_serial = np.zeros((cols, weights), np.float32)
+        self.weight_serial = np.zeros((cols, weights), number)
         self.psums = np.zeros_like(wires.results)
 
     def order(self, orders: Sequence[Order]) -> None:

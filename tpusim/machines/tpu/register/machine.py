@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ from tpusim.machines.tpu.register.weights import Weights
 from tpusim.machines.tpu.register.wires import Wires
 from tpusim.memory.clocks import Clocks
 
-Values = NDArray[np.float32]
+Values = NDArray[np.floating[Any]]
 
 
 class Registered(Protocol):
@@ -68,7 +68,7 @@ class Machine:
         word = program.widest_word(hardware.vector_memory.word_elements)
         self.hbm = HbmWords.of(program, program.given(operands), word)
         settings = Settings.of(program, hardware.lanes)
-        wires = Wires(hardware, program.word_fill)
+        wires = Wires(hardware, program.word_fill, program.number)
         self.array, self.weights, deserializers = PeArray(wires), Weights(wires), Deserializers(wires)
         self.banks = _banks(program, hardware, settings, self.hbm, word) if hardware.banked else None
         self.control = _control(program, hardware, settings, self.hbm, self.banks, deserializers)

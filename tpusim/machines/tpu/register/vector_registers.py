@@ -4,6 +4,8 @@ in lane 0 the pointers by which elements of operands are picked.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +13,7 @@ from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Vector
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 Lanes = NDArray[np.int64]
 
 RESULTS = 2
@@ -25,13 +27,13 @@ class VectorRegisters:
         """Words hold up to `width` numbers, of which a word of scalars has `word_elements`."""
         self.program, self.word_elements = program, word_elements
         registers = max((each.scalars.words + len(each.operands) for each in program.vectors), default=0)
-        self.words = np.zeros((lanes, registers, width), np.float32)
-        self.results = np.zeros((lanes, RESULTS if registers else 0, width), np.float32)
+        self.words = np.zeros((lanes, registers, width), program.number)
+        self.results = np.zeros((lanes, RESULTS if registers else 0, width), program.number)
         tables = {each.picks for each in program.vectors if each.picks}
         # Lane 0's: the pointers of a result word, word by word.
         sizes = [(each.word_words, each.per_word, each.together) for each in tables]
         pointer_words, per_word, self.together = (max(every) for every in zip((0, 0, 0), *sizes, strict=True))
-        self.pointers = np.zeros((pointer_words, per_word), np.float32)
+        self.pointers = np.zeros((pointer_words, per_word), program.number)
 
     def work(self, lanes: Lanes, steps: Lanes, numbers: Lanes) -> None:
         """These lanes have all operands of a word: the results of their steps go into the registers of these numbers.

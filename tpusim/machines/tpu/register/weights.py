@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.window import Window
 from tpusim.machines.tpu.register.wires import Wires
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int32]
 
 
@@ -24,7 +26,7 @@ class Weights:
         self.wires = wires
         arrays, chains, cols = wires.weight.shape
         moving = arrays, chains, wires.weights.shape[2], cols
-        self.weights = Window(np.zeros(moving, np.float32), axis=2)
+        self.weights = Window(np.zeros(moving, wires.sums.dtype), axis=2)
         self.tags = Window(np.full(moving, -1, np.int32), axis=2)
 
     @property

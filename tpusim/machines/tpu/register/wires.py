@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tpusim.machines.tpu.description import Hardware
@@ -18,22 +20,22 @@ Where each client has a port of its own, nothing waits for a slot.
 class Wires:
     """Every wire is driven by one unit, when it commits, and read by others, when they sample; [array, ...] each."""
 
-    def __init__(self, hardware: Hardware, elements: int) -> None:
+    def __init__(self, hardware: Hardware, elements: int, number: type[Any]) -> None:
         array = hardware.array
         count, rows, cols = array.count, array.rows, array.cols
         chains = min(array.weights_per_cycle, hardware.vector_memory.word_elements)
         # Ifmap serializers to row r: an element, and the weight buffer it is meant for, plus 1; 0 for none.
-        self.activation = np.zeros((count, rows), np.float32)
+        self.activation = np.zeros((count, rows), number)
         self.activation_tag = np.zeros((count, rows), np.int8)
         # Weights to the chains of column c, each array a cycle after the one before: a weight and where it belongs,
         # row * buffers + buffer; -1 for nowhere.
-        self.weight = np.zeros((count, chains, cols), np.float32)
+        self.weight = np.zeros((count, chains, cols), number)
         self.weight_tag = np.full((count, chains, cols), -1, np.int32)
         # The weight registers to their multipliers.
-        self.weights = np.zeros((count, array.weight_buffers, rows, cols), np.float32)
+        self.weights = np.zeros((count, array.weight_buffers, rows, cols), number)
         # The bottom of column c: a sum, and whether it is one (its tag is not 0).
-        self.sums = np.zeros((count, cols), np.float32)
+        self.sums = np.zeros((count, cols), number)
         self.sums_tag = np.zeros((count, cols), np.int8)
         # De-serializers to the lanes: the words that are complete, and how many there have been.
-        self.results = np.zeros((count, cols, IN_FLIGHT, elements), np.float32)
+        self.results = np.zeros((count, cols, IN_FLIGHT, elements), number)
         self.complete = np.zeros((count, cols), np.int64)
