@@ -16,7 +16,7 @@ from tpusim.flow.engines import Prepared
 from tpusim.flow.lowerings import tried
 from tpusim.flow.verify import failures_named
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import ways_of
+from tpusim.machines.tpu.lowering.registry import least_of, ways_of
 from tpusim.machines.tpu.program.explanation import Way
 from tpusim.network.ops import Op
 
@@ -50,8 +50,18 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
     names = tried(lowering, layer, batch)
     if names == (lowering,):
         return by(lowering)
+    cycles: list[int] = []
+
+    def timed(name: str) -> Prepared:
+        made = by(name)
+        cycles.append(made.timing.cycles)
+        return made
+
+    def hopeless(name: str) -> bool:
+        return bool(cycles) and least_of(layer, batch, hardware, name) >= min(cycles)
+
     with failures_named(layer):
-        return _fastest(fitting(names, by))
+        return _fastest(fitting(names, timed, hopeless))
 
 
 def _fastest(found: Iterator[Prepared]) -> Prepared:
@@ -111,8 +121,14 @@ def _told(best: Prepared, ways: Sequence[Way], tried: Sequence[int]) -> Prepared
     return best.with_told({"search": words}, numbers)
 
 
-def fitting(names: Sequence[str], make: Callable[[str], Found]) -> Iterator[Found]:
-    """What is made by each of some lowerings that fit the machine.
+def _all_may_do(_: str) -> bool:
+    return False
+
+
+def fitting(
+    names: Sequence[str], make: Callable[[str], Found], hopeless: Callable[[str], bool] = _all_may_do
+) -> Iterator[Found]:
+    """What is made by each of some lowerings that fit the machine, but for those that are `hopeless` by then.
 
     Raises:
         CapacityError: when none does: what each of them says, as one may fit more easily than another.
@@ -121,6 +137,8 @@ def fitting(names: Sequence[str], make: Callable[[str], Found]) -> Iterator[Foun
     found = False
     for name in names:
         try:
+            if hopeless(name):
+                continue
             made = make(name)
         except UnsuitableError:
             # Of many, one that is made for other ops is no news.

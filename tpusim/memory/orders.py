@@ -18,6 +18,9 @@ FILTER = "filter"
 AS_READ = "as_read"
 """Of the filter: pass after pass, as the weights are fetched, so that a fill is one run."""
 
+TRANSFORMED = "transformed"
+"""A filter made ready before the layer: it lies as it is read, however filters do."""
+
 FILTERS: Mapping[str, tuple[int, ...] | None] = {AS_READ: None, "OHWI": (0, 1), "HWIO": (1, 0)}
 """The ways of the filter [out_channel, k], k being tap by tap with channels inside: its axes, the outermost first."""
 
@@ -36,7 +39,7 @@ class Layouts:
 
     def of(self, tensor: str) -> str:
         """The way of a tensor."""
-        return dict(self.named).get(tensor, AS_READ if tensor == FILTER else self.every)
+        return dict(self.named).get(tensor, AS_READ if tensor in (FILTER, TRANSFORMED) else self.every)
 
     @property
     def written(self) -> str | dict[str, str]:

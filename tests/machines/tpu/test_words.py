@@ -23,7 +23,11 @@ OTHER: dict[str, Any] = {
 """Of each field a value that is not its default."""
 SMALL = machine(8, 4, capacity_words=150, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
 PLAIN = conv(6, 7, 9, 5, 2, padding=2)
+LARGER = machine(8, 4, capacity_words=300, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
+"""With room for a tile of 6 x 6."""
+TILES = ("winograd_2", "winograd_4")
 LAYERS: dict[str, Op] = {
+    **dict.fromkeys(TILES, conv(6, 7, 9, 3, padding=1)),
     "vector": conv(6, 7, 6, 3, 2, padding=1, groups=6),
     "block_diagonal": conv(6, 7, 6, 3, 2, padding=1, groups=2),
     **dict.fromkeys(
@@ -36,19 +40,19 @@ def with_mapping(hardware: Hardware, **changes: Any) -> Hardware:
     return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update=changes)})
 
 
-def changed(field: str) -> Hardware:
+def changed(field: str, hardware: Hardware = SMALL) -> Hardware:
     if field.startswith("block."):
-        return with_mapping(SMALL, block=BlockSizes(**{field.removeprefix("block."): 2}))
-    return with_mapping(SMALL, **{field: OTHER[field]})
+        return with_mapping(hardware, block=BlockSizes(**{field.removeprefix("block."): 2}))
+    return with_mapping(hardware, **{field: OTHER[field]})
 
 
 @pytest.mark.parametrize("name", UNUSED)
 def test_what_a_lowering_does_not_know_changes_nothing_and_is_told(name: str) -> None:
-    layer = LAYERS.get(name, PLAIN)
-    plain, explanation = lowered(layer, 3, SMALL, name)
+    layer, hardware = LAYERS.get(name, PLAIN), LARGER if name in TILES else SMALL
+    plain, explanation = lowered(layer, 3, hardware, name)
     assert "unused" not in explanation.aspects
     for field in sorted(UNUSED[name]):
-        program, explanation = lowered(layer, 3, changed(field), name)
+        program, explanation = lowered(layer, 3, changed(field, hardware), name)
         assert program == plain, field
         assert explanation.aspects["unused"] == f"of mapping, by {name}: {field}"
 

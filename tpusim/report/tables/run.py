@@ -17,7 +17,7 @@ from tpusim.result.records import DramUse, LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Figure, value_of
 from tpusim.result.vocabulary.lowerings import LOWERING, in_heading, worth_telling
 from tpusim.result.vocabulary.runs import with_extent
-from tpusim.result.vocabulary.states import State, parts_in, parts_of
+from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
 
 _RANKS = {
     "passes": 5, "multi_tile": 6, "cycles": 0, "time_us": 3, "mapping_efficiency": 4, "tflops": 10, "pe_utilization": 0,
@@ -30,6 +30,8 @@ _TRANSFORMED = ("lowered_bytes", "transformation_cycles", "transformation_share"
 _DRAM = ("hbm_reached_bytes_per_s", "hbm_overfetch", "row_hits", "row_misses", "row_conflicts", "channel_imbalance")
 """Shown where any layer has them."""
 _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
+_MORE = "busy, the stalls and idle add up to 100 % of the cycles; PE counts multiplications that need not be done, too"
+"""Where an algorithm does without some, or another unit does them."""
 _CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
 
 
@@ -100,7 +102,7 @@ def layer_columns(
         *([lowered] if worth_telling(layers, asked) else []),
         *(column(LAYER[key], rank) for key, rank in _RANKS.items()),
         *map(part, losses),
-        part(idle, f"; {_TOGETHER}"),
+        part(idle, f"; {_MORE if any(map(does_less, layers)) else _TOGETHER}"),
         *(column(LAYER[key], 8, _TRAFFIC) for key in _TRAFFIC),
         *(column(LAYER[key], 7) for key in _TRANSFORMED if any(value_of(layer, key) for layer in layers)),
         *(column(LAYER[key], 6) for key in _DRAM if any(layer.dram for layer in layers)),
@@ -134,10 +136,13 @@ def totals(total: Total, width: int | None = None) -> str:
     names = {state.key: state.label.removeprefix("busy, ") for state in parts_in([total])[1:]}
     losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
     hbm = f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"
+    useful = f"PE utilisation {percent(total.pe_utilization)} %"
+    if does_less(total):
+        useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
     lines = (
         f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {cycles / total.time_us:g} MHz; "
         f"{quantity(total.macs, COUNTS)}MAC in {total.passes:,} passes; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
-        f"  Of the cycles: PE utilisation {percent(total.pe_utilization)} %, {losses}; together 100 %",
+        f"  Of the cycles: {useful}, {losses}; together 100 %",
         f"  Mapping efficiency {percent(total.mapping_efficiency)} %; {hbm}; vector memory: peak "
         f"{quantity(memory.peak_bytes, MEMORY)}, ports unused {percent(memory.port_idle_ratio)} %",
         *([_dram_line(total.dram)] if total.dram else []),

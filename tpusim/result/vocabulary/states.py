@@ -96,6 +96,11 @@ def parts_of(record: LayerResult | Total) -> dict[str, float]:
     return {"useful": useful, "unused": busy - useful, **others}
 
 
+def does_less(record: LayerResult | Total) -> bool:
+    """Whether the array is busy for less than the layers' multiplications take: not all are done, or not by it."""
+    return record.pe_utilization * record.cycles > record.units["systolic_array"].get("busy", 0) * (1 + 1e-9)
+
+
 def parts_in(records: Iterable[LayerResult | Total]) -> tuple[State, ...]:
     """Those of PARTS that these records are split into."""
     held = {key for record in records for key, cycles in parts_of(record).items() if cycles}

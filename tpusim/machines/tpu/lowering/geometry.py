@@ -90,6 +90,11 @@ class MapAxis:
         """Grid points from the first to the last under so many neighbouring outputs, padding among them."""
         return (outputs - 1) * self.step + len(self.places(taps))
 
+    def most_stored(self, outputs: int) -> int:
+        """Grid points that so many neighbouring outputs need at most; at least 1."""
+        taps = range(self.kernel)
+        return min(self.reach(outputs, taps), max(1, len(self.stored(range(self.extent), taps))))
+
     @cached_property
     def _real(self) -> tuple[int, int]:
         """The first grid point that is not padding in every strip, and the one after the last."""

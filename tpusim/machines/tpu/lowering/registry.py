@@ -33,18 +33,24 @@ GLOSSES = {
     "indirect": "channel_first whose every address is read from a table of pointers",
     "block_diagonal": "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
     "vector": "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
+    "winograd_2": "3x3 convolutions in 2x2 tiles: the vector unit transforms, the array has 2.25 times fewer products",
+    "winograd_4": "the same in 4x4 tiles: 4 times fewer products, and more to transform",
     "stride_phases": "channel_first of transposed convolutions: one for each output between two elements of the ifmap",
     "zero_insertion": "transposed convolutions as ordinary ones, of an ifmap with zeros between its elements",
     "deformable": "deformable convolutions: the vector unit gathers samples by address tables, the array multiplies",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
-PARTIAL = frozenset({"vector", "stride_phases", "zero_insertion", "deformable"})
+PARTIAL = frozenset({"vector", "winograd_2", "winograd_4", "stride_phases", "zero_insertion", "deformable"})
 """Those of some layers alone; they refuse all others (UnsuitableError)."""
 MEANT = {("conv_transpose2d", "channel_first"): "stride_phases", ("deform_conv2d", "channel_first"): "deformable"}
 """For an op that a lowering does not take as it is, the one that does the same for it: what a run takes unasked."""
 LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
 PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _from(name, "planned") for name in GLOSSES}
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
+LEAST: dict[str, Callable[[Op, int, Hardware], float]] = {
+    name: _from(name, "least") for name in ("winograd_2", "winograd_4")
+}
+"""Cycles that no run of a lowering can do without, for those that can tell before they lower."""
 WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES if name not in PARTIAL}
 """What `mapping.search: simulate` chooses from, for those lowerings that leave a choice; others know one way."""
 
@@ -106,6 +112,12 @@ def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Plan
     """How many steps the lowering of that name makes of a layer; None where it cannot tell. Raises as `lowered`."""
     with _named(layer):
         return PLANNED[lowering](layer, batch, hardware) if lowering in PLANNED else None
+
+
+def least_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> float:
+    """Cycles that no run by the lowering of that name can do without; 0 where it cannot tell. Raises as `lowered`."""
+    with _named(layer):
+        return LEAST[lowering](layer, batch, hardware) if lowering in LEAST else 0.0
 
 
 @contextmanager

@@ -14,6 +14,10 @@ from tpusim.machines.tpu.program.explanation import Lowered
 _ONE_WAY = {"transformation", "k_order"}
 _DENSE = {"transformation", "multi_tile", "transposed_channels"}
 _TRANSPOSED = {*_ONE_WAY, "patch", "search"}
+_BY_VECTOR_UNIT = {
+    *_TRANSPOSED, "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout", "row_windows",
+    "transposed_channels", "column_folds", "entry", "block_m", "block_k", "block.in_channels", "block.taps",
+}  # fmt: skip
 UNUSED: dict[str, frozenset[str]] = {
     "channel_first": frozenset(_ONE_WAY),
     "indirect": frozenset(_ONE_WAY),
@@ -25,11 +29,9 @@ UNUSED: dict[str, frozenset[str]] = {
     }),
     "stride_phases": frozenset({*_TRANSPOSED, "row_windows", "transposed_channels", "block_k", "block.taps"}),
     "zero_insertion": frozenset(_TRANSPOSED),
-    "vector": frozenset({
-        *_TRANSPOSED - {"patch"}, "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout", "row_windows",
-        "transposed_channels", "column_folds", "entry", "block_m", "block_k", "block_n", "block.in_channels",
-        "block.out_channels", "block.taps",
-    }),
+    "vector": frozenset({*_BY_VECTOR_UNIT - {"patch"}, "block_n", "block.out_channels"}),
+    "winograd_2": frozenset(_BY_VECTOR_UNIT),
+    "winograd_4": frozenset(_BY_VECTOR_UNIT),
 }  # fmt: skip
 """Fields below `mapping` that change nothing, by lowering; of explicit, where the lowered matrix is in HBM."""
 _ON_CHIP = frozenset({"multi_tile", "fetch", "k_order", "transposed_channels"})

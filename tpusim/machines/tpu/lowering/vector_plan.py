@@ -11,7 +11,7 @@ from math import ceil, prod
 from tpusim.machines.tpu.definition.beat import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.given import Given, given_block
 from tpusim.machines.tpu.lowering.plan import Plan, portions
 from tpusim.machines.tpu.lowering.preparation import Sizes
@@ -138,7 +138,7 @@ class _Costs:
             ifmap_buffers=buffers,
             filter_buffers=min(2, self.portions),
             psum_buffers=buffers,
-            ifmap_words=_reach(shape.row, rows) * _reach(shape.col, cols) * groups,
+            ifmap_words=shape.row.most_stored(rows) * shape.col.most_stored(cols) * groups,
             section_words=-(-shape.taps // self.hardware.vector_memory.word_elements),
             psum_words=rows * cols * groups,
             lag=1,
@@ -187,9 +187,3 @@ def delay_of(shape: ConvShape, sizes: Sizes, hardware: Hardware) -> int:
     rows, cols, groups = sizes
     words = shape.row.reach(rows, range(shape.row.kernel)) * shape.col.reach(cols, range(shape.col.kernel)) * groups
     return hardware.sequencer.block_cycles + ceil(words * hardware.vector_unit.ready_cycles)
-
-
-def _reach(axis: MapAxis, outputs: int) -> int:
-    """Grid points that so many neighbouring outputs need at most."""
-    taps = range(axis.kernel)
-    return min(axis.reach(outputs, taps), max(1, len(axis.stored(range(axis.extent), taps))))

@@ -1,0 +1,129 @@
+"""The transforms of a block of tiles as steps of the vector unit, one axis after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.filtering import Tiles
+from tpusim.machines.tpu.lowering.minimal_filtering import Recipe
+from tpusim.machines.tpu.lowering.tile_plan import TilePlan
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.steps import Vector
+
+At = Callable[[int], Counters]
+"""The words of an input or an output, by its number."""
+
+
+class Stage(NamedTuple):
+    """A one-dimensional transform of many words: where inputs and outputs lie, and what is kept between."""
+
+    recipe: Recipe
+    inputs: At
+    outputs: At
+    between: int
+
+    def steps(self, lanes: int, after: tuple[int, ...], delay: int = 0) -> Iterator[Vector]:
+        """A step a line, the first after so much."""
+        words = self.inputs(0).words
+        for line in self.recipe:
+            operands = tuple(self._feed(name, words, lanes) for name in line.factors)
+            factors = tuple(map(float, line.factors.values()))
+            made = self._feed(line.made, words, lanes)
+            yield Vector(after, "combine", operands, made, words, coefficients=factors, delay=delay)
+            delay = 0
+
+    def _feed(self, name: str, words: int, lanes: int) -> Feed:
+        kind, number = name[0], int(name[1:])
+        if kind == "z":
+            return Feed((LaneGroup(0, lanes, in_turn(self.between + number * words, words)),))
+        return Feed((LaneGroup(0, lanes, (self.inputs if kind == "x" else self.outputs)(number)),))
+
+
+def in_turn(base: int, words: int) -> Counters:
+    """Words that follow one another."""
+    return Counters(base, (Counter(words, 0, 1, words, 1),))
+
+
+def data_stages(work: TilePlan, block: Block, patch_base: int, fold: int) -> tuple[Stage, Stage]:
+    """From a patch to the transformed data of a row fold: down the columns, then along the rows.
+
+    Tiles that lie side by side share columns, which are transformed once.
+    """
+    filtering, tiles, patch = work.filtering, work.tiles(block), work.patch(block)
+    reach, size, words = filtering.by.reach, filtering.by.outputs, tiles.words
+    row_words = tiles.down * tiles.cols * tiles.groups
+    rows, data = work.scratch_base, work.data_base + fold * filtering.by.products * words
+    between = rows + reach * row_words
+
+    def along_a_row(number: int) -> Counters:
+        """Of all transformed rows, of all tiles, the element of that number."""
+        start = block.cols.start + number - patch.cols.start
+        return Counters(
+            rows,
+            (
+                Counter(reach * tiles.down, 0, 1, reach * tiles.down, tiles.cols * tiles.groups),
+                Counter(tiles.across, start, size, len(patch.cols), tiles.groups),
+                Counter(tiles.groups, 0, 1, tiles.groups, 1),
+            ),
+        )
+
+    def product(number: int) -> Counters:
+        """Of all transformed rows, the products of that column."""
+        counters = Counter(reach, 0, 1, reach, reach * words), Counter(words, 0, 1, words, 1)
+        return Counters(data + number * words, counters)
+
+    def row_of_tiles(number: int) -> Counters:
+        return in_turn(rows + number * row_words, row_words)
+
+    first = Stage(filtering.data, _down(patch, patch_base, block, tiles, size), row_of_tiles, between)
+    return first, Stage(filtering.data, along_a_row, product, between)
+
+
+def _down(patch: Patch, base: int, block: Block, tiles: Tiles, size: int) -> At:
+    """Of all tiles that lie below one another, the row of that number, all its columns."""
+
+    def row(number: int) -> Counters:
+        start = block.rows.start + number - patch.rows.start
+        return Counters(
+            base,
+            (
+                Counter(tiles.down, start, size, len(patch.rows), len(patch.cols) * tiles.groups),
+                Counter(tiles.cols, 0, 1, len(patch.cols), tiles.groups),
+                Counter(tiles.groups, 0, 1, tiles.groups, 1),
+            ),
+        )
+
+    return row
+
+
+def inverse_stages(work: TilePlan, block: Block, results: int) -> tuple[Stage, Stage]:
+    """From the products of a column fold to its outputs; columns beyond the block are kept nowhere."""
+    filtering, tiles = work.filtering, work.tiles(block)
+    reach, size, words = filtering.by.reach, filtering.by.outputs, tiles.words
+    products = work.scratch_base
+    rows = products + filtering.by.products * words
+    between, width = rows + size * reach * words, len(block.cols) * tiles.groups
+
+    def row(base: int) -> At:
+        return lambda number: in_turn(base + number * reach * words, reach * words)
+
+    def column(number: int) -> Counters:
+        counters = Counter(size, 0, 1, size, reach * words), Counter(words, 0, 1, words, 1)
+        return Counters(rows + number * words, counters)
+
+    def outputs(number: int) -> Counters:
+        """Of each row of all tiles, the output of that number."""
+        return Counters(
+            results,
+            (
+                Counter(size, 0, 1, size, width),
+                Counter(tiles.down, 0, 1, tiles.down, size * width),
+                Counter(tiles.across, number, size, len(block.cols), tiles.groups),
+                Counter(tiles.groups, 0, 1, tiles.groups, 1),
+            ),
+        )
+
+    recipe = filtering.inverse
+    return Stage(recipe, row(products), row(rows), between), Stage(recipe, column, outputs, between)
