@@ -115,6 +115,28 @@ def test_three_axes_give_a_panel_each() -> None:
     assert {"array size (PEs a side)", "batch (images)", "clock", "700 MHz"} <= {*texts(made["axes_net"])}
 
 
+def test_lowerings_over_two_more_axes_give_a_map_of_the_fastest() -> None:
+    sweep = spec("array.size: [2, 4], batch: [1, 8], lowering: [channel_first, explicit, auto]")
+    made = rows(sweep)
+    cycles = iter((10, 8, 1, 10, 40, 1, 10, 5, 1, 10, 5, 1))
+    for row in made:
+        row["cycles"] = next(cycles)
+    made[9]["error"] = made[10]["error"] = made[7]["error"] = "does not fit"
+    pictures = drawn(sweep, made)
+    assert {*pictures} == {"axes_net", "winners_net"}
+    found = texts(pictures["winners_net"])
+    assert {"1.25", "0.25", "-", "array size (PEs a side)", "batch (images)", "explicit"} <= {*found}
+    assert "auto" not in found
+    assert "how many times as fast as channel_first" in " ".join(found)
+    assert {*drawn(sweep, [row for row in made if row["lowering"] != "explicit"])} == {"axes_net"}
+
+
+def test_a_third_axis_of_a_map_has_a_panel_a_value() -> None:
+    sweep = spec("array.size: [2, 4], batch: [1, 8], clock: [1 GHz, 700 MHz], lowering: [channel_first, explicit]")
+    found = texts(drawn(sweep, rows(sweep))["winners_net"])
+    assert {"clock: 700 MHz", "clock: 1 GHz", "1.00"} <= {*found}
+
+
 @pytest.mark.parametrize("goals", ["[time_us, pes]", "{tflops: maximize, pes: maximize, port_idle_ratio: minimize}"])
 def test_the_front_is_numbered_and_its_settings_stand_beside(goals: str) -> None:
     sweep = spec("array.size: [2, 4, 8], batch: [1, 8]", f"pareto: {goals}")

@@ -18,6 +18,7 @@ from tpusim.report.plots.figure import Picture, figure_of, plain, uncrowded
 from tpusim.report.plots.lowerings_plot import lowerings_figure
 from tpusim.report.plots.sweep_front_plot import front_figure
 from tpusim.report.plots.sweep_labels import Scale, axis_label, rows_of, scale_of, zipped
+from tpusim.report.plots.winners_plot import LOWERING, Winners, winners_figure
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
 from tpusim.report.tables.sweep_lowerings import ComparedLowerings, over_lowerings
 from tpusim.result.vocabulary.figures import COLUMNS, PERCENT
@@ -86,9 +87,20 @@ def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Pictu
     elif not _moves_along_one(sweep):
         caption = f"TFLOPS of every point over each axis by itself, and of the best at each value; {title}."
         yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, [*sweep.axes]))
+    winners = Winners(rows, [*sweep.axes])
+    if LOWERING in sweep.axes and sweep.combine == "grid" and not sweep.search and winners.drawable:
+        yield Picture(f"winners_{stem}", _of_winners(title, winners), partial(winners_figure, title, winners))
     if sweep.goals:
         caption = f"Pareto front of {' and '.join(map(str, sweep.goals))}; {title}."
         yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, [*sweep.axes]))
+
+
+def _of_winners(title: str, found: Winners) -> str:
+    first = found.lowerings[0]
+    return (
+        f"The fastest lowering over {' and '.join(map(axis_label, found.others))}; {title}. In a cell: how many times "
+        f"as fast as {first} the best of the others is. A cross: every point failed."
+    )
 
 
 def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
