@@ -128,6 +128,19 @@ def test_plots_are_pictures_with_labelled_axes(names: list[str]) -> None:
         assert text in breakdown
 
 
+def test_more_than_every_pe_could_do_is_drawn_and_told() -> None:
+    """1,000 cycles of multiplications in 560, for 500 of which the array is busy: not all of them are done."""
+    fewer = result(layer("tiles", busy=500, starved=0, port_stall=0))
+    drawn = files(fewer)
+    assert re.search(r">175<", drawn["pe_utilization.svg"].decode())
+    assert "network: 178.6 %" in drawn["pe_utilization.svg"].decode()
+    assert "22.9 TFLOPS" in drawn["roofline.svg"].decode()
+    told = tables.totals(fewer.total)
+    assert "PE utilisation 179 %, as not all multiplications are the array's; busy 89.3 %, PEs unused 0 %" in told
+    assert "PE counts multiplications that need not be done" in " ".join(tables.layer_legend(fewer.layers, {}).split())
+    assert "not all multiplications" not in tables.totals(result(layer("taps")).total)
+
+
 def test_a_thousand_layers_are_drawn_in_five_seconds() -> None:
     """As areas, whose states keep their tones and hatches; the network stands beside them, wide enough to be seen."""
     layers = [layer(f"conv{number}", starved=300 + number % 7) for number in range(1000)]

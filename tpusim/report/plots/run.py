@@ -66,7 +66,8 @@ def _utilization(result: Result) -> Figure:
     bounds = [100 * layer.mapping_efficiency for layer in layers]
     axes.hlines(bounds, x - 0.4, x + 0.4, color="black", linewidth=1.4, label="mapping efficiency")
     axes.axhline(total, color=MAIN, linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
-    axes.set(title=_title(result), ylim=(0, 105), ylabel="PE utilisation (%)")
+    # More than 100 % where not all of a layer's multiplications are done.
+    axes.set(title=_title(result), ylim=(0, 1.05 * max(100, *used)), ylabel="PE utilisation (%)")
     _name_layers(axes, layers)
     figure.legend(loc="outside lower center", ncols=3)
     return figure
@@ -133,8 +134,9 @@ def _roofline(result: Result, peaks: Peaks) -> Figure:
         _mark(axes, [layer for layer in layers if (layer.op == "gemm") is squares], marker, result.total.cycles)
     _name_costliest(axes, layers)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
-    least = min((layer.tflops for layer in layers), default=peaks.tflops / 100)
-    axes.set(title=_title(result), ylim=(least / 2, peaks.tflops * 2))
+    least = min((peaks.tflops, *(layer.tflops for layer in layers))) if layers else peaks.tflops / 100
+    most = max((peaks.tflops, *(layer.tflops for layer in layers)))
+    axes.set(title=_title(result), ylim=(least / 2, most * 2))
     return figure
 
 

@@ -154,7 +154,8 @@ def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: i
         plot.plot([x for x, _ in chosen], y, label=plain(workload), markersize=4, color=tone, marker=marker, ls=look)
     _lay_out(plot, scale)
     plot.set_ylabel(shown.title)
-    plot.set_ylim(0, 100 if shown.units == PERCENT else None)
+    most = max(shown.scaled(row[column]) for row in rows)
+    plot.set_ylim(0, max(100, most) if shown.units == PERCENT else None)
 
 
 def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
@@ -179,7 +180,7 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
             plot.plot(x, y, marker="x", color="black", markersize=5)
         else:
             grid[y, x] = shown.scaled(row[column])
-    top = 100.0 if shown.units == PERCENT else float(np.nanmax(grid))
+    top = max(100.0 if shown.units == PERCENT else 0.0, float(np.nanmax(grid)))
     image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
     for (y, x), value in np.ndenumerate(grid) if max(grid.shape) <= _MOST_NUMBERS else ():
         if value == value:

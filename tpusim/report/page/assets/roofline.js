@@ -7,7 +7,7 @@ function roofline(width) {
   const across = points.map((point) => point.flop_per_byte);
   const reached = points.map((point) => point.tflops);
   const [low, high] = [Math.min(peak / slope, ...across) / 2, Math.max(peak / slope, ...across) * 2];
-  const [floor, roof] = [Math.min(low * slope * 2, ...reached) / 2, peak * 1.8];
+  const [floor, roof] = [Math.min(low * slope * 2, ...reached) / 2, Math.max(peak, ...reached) * 1.8];
   const [left, right, top, bottom] = [56, width - 12, 26, width > 700 ? 420 : 320];
   const x = logarithmic(low, high, left, right);
   const y = logarithmic(floor, roof, bottom, top);

@@ -77,7 +77,7 @@ const gap = (width) => (width > 4 ? 1 : 0);
 
 function utilisation() {
   return stripChart({
-    inner: 170, high: () => 1, title: "PE utilisation (%)", label: (value) => whole(100 * value),
+    inner: 170, high: () => Math.max(1, ...data.layers.map((layer) => layer.pe_utilization)), title: "PE utilisation (%)", label: (value) => whole(100 * value),
     bars: (i, x, w, y) => {
       const { pe_utilization: used, mapping_efficiency: mapped, wrong } = data.layers[i];
       return [
