@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tpusim.base.errors import InputError
+from tpusim.machines.tpu.cost.area import total_mm2
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.result.vocabulary.figures import COSTS, FIGURES
 from tpusim.study.sweep.column import Goal, costs, goals_of
@@ -87,4 +88,5 @@ def test_what_is_no_goal(given: object, says: str) -> None:
 
 def test_what_a_machine_is_made_of() -> None:
     machine = load_hardware("tpu_v2", ["array.rows=64", "vector_memory.capacity=128 KiB"])
-    assert costs(machine) == dict(zip(COSTS, (64 * 128, 128, 128 * 128 * 1024, 700 * 10**9), strict=True))
+    known = (64 * 128, 128, 128 * 128 * 1024, 700 * 10**9, total_mm2(machine))
+    assert costs(machine) == dict(zip(COSTS, known, strict=True))

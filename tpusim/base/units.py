@@ -82,6 +82,19 @@ SIZE = Unit("size", "bytes", "256 KiB", {**_BINARY, **_DECIMAL, "B": 1})
 BANDWIDTH = Unit("bandwidth", "bytes/s", "700 GB/s", _RATES)
 TIME = Unit("time", "picoseconds", "100 ns", {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1})
 UNITS = (BANDWIDTH, FREQUENCY, SIZE, TIME)
+"""Those of a machine; the others are of a technology."""
+
+LENGTH = Unit("length", "nanometres", "45 nm", {"m": 10**9, "mm": 10**6, "um": 10**3, "nm": 1})
+AREA = Unit("area", "square nanometres", "6.6 mm2", {"m2": 10**18, "mm2": 10**12, "um2": 10**6, "nm2": 1})
+ENERGY = Unit(
+    "energy",
+    "attojoules",
+    "0.9 pJ",
+    {"J": 10**18, "mJ": 10**15, "uJ": 10**12, "nJ": 10**9, "pJ": 10**6, "fJ": 10**3, "aJ": 1},
+)
+POWER = Unit(
+    "power", "picowatts", "124 mW", {"kW": 10**15, "W": 10**12, "mW": 10**9, "uW": 10**6, "nW": 10**3, "pW": 1}
+)
 
 
 def number(text: str) -> float | None:

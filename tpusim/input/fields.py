@@ -73,15 +73,33 @@ class Quantity:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(self.unit.format)
-        return core_schema.with_info_plain_validator_function(self._read, serialization=written)
+        return core_schema.with_info_plain_validator_function(self.amount, serialization=written)
 
-    def _read(self, value: object, info: ValidationInfo) -> int:
+    def amount(self, value: object, info: ValidationInfo) -> int:
+        """Whole number of base units. Raises InputError."""
         most = self.unit.parse(self.most)
         in_yaml = isinstance(value, str) or info.context is FROM_YAML
         amount = self.unit.parse(value) if in_yaml else whole_number(value, 1, most)
         if amount > most:
             raise InputError(f"{show(value)} is too large; write at most {self.most}")
         return amount
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """A tuple of ints counting `unit.base`, which YAML writes as a list, each with its unit; at most `most` each."""
+
+    unit: Unit
+    most: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        written = core_schema.plain_serializer_function_ser_schema(lambda held: [*map(self.unit.format, held)])
+        return core_schema.with_info_plain_validator_function(self._read, serialization=written)
+
+    def _read(self, value: object, info: ValidationInfo) -> tuple[int, ...]:
+        if not isinstance(value, list | tuple) or not value:
+            raise InputError(f"{show(value)} is no list; write e.g. [{self.unit.example}, {self.unit.example}]")
+        return tuple(Quantity(self.unit, self.most).amount(each, info) for each in value)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,15 @@ _KINDS = {
     "configs": ("hardware", "array", "tpusim run WORKLOAD --hardware {}"),
     "configs/sweeps": ("a sweep", "axes", "tpusim sweep {}"),
     "configs/dram": ("a DRAM", "organisation", "tpusim dram TRACE --device {}"),
+    "configs/technology": ("a technology", "arithmetic", "tpusim area --set technology={}"),
+    "configs/chips": ("a chip", "cores", "tpusim area"),
 }
 """By folder: what is in it, a key that only such files have, and what takes them."""
 
 FOLDERS = tuple(_KINDS)
+
+_EXAMPLES = ("resnet18", "tpu_v2", "array_size", "hbm2_16ch_700", "45nm")
+"""What a file of its kind may begin as a copy of."""
 
 _CONV = "op: conv2d, in_channels: 3, in_height: 224, in_width: 224, out_channels: 64, kernel: 7, stride: 2, padding: 3"
 _NETWORK = f"{{name: my_net, layers: [{{name: conv1, {_CONV}}}, {{name: fc, op: gemm, m: batch, n: 1000, k: 512}}]}}"
@@ -80,6 +85,6 @@ def _elsewhere(name: str, shipped: Mapping[str, Mapping[str, Path]]) -> str:
 
 def _own(folder: str, known: Mapping[str, Path]) -> str:
     """How to get another one."""
-    example = next((path for name, path in known.items() if name in ("resnet18", "tpu_v2", "array_size")), "")
+    example = next((path for name, path in known.items() if name in _EXAMPLES), "")
     copy = f"write your own, beginning with a copy of {example}"
     return f"{_MACHINES}, or {copy}" if folder == "configs" else copy

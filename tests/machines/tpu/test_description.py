@@ -202,6 +202,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.loads=whole", lambda h: h.mapping.loads, "whole"),
         ("mapping.k_order=taps_fastest", lambda h: h.mapping.k_order, "taps_fastest"),
         ("mapping.layout=least_padding", lambda h: h.mapping.layout, "least_padding"),
+        ("technology=45nm", lambda h: h.technology.feature_nm, 45),
         ("mapping.patch=window", lambda h: h.mapping.patch, "window"),
         ("mapping.transposed_channels=4", lambda h: h.mapping.transposed_channels, 4),
         ("mapping.strips=one_image", lambda h: h.mapping.strips, "one_image"),

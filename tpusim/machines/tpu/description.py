@@ -22,6 +22,7 @@ from tpusim.machines.tpu.policy import MappingPolicy
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.given import device_of, with_mapping
 from tpusim.memory.orders import Layouts, read_layouts
+from tpusim.technology.constants import Technology, as_written, load_technology, technology_of
 
 _MOST_PES_A_SIDE = 65536
 _PS_PER_S = 10**12
@@ -179,6 +180,8 @@ class Sequencer(FileSection):
 class Hardware(FileSection):
     """The whole machine, complete and immutable.
 
+    `technology` is what areas and energies are told in; no cycle depends on it.
+
     Built in Python, it takes attribute names and base units (`clock_hz=700_000_000`) and raises pydantic's
     ValidationError; `load_hardware` reads files and raises InputError.
     """
@@ -191,6 +194,7 @@ class Hardware(FileSection):
     hbm: Hbm
     sequencer: Sequencer = Sequencer()
     mapping: MappingPolicy = MappingPolicy()
+    technology: Annotated[Technology | None, PlainValidator(technology_of), PlainSerializer(as_written)] = None
 
     @field_validator("vector_memory")
     @classmethod
@@ -201,6 +205,11 @@ class Hardware(FileSection):
             message = f"banks feed one array, and array.count is {arrays}; set array.count to 1, or write lanes"
             raise InputError([Problem(message, "organization")])
         return memory
+
+    @property
+    def silicon(self) -> Technology:
+        """Its technology, or the usual one where it names none."""
+        return self.technology or load_technology()
 
     @property
     def pes(self) -> int:

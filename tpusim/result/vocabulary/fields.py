@@ -91,6 +91,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.block.in_channels", "input channels on chip", "channels"),
     Field("mapping.block.out_channels", "output channels of a block", "channels"),
     Field("mapping.block.taps", "taps on chip", "taps"),
+    Field("technology", "technology of areas and energies"),
     Field("batch", "batch", "images"),
     Field("lowering", "how layers become passes"),
 )}  # fmt: skip

@@ -19,6 +19,7 @@ RATES: Units = (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("B/s", 1.0))
 COUNTS: Units = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 PERCENT: Units = (("%", 0.01),)
 CYCLES: Units = (("cycles", 1.0),)
+AREAS: Units = (("mm2", 1.0),)
 PLAIN: Units = (("", 1.0),)
 
 LESS, MORE, EITHER = -1, 1, 0
@@ -124,6 +125,7 @@ COSTS = _by_key(
     Figure("lanes", "lanes", int, LESS, head="lanes", meaning="of the machine"),
     Figure("sram_bytes", "vector memories", int, LESS, MEMORY, "MiB", "SRAM", "of the machine, all lanes together"),
     Figure("hbm_bytes_per_s", "HBM bandwidth", int, LESS, RATES, "GB/s", "HBM", "of the machine"),
+    Figure("area", "area", float, LESS, AREAS, "mm2", "area", "of the machine, in its technology"),
 )
 """What a machine is made of; known without a simulation."""
 

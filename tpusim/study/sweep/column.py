@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.input.scalars import show
+from tpusim.machines.tpu.cost.area import total_mm2
 from tpusim.machines.tpu.description import Hardware
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE
 
@@ -29,10 +30,10 @@ class Goal:
         return f"{'least' if self.minimize else 'most'} {self.column}"
 
 
-def costs(hardware: Hardware) -> dict[str, int]:
-    """Return COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM."""
+def costs(hardware: Hardware) -> dict[str, float]:
+    """Return COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM, mm2."""
     sizes = hardware.pes, hardware.lanes, hardware.sram_bytes
-    return dict(zip(COSTS, (*sizes, hardware.hbm.bandwidth_bytes_per_s), strict=True))
+    return dict(zip(COSTS, (*sizes, hardware.hbm.bandwidth_bytes_per_s, total_mm2(hardware)), strict=True))
 
 
 def goals_of(given: object, numeric_axes: Collection[str], least: int, most: int) -> tuple[Goal, ...]:
