@@ -18,6 +18,7 @@ from tests import ROOT
 from tests.pages import EVIL, with_layers, wrong
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
+from tpusim.result.energy_use import EnergyUse
 from tpusim.result.html import MOST_LAYERS
 from tpusim.result.records import Blocking, DramUse, LayerResult, Result, VectorMemoryUse
 from tpusim.result.vocabulary.figures import FIGURES
@@ -67,11 +68,11 @@ def test_a_frame_has_a_row_a_layer_and_a_column_a_field(result: Result) -> None:
     held = sum(len(each) for each in (first.stall_cycles, *first.units.values()))
     # The stalls, the busy and the idle cycles of the array go by names of their own, too.
     held += len(("busy", "idle"))
-    inner = len(fields(VectorMemoryUse)) + len(fields(Blocking)) + len(fields(DramUse))
-    assert (
-        len(frame.columns)
-        == 3 + len(fields(LayerResult)) - len(("stalls", "memory", "units", "blocking", "dram")) + inner + held
-    )
+    assert first.energy_use is not None
+    held += len((*first.energy_use.parts, *first.energy_use.counts)) - len(("parts", "counts"))
+    inner = sum(len(fields(record)) for record in (VectorMemoryUse, Blocking, DramUse, EnergyUse))
+    own = len(fields(LayerResult)) - len(("stalls", "memory", "units", "blocking", "dram", "energy"))
+    assert len(frame.columns) == 3 + own + inner + held
 
 
 def test_a_frame_has_the_columns_of_a_sweep(result: Result, tmp_path: Path) -> None:

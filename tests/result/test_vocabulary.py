@@ -17,7 +17,9 @@ from tpusim.machines.tpu.description import hardware_paths
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES
 from tpusim.network.workload import Workload
 from tpusim.report.style import HATCHES, hatches, tones
+from tpusim.result.energy_use import EnergyUse
 from tpusim.result.records import STALL_CAUSES, DramUse, LayerResult, Total, VectorMemoryUse
+from tpusim.result.vocabulary.energies import ENERGIES
 from tpusim.result.vocabulary.fields import FIELDS, field_of
 from tpusim.result.vocabulary.figures import COLUMNS, FIGURES, LESS, MORE, Figure, value_of
 from tpusim.result.vocabulary.states import ARRAY, CLIENTS, PARTS, PHASES, STATES, UNITS, State
@@ -29,7 +31,7 @@ ASSETS = ROOT / "tpusim" / "report" / "page" / "assets"
 NO_FIGURES = {
     "name", "op", "stall_cycles", "vector_memory", "units", "blocking", "first_mismatch", "outputs", "outputs_checked",
     "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "wall_seconds", "ifmap_bytes",
-    "multi_tile", "lowering", "dram",
+    "multi_tile", "lowering", "dram", "energy_use", "technology", "parts", "counts",
 }  # fmt: skip
 
 
@@ -49,7 +51,9 @@ def test_every_state_and_client_that_a_run_reports_is_described() -> None:
 
 
 def test_every_figure_of_a_result_is_described_and_read() -> None:
-    held = {field.name for record in (LayerResult, Total, VectorMemoryUse, DramUse) for field in fields(record)}
+    held = {
+        field.name for record in (LayerResult, Total, VectorMemoryUse, DramUse, EnergyUse) for field in fields(record)
+    }
     assert held - NO_FIGURES == {*FIGURES} - {f"{state.key}_cycles" for state in ARRAY}
     result = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), check=False)
     for record in (result.total, *result.layers):
@@ -79,7 +83,11 @@ def grey(tone: str) -> float:
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
 
 
-@pytest.mark.parametrize("together", [ARRAY, PARTS, tuple(CLIENTS.values())], ids=["array", "parts", "clients"])
+@pytest.mark.parametrize(
+    "together",
+    [ARRAY, PARTS, tuple(CLIENTS.values()), tuple(ENERGIES.values())],
+    ids=["array", "parts", "clients", "energies"],
+)
 def test_what_stands_together_is_told_apart_on_grey_paper(together: Sequence[State]) -> None:
     for one, other in combinations((state.look for state in together), 2):
         assert one.hatch != other.hatch or abs(grey(one.light) - grey(other.light)) > 0.15
@@ -87,7 +95,7 @@ def test_what_stands_together_is_told_apart_on_grey_paper(together: Sequence[Sta
 
 
 def test_every_look_can_be_drawn() -> None:
-    everything = (*STATES.values(), *CLIENTS.values())
+    everything = (*STATES.values(), *CLIENTS.values(), *ENERGIES.values())
     assert {state.look.hatch for state in everything} | {""} == {*HATCHES}
     for name, css in tones().items():
         assert all(f"--{state.key}: {getattr(state.look, name)};" in css for state in everything)

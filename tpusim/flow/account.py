@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tpusim.flow.dram_account import dram_use
+from tpusim.flow.energy_account import energy_of
 from tpusim.flow.engines import Prepared
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
@@ -49,6 +50,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         transformation_cycles=transformation,
         transformation_share=transformation / cycles,
         dram=dram_use(ready.traffic, timing, hardware),
+        energy_use=energy_of(macs, program, timing, hardware),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tpusim.result.vocabulary.energies import ENERGIES
 from tpusim.result.vocabulary.states import CLIENTS, STATES
 
 HATCHES: Mapping[str, tuple[str, str]] = {
@@ -37,9 +38,13 @@ _PAGE: Mapping[str, tuple[str, str]] = {
 """The page's own tones, on light and on dark ground."""
 
 
+_DRAWN = (*STATES.values(), *CLIENTS.values(), *ENERGIES.values())
+"""Whatever is drawn as a part of something."""
+
+
 def tones() -> dict[str, str]:
-    """The page's tones, `light` and `dark`, as custom properties of CSS: one for each state, client and part of it."""
-    looks = {each.key: (each.look.light, each.look.dark) for each in (*STATES.values(), *CLIENTS.values())}
+    """The page's tones, `light` and `dark`, as custom properties of CSS: one for each that is drawn."""
+    looks = {each.key: (each.look.light, each.look.dark) for each in _DRAWN}
     pairs = {**_PAGE, **looks}.items()
     return {
         "light": " ".join(f"--{key}: {light};" for key, (light, _) in pairs),
@@ -48,6 +53,6 @@ def tones() -> dict[str, str]:
 
 
 def hatches() -> dict[str, tuple[str, str]]:
-    """Name and lines of the hatch of each state and client that has one."""
-    looks = {each.key: each.look.hatch for each in (*STATES.values(), *CLIENTS.values())}
+    """Name and lines of the hatch of each that has one."""
+    looks = {each.key: each.look.hatch for each in _DRAWN}
     return {key: (hatch, HATCHES[hatch][1]) for key, hatch in looks.items() if hatch}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,11 @@ from tpusim.result.vocabulary.lowerings import COLUMN
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+_OWN = ("stall_cycles", "dram")
+"""Whose figures go by names of their own."""
+_INSIDE = re.compile(r"^(vector_memory|energy_use)\.")
 
 
 def frame_of(result: Result) -> DataFrame:
@@ -31,9 +37,9 @@ def frame_of(result: Result) -> DataFrame:
 def row_of(layer: LayerResult) -> dict[str, Any]:
     """Every field of a layer by its column: figures by their keys, what lies deeper as "blocking.rows"."""
     figures = {key: value_of(layer, key) for key in FIGURES}
-    held = {key: value for key, value in asdict(layer).items() if key not in ("stall_cycles", "dram")}
+    held = {key: value for key, value in asdict(layer).items() if key not in _OWN}
     wrong = str(layer.first_mismatch) if layer.first_mismatch else None
     rest = by_path({**held, "first_mismatch": wrong})
-    others = {path: value for path, value in rest if path.removeprefix("vector_memory.") not in figures}
+    others = {path: value for path, value in rest if _INSIDE.sub("", path) not in figures}
     words = {"name": others.pop("name"), "op": others.pop("op"), COLUMN: others.pop("lowering")}
     return {**words, **figures, **others}

@@ -9,9 +9,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from annotated_types import Interval
+from tpusim.result.energy_use import EnergyUse, energy_use
+from tpusim.result.quantities import Count, Element, Figure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,13 +29,6 @@ _ADDED = (
 
 _WHERE_ANY = ("layers_left", "not_timed", "not_known")
 """What the JSON of a result has only where there is any."""
-
-_MOST = 10**30
-"""No figure of a result comes near it."""
-
-Count: TypeAlias = Annotated[int, Interval(ge=0, lt=_MOST)]
-Figure: TypeAlias = Annotated[float, Interval(ge=0, lt=_MOST)]
-Element: TypeAlias = Annotated[float, Interval(gt=-_MOST, lt=_MOST)]
 
 
 @dataclass(frozen=True)
@@ -141,6 +135,7 @@ class LayerResult:
     transformation_cycles: Count = 0
     transformation_share: Figure = 0.0
     dram: DramUse | None = None
+    energy_use: EnergyUse | None = None
 
     @property
     def wrong(self) -> int:
@@ -175,6 +170,7 @@ class Total:
     transformation_cycles: Count = 0
     transformation_share: Figure = 0.0
     dram: DramUse | None = None
+    energy_use: EnergyUse | None = None
 
     @property
     def wrong(self) -> int:
@@ -254,6 +250,7 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
         ),
         units={unit: _sum_maps(_account(layer, unit) for layer in layers) for unit in _units(layers)},
         dram=_dram_total([layer.dram for layer in layers if layer.dram]),
+        energy_use=_energy_total(layers, sums["macs"], sums["time_us"] / 1e6),
         wall_seconds=wall_seconds,
     )
 
@@ -271,6 +268,15 @@ def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
         hbm_reached_bytes_per_s=sums["hbm_moved_bytes"] / seconds if seconds else 0.0,
         channel_imbalance=_mean((use.channel_imbalance, use.hbm_moved_bytes) for use in uses),
     )
+
+
+def _energy_total(layers: Sequence[LayerResult], macs: int, seconds: float) -> EnergyUse | None:
+    """Sums; None where a layer has none, as in older results."""
+    uses = [layer.energy_use for layer in layers if layer.energy_use]
+    if len(uses) < len(layers):
+        return None
+    parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
+    return energy_use(uses[0].technology, parts, _sum_maps(use.counts for use in uses), macs, seconds)
 
 
 def _units(layers: tuple[LayerResult, ...]) -> list[str]:

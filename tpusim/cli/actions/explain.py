@@ -74,7 +74,8 @@ def _report(found: Bottleneck, work: Workload, stream: TextIO) -> None:
     show(stream, text.heading(found, work.name), "", text.verdict(found, width), "")
     show(stream, text.gains_table(found, room))
     show(stream, "", text.no_gain(found, width), "")
-    show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width), "")
+    show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width))
+    show(stream, text.energy_line(found, width), "")
     show(stream, text.lowering_heading(found, own, width), text.lowering_text(found, width))
 
 

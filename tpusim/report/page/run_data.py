@@ -13,7 +13,9 @@ from tpusim.report.page.columns import Column, column, text_column
 from tpusim.report.plots.roofline import hardware_of, intensity, peaks_of
 from tpusim.report.style import hatches
 from tpusim.report.tables import run as tables
+from tpusim.report.tables.energy import energy_sentence
 from tpusim.result.records import LayerResult, Result, Total
+from tpusim.result.vocabulary.energies import parts_in as energies_in
 from tpusim.result.vocabulary.figures import FIGURES, LAYER, LESS, PERCENT, Figure, value_of
 from tpusim.result.vocabulary.lowerings import LOWERING, worth_telling
 from tpusim.result.vocabulary.states import UNITS, State, parts_in, parts_of
@@ -44,12 +46,27 @@ def run_data(result: Result) -> dict[str, Any]:
             "time": column(LAYER["time_us"], [result.total.time_us]),
             "states": [parts_of(result.total)[state.key] for state in states],
         },
+        "energy": _energy(result.total),
         "peaks": asdict(peaks),
         "columns": _columns(result),
         "layers": [_layer(layer, result.total.cycles, states) for layer in result.layers],
         "diagram": machine.diagram(result, hardware),
         "machine": machine.fields(result.hardware),
         "inputs": run_words.inputs(result),
+    }
+
+
+def _energy(total: Total) -> dict[str, Any] | None:
+    """What it went to, the sentence, and picojoules by part; None in a result that tells none."""
+    if (use := total.energy_use) is None:
+        return None
+    parts = [{"key": part.key, "label": part.label, "meaning": part.meaning} for part in energies_in([use])]
+    return {
+        "parts": parts,
+        "amounts": [use.parts.get(part["key"], 0.0) for part in parts],
+        "whole": use.energy,
+        "column": column(LAYER["energy"], use.parts.values()),
+        "said": f"{energy_sentence(total).partition(';')[0]}.",
     }
 
 

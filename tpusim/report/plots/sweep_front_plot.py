@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from tpusim.report.plots.figure import figure_of, plain
+from tpusim.report.plots.figure import figure_of, plain, uncrowded
 from tpusim.report.style import GREY, MAIN
 from tpusim.result.vocabulary.figures import column_of
 from tpusim.study.sweep.column import Goal
@@ -44,7 +44,7 @@ def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: S
     figure.legend(handles=plot.get_legend_handles_labels()[0], loc="outside lower center", ncols=2)
     beside = figure.legend(handles=[], title=key, loc="outside right upper", alignment="left")
     beside.get_title().set(family="monospace", fontsize=6.5)
-    return figure
+    return uncrowded(figure)
 
 
 def _values(rows: Sequence[Row], goals: Sequence[Goal]) -> list[list[float]]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
+from tpusim.report.tables.energy import energy_sentence
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document, folded, percent, quantity
 from tpusim.result.records import DramUse
@@ -204,6 +205,11 @@ def units_line(found: Bottleneck, width: int = WIDTH) -> str:
         busy["each port"] = cycles - units["port"]["idle"]
     shares = (f"{name} {percent(count / cycles)} %" for name, count in busy.items())
     return folded([f"Busy beside it: {', '.join(shares)}"], width)
+
+
+def energy_line(found: Bottleneck, width: int = WIDTH) -> str:
+    """What it takes in joules, and where they go."""
+    return folded([energy_sentence(found.layer)], width)
 
 
 def gain_name(gain: Gain) -> str:

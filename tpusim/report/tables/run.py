@@ -11,6 +11,7 @@ from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
+from tpusim.report.tables.energy import energy_sentence
 from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
 from tpusim.report.text import folded, percent, quantity, scale, shortened
 from tpusim.result.records import DramUse, LayerResult, Result, Total
@@ -146,6 +147,7 @@ def totals(total: Total, width: int | None = None) -> str:
         f"  Mapping efficiency {percent(total.mapping_efficiency)} %; {hbm}; vector memory: peak "
         f"{quantity(memory.peak_bytes, MEMORY)}, ports unused {percent(memory.port_idle_ratio)} %",
         *([_dram_line(total.dram)] if total.dram else []),
+        *([f"  {energy_sentence(total)}"] if total.energy_use else []),
         f"  simulated in {total.wall_seconds:.2f} s",
     )
     return folded(lines, width, "    ") if width else "\n".join(lines)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tpusim.report.tables.layout import Column, figure_column, fitting, legend, path_head, table
 from tpusim.result.vocabulary.fields import axis_title
-from tpusim.result.vocabulary.figures import COLUMNS, COSTS
+from tpusim.result.vocabulary.figures import COLUMNS
 from tpusim.study.sweep.column import Goal
 
 Row = Mapping[str, Any]
@@ -35,7 +35,7 @@ def best(
         Column("", lambda row: "*" if row.get("pareto") else "", justify="left"),
         Column("workload", lambda row: row["workload"], justify="left"),
         *map(_axis_column, axes),
-        *(_figure_column(goal.column) for goal in goals if goal.column in COSTS),
+        *(_figure_column(goal.column) for goal in goals if goal.column in COLUMNS and goal.column not in _SHOWN),
         *(_figure_column(key, rank) for key, rank in _SHOWN.items()),
     ]
     shown = fitting(columns, chosen, width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from tpusim.result.energy_use import EnergyUse
 from tpusim.result.records import STALL_CAUSES, DramUse, LayerResult, Total
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.states import STATES
@@ -19,6 +20,8 @@ RATES: Units = (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("B/s", 1.0))
 COUNTS: Units = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 PERCENT: Units = (("%", 0.01),)
 CYCLES: Units = (("cycles", 1.0),)
+JOULES: Units = (("J", 1e12), ("mJ", 1e9), ("uJ", 1e6), ("nJ", 1e3), ("pJ", 1.0))
+JOULE_SECONDS: Units = (("J s", 1e12), ("mJ s", 1e9), ("uJ s", 1e6), ("nJ s", 1e3), ("pJ s", 1.0))
 AREAS: Units = (("mm2", 1.0),)
 PLAIN: Units = (("", 1.0),)
 
@@ -117,6 +120,10 @@ FIGURES = _by_key(
     Figure("refreshes", "refreshes", int, LESS, COUNTS, "", "refr", "that came due, all channels together"),
     Figure("channel_imbalance", "channel imbalance", float, LESS, PLAIN, "", "imbal",
            "bursts of each transfer's busiest channel over the mean"),
+    Figure("energy", "energy", float, LESS, JOULES, "mJ", "energy", "of all that is counted, in the machine's "
+           "technology"),
+    Figure("energy_delay", "energy x time", float, LESS, JOULE_SECONDS, "mJ s", "energy\nx time", "energy times time"),
+    Figure("tops_per_watt", "TOPS/W", float, MORE, head="TOPS/W", meaning="10^12 operations a joule, two a MAC"),
 )  # fmt: skip
 """Those of every layer and every point, in the order of a sweep's files."""
 
@@ -150,11 +157,12 @@ def value_of(record: LayerResult | Total, key: str) -> float:
         return record.stall_cycles.get(state, 0)
     if state in ("busy", "idle"):
         return record.units["systolic_array"].get(state, 0)
-    if key in _OF_DRAM and record.dram is None:
+    holders = (record, record.vector_memory, record.dram, record.energy_use)
+    if key in _SELDOM and not any(hasattr(each, key) for each in holders):
         return 0 if FIGURES[key].kind is int else 0.0
-    holders = (record, record.vector_memory, record.dram)
     value: float = getattr(next(each for each in holders if hasattr(each, key)), key)
     return value
 
 
-_OF_DRAM = frozenset(field.name for field in fields(DramUse))
+_SELDOM = frozenset(field.name for record in (DramUse, EnergyUse) for field in fields(record))
+"""What results lack that have no banks, or are of an older version."""

@@ -60,8 +60,8 @@ _LOOK_SECONDS = 0.05
 _STAMP_WORDS = 3
 """Size, time and digest; earlier versions kept no digest."""
 _MODEL = (
-    "network/**/*.py", "memory/**/*.py", "machines/**/*.py", "flow/account.py", "flow/choice.py", "flow/lowerings.py",
-    "result/records.py",
+    "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/account.py",
+    "flow/energy_account.py", "flow/choice.py", "flow/lowerings.py", "result/records.py", "result/energy_use.py",
 )  # fmt: skip
 
 
@@ -74,13 +74,15 @@ def sources_digest(*patterns: str) -> str:
 
 
 def model_version() -> str:
-    """Return a digest of the sources that decide on cycles: a change of the model makes every key new."""
+    """Return a digest of the sources that decide on cycles and energies: a change of the model makes every key new."""
     return sources_digest(*_MODEL)
 
 
 def key_of(point: Point) -> str:
     """Return a digest of a point's complete inputs and of the version of the model."""
     machine = {name: value for name, value in point.hardware.to_dict().items() if name != "name"}
+    # A shipped technology goes by its name there, and its constants may change.
+    machine["technology"] = point.hardware.silicon.to_dict()
     inputs = {"work": _digest(point.workload), "hardware": machine, "lowering": point.lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tpusim.machines.tpu.cost.widths import NARROW_BITS, WIDE_BITS, pe_register_bits, word_bits
+from tpusim.machines.tpu.cost.widths import (
+    NARROW_BITS,
+    WIDE_BITS,
+    pe_register_bits,
+    scalar_words,
+    serializer_words,
+    word_bits,
+)
 from tpusim.machines.tpu.description import Hardware
 from tpusim.technology import area
 
@@ -98,14 +105,13 @@ def _array(hardware: Hardware) -> Iterator[Part]:
 
 
 def _lanes(hardware: Hardware) -> Iterator[Part]:
-    lanes, bits, alus = hardware.lanes, word_bits(hardware), hardware.vector_unit.alus
-    words = 2 * lanes * hardware.array.count
+    bits, alus = word_bits(hardware), hardware.vector_unit.alus
+    words, scalars = serializer_words(hardware), scalar_words(hardware)
     both = area.registers(hardware.silicon, words * bits)
     yield Part(
         "serializers", "serializers, de-serializers", both, "model", f"{words:,} words of {bits} bits of flip-flops"
     )
     units = area.multiply_adders(hardware.silicon, alus, narrow=False)
     yield Part("vector_unit", "vector unit", units, "published", f"{alus:,} multipliers and adders of {WIDE_BITS} bits")
-    scalars = lanes * hardware.vector_unit.scalar_words
     held = area.registers(hardware.silicon, scalars * bits)
     yield Part("vector_registers", "its registers", held, "model", f"{scalars:,} words of {bits} bits of flip-flops")

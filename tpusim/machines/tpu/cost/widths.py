@@ -21,5 +21,22 @@ def passed_bits() -> int:
 
 
 def pe_register_bits(hardware: Hardware) -> int:
-    """Of a PE: its weights, and what it hands on."""
-    return NARROW_BITS * hardware.array.weight_buffers + passed_bits()
+    """Of a PE: its weights, those on their way down its column, and what it hands on."""
+    weights = hardware.array.weight_buffers + hardware.array.weights_per_cycle
+    return NARROW_BITS * weights + passed_bits()
+
+
+def serializer_words(hardware: Hardware) -> int:
+    """A word out and a word in, in each lane, for each array."""
+    return 2 * hardware.lanes * hardware.array.count
+
+
+def scalar_words(hardware: Hardware) -> int:
+    """That all lanes of the vector unit keep."""
+    return hardware.lanes * hardware.vector_unit.scalar_words
+
+
+def register_bits(hardware: Hardware) -> int:
+    """Of all flip-flops: in the PEs, beside the ports, in the vector unit."""
+    words = serializer_words(hardware) + scalar_words(hardware)
+    return hardware.pes * pe_register_bits(hardware) + words * word_bits(hardware)

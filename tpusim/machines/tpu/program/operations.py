@@ -29,11 +29,13 @@ class Operation(NamedTuple):
         values: the results [lane, word, element] from operands, the scalars [scalar, lane] and coefficients, worked out
             in the order of the operands.
         alu: ALU operations an element takes.
+        products: how many of them are multiplications.
         fits: whether it can be done with so many of each.
     """
 
     values: Callable[[Operands, Values, Coefficients], Values]
     alu: Callable[[Arity, Coefficients], int]
+    products: Callable[[Arity, Coefficients], int]
     fits: Callable[[Arity], bool]
 
 
@@ -69,26 +71,34 @@ def _maximum(operands: Operands, _: Values, __: Coefficients) -> Values:
     return first
 
 
+def _factors(factors: Coefficients) -> int:
+    """Those to multiply by: what is only added or subtracted is not multiplied."""
+    return sum(abs(each) != 1 for each in factors)
+
+
 OPERATIONS: dict[str, Operation] = {
     "multiply_add": Operation(
         _multiply_add,
         lambda counts, _: counts.scalars + counts.operands - 1,
+        lambda counts, _: counts.scalars,
         lambda counts: 0 < counts.scalars <= counts.operands and not counts.coefficients,
     ),
     "combine": Operation(
         _combine,
-        # What is only added or subtracted is not multiplied.
-        lambda counts, factors: sum(abs(each) != 1 for each in factors) + counts.operands - 1,
+        lambda counts, factors: _factors(factors) + counts.operands - 1,
+        lambda _, factors: _factors(factors),
         lambda counts: 0 < counts.coefficients == counts.operands and not counts.scalars,
     ),
     "sum_of_products": Operation(
         _sum_of_products,
         lambda counts, _: counts.operands - 1,
+        lambda counts, _: counts.operands // 2,
         lambda counts: counts.operands > 0 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
     ),
     "maximum": Operation(
         _maximum,
         lambda counts, _: counts.operands - 1,
+        lambda _, __: 0,
         lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
     ),
 }

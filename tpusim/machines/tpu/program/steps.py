@@ -301,8 +301,14 @@ class Vector(Step):
 
     def beat(self, elements: int, hardware: Hardware) -> Beat:
         """How it goes through its words, of which so many `elements` are in use."""
-        operations = OPERATIONS[self.operation].alu(self.counts, self.coefficients)
-        return beat_of(self.reads, operations, elements, hardware)
+        return beat_of(self.reads, sum(self.operations), elements, hardware)
+
+    @property
+    def operations(self) -> tuple[int, int]:
+        """Multiplications of an element, and all else that the ALUs do with it."""
+        operation = OPERATIONS[self.operation]
+        products = operation.products(self.counts, self.coefficients)
+        return products, operation.alu(self.counts, self.coefficients) - products
 
     @property
     def facts(self) -> Mapping[str, int | str]:

@@ -38,7 +38,7 @@ function showDetails(item) {
   const busy = layer.units.map(([unit, share]) => `${unit} ${percent(share)} %`).join(", ");
   details.replaceChildren(
     html("h3", {}, layer.name),
-    stateBar(layer.states, layer.cycles, `Where the cycles of ${layer.name} went`),
+    partBar(data.states, layer.states, layer.cycles, `Where the cycles of ${layer.name} went`),
     html("dl", {}, [
       ["time", `${whole(layer.cycles)} cycles, ${timeAndShare(layer)} of the run`],
       ["array", data.states.map((state, k) => `${state.label} ${percent(layer.states[k] / layer.cycles)} %`).join(", ")],
@@ -53,24 +53,31 @@ function checkOf({ check, mismatch }) {
   return mismatch ? `${check}; the first: ${mismatch}` : check;
 }
 
-function stateBar(states, cycles, label) {
+function partBar(parts, amounts, all, label) {
   const width = 1000;
   return svg("svg", {
     viewBox: `0 0 ${width} 24`, preserveAspectRatio: "none", class: "state-bar", role: "img", "aria-label": label,
-  }, stack(data.states.map((state, k) => [state.key, states[k]]), 0, width, cycles,
+  }, stack(parts.map((part, k) => [part.key, amounts[k]]), 0, width, all,
       (left, size, filled) => rectangle(left, 0, size, 24, filled)));
 }
 
-function statesTable() {
-  const { cycles, states } = data.total;
+function partsTable(parts, amounts, all, caption, unit, written) {
   return html("div", { class: "scroller" }, html("table", { class: "states" },
-    html("caption", {}, html("span", {}, "Cycles of the systolic array, and what each part means")),
-    html("thead", {}, html("tr", {}, ["part", "share", "cycles"].map((name, i) =>
+    html("caption", {}, html("span", {}, caption)),
+    html("thead", {}, html("tr", {}, ["part", "share", unit].map((name, i) =>
       html("th", { scope: "col", class: i ? "number" : null }, name)))),
-    html("tbody", {}, data.states.map((state, k) => html("tr", {},
-      html("th", { scope: "row" }, swatch(state.key), state.label, html("small", {}, state.meaning)),
-      html("td", { class: "number" }, `${percent(states[k] / cycles)} %`),
-      html("td", { class: "number" }, whole(states[k])))))));
+    html("tbody", {}, parts.map((part, k) => html("tr", {},
+      html("th", { scope: "row" }, swatch(part.key), part.label, html("small", {}, part.meaning)),
+      html("td", { class: "number" }, `${percent(amounts[k] / all)} %`),
+      html("td", { class: "number" }, written(amounts[k])))))));
+}
+
+function energySection() {
+  const { parts, amounts, whole: all, column, said } = data.energy;
+  return section("Where the energy went",
+    html("p", { class: "note" }, `${said} Nothing of it is measured.`),
+    partBar(parts, amounts, all, "Energy of the run, as in the table below"),
+    partsTable(parts, amounts, all, "Energy by what is counted", column.unit, (amount) => three(amount / column.divide)));
 }
 
 // The layers that take longest, as bars whose length is their time.
@@ -143,8 +150,10 @@ page.append(
   tiles(),
   section("In short", html("ul", { class: "sentences" }, data.sentences.map(sentence))),
   section("Where the array's cycles went",
-    stateBar(data.total.states, data.total.cycles, "Cycles of the systolic array over the run, as in the table below"),
-    statesTable()),
+    partBar(data.states, data.total.states, data.total.cycles, "Cycles of the systolic array over the run, as in the table below"),
+    partsTable(data.states, data.total.states, data.total.cycles, "Cycles of the systolic array, and what each part means",
+      "cycles", whole)),
+  data.energy ? energySection() : "",
   data.layers.length > 1 ? section("The costliest layers",
     figure(`Time of the ${Math.min(10, data.layers.length)} costliest layers`,
       "Length is time, split as above; at the end the layer's time and its share of the run.", costliest)) : "",
