@@ -120,7 +120,7 @@ def test_idle_has_one_meaning() -> None:
     manual = "".join((ROOT / "docs" / name).read_text() for name in ("glossary.md", "sweeps.md", "timing.md"))
     assert not re.findall(r"idle port|ports? (?:is |are )?idle|idle lane", manual)
     for source in (ROOT / "tpusim").rglob("*.py"):
-        assert not re.findall(r"ports? (?:is |are )?idle|idle lane", source.read_text()), source
+        assert not re.findall(r"\bports? (?:is |are )?idle|idle lane", source.read_text()), source
 
 
 # ---- the manual
