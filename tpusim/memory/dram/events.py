@@ -44,9 +44,11 @@ from tpusim.memory.dram.state import (
     LAST,
     LENGTH,
     MAY_CLOSE,
+    MAY_MOVE,
     MERGED,
     NEAR,
     NEXT,
+    NOT_BEFORE,
     QUEUE,
     QUEUED,
     READ_BURSTS,
@@ -134,10 +136,10 @@ def _search(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: in
     for place in range(m[ACTIVE] if held != _EVERY else 0):
         b = m[BANKS_ACTIVE + place]
         bank = banks[b]
-        if bank[LENGTH] == 0 or b == held:
+        if bank[LENGTH] == 0 or b == held or bank[NOT_BEFORE] > first:
             continue
-        when, turns = due(rules, m, groups[bank[IN_GROUP]], bank), (b - m[TURN] - 1) & (rules[BANKS] - 1)
-        when = max(now, when)
+        bank[NOT_BEFORE] = due(rules, m, groups[bank[IN_GROUP]], bank)
+        when, turns = max(now, bank[NOT_BEFORE]), (b - m[TURN] - 1) & (rules[BANKS] - 1)
         if when < first or (when == first and turns < nearest):
             found, first, nearest = b, when, turns
     if first <= now:
@@ -185,11 +187,11 @@ def _other_row(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, reques
 
 @part
 def _precharge(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, now: int) -> None:
-    bank[ROW] = -1
+    bank[ROW], bank[NOT_BEFORE] = -1, 0
     _follow(rules, m, group, bank, PRE, now)
 
 
-@part
+@kernel
 def _follow(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
     """Hold back what must not come too soon after a command."""
     gap = GAPS + 5 * command
@@ -238,7 +240,7 @@ def column(
     request = bank[QUEUE + bank[HEAD] + position]
     write = requests[WRITE, request]
     m[QUEUED] -= 1
-    m[LAST] = now
+    m[LAST], m[MAY_MOVE] = now, 1
     m[HITS] += bank[USED] > 0
     bank[USED] += 1
     if rules[CLOSED]:

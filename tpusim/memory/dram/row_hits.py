@@ -49,7 +49,7 @@ def row_hits(
     # Where another command may follow in the same cycle, one search is not enough.
     alone = rules[GAPS + 50 + 6 * command] > 0 and rules[GAPS + 5 * command + PRE] > 0
     if count == 0 or m[NEXT] >= limit or not alone:
-        m[HITTING] = count > 0
+        m[HITTING] = 0
         return False
     same, (b, when) = True, _next(rules, m, groups, banks, count, command, m[NEXT])
     while same and m[NEXT] < limit and not room(rules, m, reads, writes):

@@ -19,22 +19,24 @@ DRAIN, READS, WRITES, QUEUED, LAST, COMPLETE, DISTINCT = range(7, 14)
 # Whether row hits are likely, and then, if it is known, how many of the banks that are active have them, 0 if not;
 # whether these are writes; the first cycle in which another bank may have something to do.
 HITTING, HIT_BANKS, HIT_WRITES, OTHERS_DUE = range(14, 18)
+# Whether a request may have room to move on to the queue of its bank.
+MAY_MOVE = 18
 # The oldest of the last four activates, and the four.
-FIRST_ACT, ACTS = 18, 19
+FIRST_ACT, ACTS = 19, 20
 # Since the beginning: column commands that were not the first of their row; commands.
-COUNTED = 23
+COUNTED = 24
 HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, CONFLICTS = range(COUNTED, COUNTED + 6)
 # The earliest cycle of each of the five commands, by what came before in the channel.
-NEAR = 29
+NEAR = 30
 # How many banks have requests, queued or waiting for their queue; and which: first those of HIT_BANKS.
-ACTIVE, BANKS_ACTIVE = 34, 35
+ACTIVE, BANKS_ACTIVE = 35, 36
 
 # A bank: the open row or -1, accesses to it; commands in its queue, and there the first read and the first write of the
 # open row, or -1; whether the head of the queue may close the row.
 ROW, USED, LENGTH, READ_HIT, WRITE_HIT, MAY_CLOSE = range(6)
-# Requests that wait for the queue, linked; the bank's group; the earliest cycles of commands; where in twice the room
-# that it needs the queue begins, and that room.
-FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE, IN_GROUP, BANK_NEAR, HEAD, QUEUE = 6, 7, 8, 9, 10, 11, 16, 17
+# Requests that wait for the queue, linked; the bank's group; the earliest cycles of commands; a cycle before which none
+# is due, unless what it may do next changes; where in twice the room that it needs the queue begins, and that room.
+FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE, IN_GROUP, BANK_NEAR, NOT_BEFORE, HEAD, QUEUE = *range(6, 12), 16, 17, 18
 
 # A request, a column of the transfer: where it falls, and its own address in bursts. Which one waits behind it, and
 # which one its column command serves too (-1: none); when it was accepted, and done (-1: not yet).

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from tpusim.memory.dram.kernel import part
-from tpusim.memory.dram.rules import DEPTH, IDLE_WRITES, ROW_HITS, WAITING, Numbers
+from tpusim.memory.dram.rules import DEPTH, FAR, IDLE_WRITES, ROW_HITS, WAITING, Numbers
 from tpusim.memory.dram.state import (
     ACTIVE,
     BANK_,
@@ -28,8 +28,10 @@ from tpusim.memory.dram.state import (
     LAST_WRITE,
     LENGTH,
     MAY_CLOSE,
+    MAY_MOVE,
     MERGED,
     NEXT,
+    NOT_BEFORE,
     QUEUE,
     QUEUED,
     READ_HIT,
@@ -63,10 +65,11 @@ def look(rules: Numbers, bank: Numbers, requests: Numbers) -> None:
 
 @part
 def _may_close(rules: Numbers, bank: Numbers) -> None:
-    """Whether the head of a bank's queue may close its row."""
+    """See whether the head of a bank's queue may close its row; a command may then be due sooner than before."""
     read, write = bank[READ_HIT], bank[WRITE_HIT]
     enough = (read < 0 and write < 0) or bank[USED] >= rules[ROW_HITS]
     bank[MAY_CLOSE] = bank[LENGTH] > 0 and enough and read != 0 and write != 0
+    bank[NOT_BEFORE] = 0
 
 
 @part
@@ -123,6 +126,8 @@ def idle(m: Numbers, bank: Numbers, b: int) -> None:
 @part
 def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> int:
     """Move the oldest waiting request whose bank has room into the queue of its bank; which bank, or -1."""
+    if not m[MAY_MOVE]:
+        return -1
     writes = m[WRITES]
     nothing = m[QUEUED] == 0 and (writes > rules[IDLE_WRITES] or m[COMPLETE] > 0)
     if m[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or nothing):
@@ -135,6 +140,7 @@ def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests
     if m[DRAIN] == 0 and m[READS] > 0:
         request = _oldest(rules, m, banks, FIRST_READ)
     if request < 0:
+        m[MAY_MOVE] = 0
         return -1
     b = requests[BANK_, request]
     _take(rules, m, banks[b], requests, request)
@@ -154,13 +160,14 @@ def more(rules: Numbers, m: Numbers, banks: Numbers) -> bool:
 @part
 def _oldest(rules: Numbers, m: Numbers, banks: Numbers, first: int) -> int:
     """The oldest of the requests, by bank the `first`, whose bank has room; -1 for none."""
-    oldest = -1
+    oldest = FAR
     for place in range(m[ACTIVE]):
         bank = banks[m[BANKS_ACTIVE + place]]
         request = bank[first]
-        if request >= 0 and bank[LENGTH] < rules[DEPTH] and (oldest < 0 or request < oldest):
+        # No `and`: which banks wait cannot be foretold.
+        if (request >= 0) & (bank[LENGTH] < rules[DEPTH]) & (request < oldest):
             oldest = request
-    return oldest
+    return oldest if oldest < FAR else -1
 
 
 @part
@@ -198,6 +205,7 @@ def take_in(
 ) -> None:
     """What becomes of a request that is accepted: it waits, or one that is pending serves it too."""
     write, now = requests[WRITE, request], max(cycle, m[CLOCK])
+    m[MAY_MOVE] = 1
     if requests[FINAL, request]:
         m[COMPLETE] = 1
         m[NEXT] = min(m[NEXT], now)
