@@ -34,7 +34,7 @@ def test_list_fits_and_nothing_is_cut() -> None:
     lines = in_terminal("list").splitlines()
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines if "…" in line]
-    for folder in ("workloads", "configs", "configs/sweeps"):
+    for folder in ("workloads", "configs", "configs/dram", "configs/sweeps"):
         # Each name begins a row, with what belongs to it beside it, also where the row goes on below.
         for name in shipped(folder):
             (row,) = (line for line in lines if line.split()[:1] == [name])

@@ -387,7 +387,7 @@ def area(hardware: Hardware = "tpu_v2", changes: Changes = None, json: Json = No
 @app.command("list", epilog="Example: tpusim list")
 @errors_reported()
 def list_shipped() -> None:
-    """List the workloads, machines, lowerings and sweeps there are."""
+    """List workloads, machines, DRAMs, lowerings and sweeps."""
     from tpusim.cli.actions.shipped import show_shipped
 
     show_shipped()

@@ -8,14 +8,17 @@ from tpusim.cli.terminal import show, terminal_width
 from tpusim.flow.lowerings import glosses
 from tpusim.input.source import open_document, shipped
 from tpusim.machines.tpu.description import load_hardware
+from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.network.workload import load_workload
+from tpusim.report.tables import dram
 from tpusim.report.tables import run as tables
 
 
 def show_shipped() -> None:
-    """Print the workloads, the machines, the lowerings and the sweeps that come with tpusim."""
+    """Print the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim."""
     works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
     machines = [load_hardware(name) for name in shipped("configs")]
+    devices = [load_device(name) for name in shipped(FOLDER)]
     sweeps = [(name, open_document(name, "configs/sweeps").data) for name in shipped("configs/sweeps")]
     width = terminal_width(sys.stdout)
     show(
@@ -23,6 +26,8 @@ def show_shipped() -> None:
         tables.workload_table(works),
         "",
         tables.hardware_table(machines, width),
+        "",
+        dram.device_table(devices),
         "",
         tables.lowering_table(glosses()),
         "",

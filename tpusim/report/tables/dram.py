@@ -1,10 +1,12 @@
-"""What a DRAM made of a trace, as a table."""
+"""What a DRAM made of a trace, and the devices there are, as tables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.table import Table
 
-from tpusim.base.units import SIZE
+from tpusim.base.units import BANDWIDTH, SIZE
 from tpusim.base.words import counted
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.replay import Figures, Replay
@@ -43,6 +45,20 @@ def channel_table(result: Replay, width: int | None = None) -> Table:
 def channel_legend(result: Replay, width: int | None = None) -> str:
     """What the columns hold."""
     return legend(fitting(_COLUMNS, _rows(result), width), width)
+
+
+def device_table(devices: Sequence[Device]) -> Table:
+    """The shipped devices."""
+    columns: list[Column[Device]] = [
+        Column("DRAM", lambda each: each.name, justify="left"),
+        Column("channels", lambda each: f"{each.channels}"),
+        Column("banks", lambda each: f"{each.organisation.bank_groups} x {each.organisation.banks}"),
+        Column("row", lambda each: SIZE.format(each.organisation.columns * each.organisation.burst_bytes)),
+        Column("capacity", lambda each: SIZE.format(each.capacity_bytes)),
+        Column("at most", lambda each: BANDWIDTH.format(round(each.peak_bytes_per_s))),
+        Column("refresh", lambda each: each.refresh.replace("_", " "), justify="left"),
+    ]
+    return table(columns, devices)
 
 
 def _rows(result: Replay) -> list[Row]:
