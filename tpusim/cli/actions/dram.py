@@ -9,6 +9,7 @@ from typing import TextIO
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import deliver, show, terminal_width
 from tpusim.memory.dram.device import load_device
 from tpusim.memory.dram.replay import ENGINES, Replay, replay
@@ -22,9 +23,11 @@ def play_and_report(path: Path, name: str, changes: Sequence[str], engine: str, 
     if engine not in ENGINES:
         raise InputError(f"--engine: no {engine!r}{did_you_mean(engine, ENGINES) or ';'} write {', '.join(ENGINES)}")
     device = load_device(name, changes)
-    trace = read_trace(path, device.organisation.burst_bytes)
     output = JsonOutput(json)
-    result = replay(trace, device, engine)
+    with Meter(2) as meter:
+        meter.show(0, f"reading {path.name}")
+        trace = read_trace(path, device.organisation.burst_bytes)
+        result = replay(trace, device, engine, partial(meter.show, 1))
     beyond = tables.beyond(trace, device)
     deliver(partial(output.put, document(**result.to_dict())), partial(_report, result, beyond, output.words_to))
 

@@ -17,8 +17,9 @@ def kernel(function: F) -> F:
     """Compile a loop over requests or banks, where Numba is installed.
 
     It must not make arrays: nothing counts references to them, which would take three times as long as the work.
+    Other threads, such as that which tells how far it is, go on meanwhile.
     """
-    return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False)
+    return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False, nogil=True)
 
 
 def part(function: F) -> F:

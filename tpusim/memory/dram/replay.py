@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,12 @@ from tpusim.memory.dram.places import places
 from tpusim.memory.dram.trace import Trace
 
 ENGINES = ("one_pass", "clocked", "both")
+
+_NEWS = 10_000
+"""Cycles of the clocked model between two words on how far it is."""
+
+Watch = Callable[[str], None]
+"""Is told what is under way."""
 
 
 @dataclass(frozen=True)
@@ -49,30 +56,33 @@ class Replay:
         return {**own, **asdict(self.total), "channels": [asdict(each) for each in self.channels]}
 
 
-def replay(trace: Trace, device: Device, engine: str) -> Replay:
+def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doing: None) -> Replay:
     """Play a trace on a fresh device.
 
     Raises:
         CheckFailed: with `engine` "both", where the two models differ.
     """
-    served, counts = _clocked(trace, device) if engine == "clocked" else _one_pass(trace, device)
+    served, counts = _clocked(trace, device, watch) if engine == "clocked" else _one_pass(trace, device, watch)
     if engine == "both":
-        _same(served, counts, *_clocked(trace, device))
+        _same(served, counts, *_clocked(trace, device, watch))
     return _figures(trace, device, engine, served, counts)
 
 
-def _one_pass(trace: Trace, device: Device) -> tuple[Served, Counts]:
+def _one_pass(trace: Trace, device: Device, watch: Watch) -> tuple[Served, Counts]:
+    watch(f"{len(trace.addresses):,} bursts in one pass")
     memory = OnePass(device)
     served = memory.serve(trace.addresses, trace.write, times=trace.times)
     return served, memory.counts(int(served.done.max()))
 
 
-def _clocked(trace: Trace, device: Device) -> tuple[Served, Counts]:
+def _clocked(trace: Trace, device: Device, watch: Watch) -> tuple[Served, Counts]:
     memory = Clocked(device)
-    served = memory.serve(trace.addresses, trace.write, times=trace.times)
-    while memory.now < served.done.max():
+    offered = memory.offer(trace.addresses, trace.write, times=trace.times)
+    while not offered.finished or memory.now < offered.done.max():
+        if memory.now % _NEWS == 0:
+            watch(f"{len(trace.addresses):,} bursts clocked, cycle {memory.now:,}")
         memory.clock()
-    return served, memory.counts()
+    return Served(offered.accepted, offered.done), memory.counts()
 
 
 def _same(one: Served, one_counts: Counts, other: Served, other_counts: Counts) -> None:
