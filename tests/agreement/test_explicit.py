@@ -233,6 +233,13 @@ def lowered_rows(layer: Conv2d) -> int:
     return layer.in_channels * prod(layer.kernel)
 
 
+def test_strips_wider_than_the_lowered_matrix_has_them() -> None:
+    """Two outputs, in strips of the map of two columns each, are two strips of the lowered matrix of one."""
+    hardware = machine(1, 1, word_elements=2, capacity_words=12).with_overrides(["mapping.strips=one_image"])
+    layer = Conv2d("narrow", 1, 1, 4, 1, (1, 2), dilation=(1, 2))
+    assert simulate(Workload("w", 1, (layer,)), hardware, lowering="explicit", engine="both").correct
+
+
 def test_a_matrix_that_does_not_stay_is_read_again_and_that_is_said() -> None:
     """A filter of several column folds that goes outside: each of them reads the whole matrix."""
     hardware = machine(8, 8, word_elements=4, capacity_words=400, loop_order="filter_major")

@@ -207,7 +207,7 @@ def test_every_field_of_the_hand_worked_pass() -> None:
     """The record that reports and JSON are made of, by hand (1 GHz, so a cycle is a nanosecond)."""
     hardware = machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5)
     layer = simulate(Workload("w", 1, (gemm(4, 4, 4),)), hardware).layers[0]
-    assert layer == LayerResult(
+    assert replace(layer, energy_use=None) == LayerResult(
         name="gemm",
         op="gemm",
         macs=4 * 4 * 4,

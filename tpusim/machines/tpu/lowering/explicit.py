@@ -81,7 +81,8 @@ def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfoldin
     """The transformation beside the product, or before it in the same words; of each tiling of the product."""
     # What is transformed may lie in any way, and the lowered matrix lies as it is read.
     hardware = hardware.with_entry("ready")
-    shape, product = shape_of(conv, images, hardware), shape_of(conv.product, images, hardware)
+    product = shape_of(conv.product, images, hardware)
+    shape = shape_of(conv, images, hardware).in_strips_of(product)
     cut, before = TapGroups(product, hardware), hardware.mapping.transformation == "before"
     if before:
         ranks, window = found(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)

@@ -161,6 +161,12 @@ class ConvShape:
         """Strips of the map, by rows and by columns, whose outputs share words."""
         return self.row.strips * self.col.strips
 
+    def in_strips_of(self, other: ConvShape) -> ConvShape:
+        """The same with the strips of a shape that has as many outputs, so that words of both hold the same of them."""
+        pairs = (self.row, other.row), (self.col, other.col)
+        row, col = (replace(a, strips=b.strips, least_extent=b.least_extent) for a, b in pairs)
+        return replace(self, row=row, col=col)
+
     @property
     def word_images(self) -> int:
         """What shares words: the images, in each strip."""
