@@ -46,25 +46,28 @@ Cells = tuple[Any, NDArray[np.int64]]
 def hazards(program: Program, hardware: Hardware) -> Iterator[str]:
     """What is wrong, step by step."""
     shape = hardware.lanes + 1, max(hardware.capacity_words, hardware.bank_words)
-    writer = np.full(shape, -1)
-    readers = {kind: np.full(shape, -1) for kind in (Stream, Vector, Preload, Spill)}
+    # One more than the step, so that memory that nobody touches is never laid out.
+    writer = np.zeros(shape, np.int32)
+    readers = {kind: np.zeros(shape, np.int32) for kind in (Stream, Vector, Preload, Spill)}
     known = ancestors(program)
     for index, step in enumerate(program.steps):
         behind = known[index]
         for lanes, words in read_by(program, index, step):
-            for wanted in {*np.unique(writer[where(lanes, words)]).tolist()} - {index}:
+            for wanted in steps_of(writer, lanes, words) - {index}:
                 if wanted < 0 or not behind >> wanted & 1:
                     yield f"step {index}, {step.label}, reads what step {wanted} writes, and does not wait for it"
-            readers[type(step)][where(lanes, words)] = index
+            readers[type(step)][where(lanes, words)] = index + 1
         for lanes, words in written_by(step):
-            at = where(lanes, words)
-            before = {*np.unique(writer[at]).tolist()}.union(
-                *(np.unique(each[at]).tolist() for each in readers.values())
-            )
+            before = set.union(*(steps_of(each, lanes, words) for each in (writer, *readers.values())))
             for other in before - {-1, index}:
                 if not behind >> other & 1:
                     yield f"step {index}, {step.label}, overwrites what step {other} still uses"
-            writer[at] = index
+            writer[where(lanes, words)] = index + 1
+
+
+def steps_of(table: NDArray[np.int32], lanes: Any, words: NDArray[np.int64]) -> set[int]:
+    """Those noted there; -1 where none is."""
+    return {*(np.unique(table[where(lanes, words)]) - 1).tolist()}
 
 
 def where(lanes: Any, words: NDArray[np.int64]) -> Any:
