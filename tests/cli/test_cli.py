@@ -390,7 +390,7 @@ def test_ctrl_c() -> None:
         assert len(read_result(Path("deep")).layers) == done
 
 
-@pytest.mark.parametrize("part", range(20))
+@pytest.mark.parametrize("part", [pytest.param(part, marks=[pytest.mark.long] * (part % 3 > 0)) for part in range(20)])
 def test_ctrl_c_at_any_moment_leaves_a_result_or_says_that_there_is_none(part: int, whole_run: float) -> None:
     """Somewhere in each twentieth of a run of 54 layers, its start and its end among them."""
     words = [sys.executable, "-m", "tpusim", "run", "resnet50", "--layers", "*", "--batch", "1", "--out", "deep"]

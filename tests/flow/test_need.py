@@ -44,7 +44,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int 
 
 @pytest.mark.parametrize("lowering", GENERAL)
 @pytest.mark.parametrize("name", ["resnet50", "alexnet", "densenet121"])
-@pytest.mark.parametrize("size", [128, 48, pytest.param(16, marks=pytest.mark.long)])
+@pytest.mark.parametrize("size", [128, *(pytest.param(size, marks=pytest.mark.long) for size in (48, 16))])
 def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int, lowering: str) -> None:
     hardware, work = load_hardware("tpu_v2", {"array.size": size}), load_workload(name, batch=2)
     for layer in {layer.shape_key: layer for layer in work.layers[::5]}.values():
