@@ -338,6 +338,7 @@ def test_its_timeline_is_its_account() -> None:
         assert [*part.tracks[name]] == [*track], name
 
 
+@pytest.mark.long
 def test_passes_that_repeat_are_taken_at_once() -> None:
     """As many passes lose the same frames; what is skipped comes out as it does one by one."""
     layer = next(each for each in load_workload("vgg16", batch=8).layers if each.name == "conv4_2")

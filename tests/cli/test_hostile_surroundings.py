@@ -147,7 +147,7 @@ def test_a_memory_error_wherever_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v")
-@pytest.mark.parametrize("option", [(), ("--no-check",)])
+@pytest.mark.parametrize("option", [(), pytest.param(("--no-check",), marks=pytest.mark.long)])
 def test_what_ulimit_forbids_is_refused_at_once(option: tuple[str, ...]) -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2 * 10**9, 2 * 10**9))

@@ -153,6 +153,7 @@ def test_a_run_with_another_value_or_without_one(seed: int, desk: Path) -> None:
         assert shown.exit_code == 0 or told(shown).startswith("Error: run")
 
 
+@pytest.mark.long
 def test_every_file_of_a_sweep_a_directory(whole: Path, desk: Path) -> None:
     for name in sorted(path.name for path in (whole / "sweep").iterdir()):
         file = Path("sweep", name)
