@@ -9,10 +9,10 @@ Numbers = NDArray[np.int64]
 
 
 def last_burst_of(words: int, bursts: int) -> Numbers:
-    """Of each word, the last burst that has a share in it, int64[words]; there is at least one burst."""
+    """The last burst that has a share in each word, int64[words]; there is at least one burst."""
     return np.asarray(-(-np.arange(1, words + 1, dtype=np.int64) * bursts // words) - 1)
 
 
 def last_word_of(words: int, bursts: int) -> Numbers:
-    """Of each burst, the last word that has a share in it, int64[bursts]."""
+    """The last word that has a share in each burst, int64[bursts]."""
     return last_burst_of(bursts, words)

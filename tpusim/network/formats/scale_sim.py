@@ -46,7 +46,7 @@ class _Line(NamedTuple):
 
 @dataclass
 class _Noticed:
-    """Of which layers there is something to tell."""
+    """Layers of which there is something to tell, by the key of the note."""
 
     layers: dict[str, list[str]] = field(default_factory=lambda: {key: [] for key in _NOTES})
 

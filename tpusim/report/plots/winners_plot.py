@@ -53,7 +53,7 @@ class Winners:
 
     @cached_property
     def cycles(self) -> dict[Cell, dict[str, int]]:
-        """Of each cell, by lowering; what failed is missing."""
+        """Cycles of each cell, by lowering; what failed is missing."""
         found: dict[Cell, dict[str, int]] = {}
         for row in self.rows:
             of_cell = found.setdefault(self.cell(row), {})

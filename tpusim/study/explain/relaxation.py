@@ -110,7 +110,7 @@ def _latency(setup: Setup) -> Relaxed | None:
 
 
 def _bandwidth(setup: Setup) -> Relaxed | None:
-    """Of a DRAM, twice the channels."""
+    """The bandwidth of HBM doubled, of a DRAM by twice the channels."""
     device = setup.hardware.hbm.dram
     if device is None:
         return _machine({"hbm.bandwidth": _twice})(setup)

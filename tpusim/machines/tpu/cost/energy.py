@@ -48,13 +48,13 @@ def energies(counts: Counts, hardware: Hardware) -> dict[str, float]:
 
 
 def _row_bytes(hardware: Hardware) -> int:
-    """Of a row of the DRAM; 0 where none is modelled."""
+    """Bytes of a row of the DRAM; 0 where none is modelled."""
     device = hardware.hbm.dram
     return device.organisation.columns * device.organisation.burst_bytes if device else 0
 
 
 def _leakage(hardware: Hardware) -> float:
-    """Of all memories and registers, in picojoules a second."""
+    """Picojoules a second that all memories and registers leak."""
     memory, silicon, bits = hardware.vector_memory, hardware.silicon, word_bits(hardware)
     lanes = hardware.lanes * energy.sram_leakage(silicon, memory.capacity_bytes, bits)
     banks = hardware.banks * energy.sram_leakage(silicon, memory.bank_capacity_bytes, bits)

@@ -11,17 +11,17 @@ WIDE_BITS = 32
 
 
 def word_bits(hardware: Hardware) -> int:
-    """Of a word of the vector memories."""
+    """Bits of a word of the vector memories."""
     return 8 * hardware.word_bytes
 
 
 def passed_bits() -> int:
-    """That one multiplication hands on to its neighbours: an element to the right, a sum downwards."""
+    """Bits that one multiplication hands on to its neighbours: an element to the right, a sum downwards."""
     return NARROW_BITS + WIDE_BITS
 
 
 def pe_register_bits(hardware: Hardware) -> int:
-    """Of a PE: its weights, those on their way down its column, and what it hands on."""
+    """Bits of a PE: its weights, those on their way down its column, and what it hands on."""
     weights = hardware.array.weight_buffers + hardware.array.weights_per_cycle
     return NARROW_BITS * weights + passed_bits()
 
@@ -32,11 +32,11 @@ def serializer_words(hardware: Hardware) -> int:
 
 
 def scalar_words(hardware: Hardware) -> int:
-    """That all lanes of the vector unit keep."""
+    """Words that all lanes of the vector unit keep."""
     return hardware.lanes * hardware.vector_unit.scalar_words
 
 
 def register_bits(hardware: Hardware) -> int:
-    """Of all flip-flops: in the PEs, beside the ports, in the vector unit."""
+    """Bits of all flip-flops: in the PEs, beside the ports, in the vector unit."""
     words = serializer_words(hardware) + scalar_words(hardware)
     return hardware.pes * pe_register_bits(hardware) + words * word_bits(hardware)

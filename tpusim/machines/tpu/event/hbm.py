@@ -54,7 +54,7 @@ class Hbm(Protocol):
 
     @property
     def spans(self) -> Sequence[Span]:
-        """Of each transfer so far, if they are kept; none where no DRAM is modelled."""
+        """The span of each transfer so far, if they are kept; none where no DRAM is modelled."""
 
 
 def hbm_of(program: Program, hardware: Hardware, keep: bool = False) -> Hbm:

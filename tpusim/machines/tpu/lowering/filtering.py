@@ -68,7 +68,7 @@ class Filtering:
         return sum(self.beat(line).period for line in recipe)
 
     def beat(self, line: Line) -> Beat:
-        """Of a word of a line."""
+        """The beat of a word of a line."""
         counts, factors = Arity(len(line.factors), 0, len(line.factors)), tuple(map(float, line.factors.values()))
         operations = OPERATIONS["combine"].alu(counts, factors)
         return beat_of(counts.operands, operations, self.word_groups[1], self.hardware)
@@ -105,7 +105,7 @@ class Filtering:
 
     @property
     def passes(self) -> int:
-        """Of a block."""
+        """Passes of a block."""
         return self.by.products * len(self.row_folds) * len(self.col_folds)
 
     def tiles(self, rows: int, cols: int, groups: int) -> Tiles:

@@ -61,7 +61,7 @@ class MinimalFiltering:
 
     @property
     def products(self) -> int:
-        """Of a tile."""
+        """Products of a tile."""
         return self.reach**2
 
     @property

@@ -202,5 +202,5 @@ class Sampling:
 
     @cached_property
     def pointer_bytes(self) -> int:
-        """Of one."""
+        """Bytes of one pointer."""
         return pointer_bytes(self.plan.hardware)

@@ -58,7 +58,7 @@ def data_stages(work: TilePlan, block: Block, patch_base: int, fold: int) -> tup
     between = rows + reach * row_words
 
     def along_a_row(number: int) -> Counters:
-        """Of all transformed rows, of all tiles, the element of that number."""
+        """The element of that number of all transformed rows, of all tiles."""
         start = block.cols.start + number - patch.cols.start
         return Counters(
             rows,
@@ -70,7 +70,7 @@ def data_stages(work: TilePlan, block: Block, patch_base: int, fold: int) -> tup
         )
 
     def product(number: int) -> Counters:
-        """Of all transformed rows, the products of that column."""
+        """The products of that column of all transformed rows."""
         counters = Counter(reach, 0, 1, reach, reach * words), Counter(words, 0, 1, words, 1)
         return Counters(data + number * words, counters)
 
@@ -82,7 +82,7 @@ def data_stages(work: TilePlan, block: Block, patch_base: int, fold: int) -> tup
 
 
 def _down(patch: Patch, base: int, block: Block, tiles: Tiles, size: int) -> At:
-    """Of all tiles that lie below one another, the row of that number, all its columns."""
+    """The row of that number of all tiles that lie below one another, all its columns."""
 
     def row(number: int) -> Counters:
         start = block.rows.start + number - patch.rows.start
@@ -114,7 +114,7 @@ def inverse_stages(work: TilePlan, block: Block, results: int) -> tuple[Stage, S
         return Counters(rows + number * words, counters)
 
     def outputs(number: int) -> Counters:
-        """Of each row of all tiles, the output of that number."""
+        """The output of that number of each row of all tiles."""
         return Counters(
             results,
             (
