@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape
 
 from tpusim import Conv1d, Conv2d, ConvTranspose2d, Gemm, load_workload
 from tpusim.base.errors import InputError
-from tpusim.network.formats.asked import Asked
+from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.workload import open_workload, workload_of
@@ -253,7 +253,7 @@ def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, di
     work = load_workload(path, batch=2, dims=dims)
     assert work.layers == (Gemm("matmul_q", 18, 32, 32), *(Gemm(f"matmul_scores_{i}", 9, 9, 8) for i in range(1, 9)))
     assert dict(work.not_timed) == {"Transpose": 2, "Reshape": 1, "Softmax": 1, "Relu": 1}
-    notes = open_workload(path, Asked(dims)).notes
+    notes = open_workload(path, ModelOptions(dims)).notes
     assert notes[0] == "its batch is open (batch_size); layers are for --batch images"
     assert ("sizes given: seq=9" in notes) == bool(dims)
 

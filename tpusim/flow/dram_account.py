@@ -14,14 +14,14 @@ from tpusim.memory.dram.device import Device
 from tpusim.result.records import DramUse
 
 
-class Traffic(NamedTuple):
+class DramTraffic(NamedTuple):
     """What a Program asks of a DRAM: bytes of elements, and `DramUse.channel_imbalance`."""
 
     wanted_bytes: int
     imbalance: float
 
     @classmethod
-    def of(cls, program: Program, hardware: Hardware) -> Traffic:
+    def of(cls, program: Program, hardware: Hardware) -> DramTraffic:
         """All transfers together. Of each the bursts of its busiest channel, over what a channel would have of all."""
         device, moves = hardware.hbm.dram, Moves(program, hardware)
         if device is None:
@@ -37,7 +37,7 @@ class Traffic(NamedTuple):
         return cls(wanted, busiest * device.channels / max(1, bursts))
 
 
-def dram_use(traffic: Traffic, timing: Timing, hardware: Hardware) -> DramUse | None:
+def dram_use(traffic: DramTraffic, timing: Timing, hardware: Hardware) -> DramUse | None:
     """None where no banks are modelled."""
     use, device = timing.hbm, hardware.hbm.dram
     if use is None or device is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tpusim.machines.tpu.cost.energy import Counts, energies
+from tpusim.machines.tpu.cost.energy import EnergyCounts, energies
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
@@ -19,7 +19,7 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -
     loaded = sum(step.rows * step.cols for step in preloads)
     # The first row's weight moves once, the last row's through all.
     moves = sum(step.cols * step.rows * (step.rows + 1) // 2 for step in preloads)
-    counts = Counts(
+    counts = EnergyCounts(
         pe_operations=program.use.pe_words * program.word_fill,
         weight_moves=moves * hardware.array.count,
         vector_products=vector.products,

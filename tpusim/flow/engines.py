@@ -9,7 +9,7 @@ from functools import cached_property
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
-from tpusim.flow.dram_account import Traffic
+from tpusim.flow.dram_account import DramTraffic
 from tpusim.flow.verify import as_floats, check_layer, failures_named, operands_of, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
@@ -58,9 +58,9 @@ class Prepared:
         return event.run(self.program, self.hardware)
 
     @cached_property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> DramTraffic:
         """The same."""
-        return Traffic.of(self.program, self.hardware)
+        return DramTraffic.of(self.program, self.hardware)
 
 
 @dataclass(frozen=True)

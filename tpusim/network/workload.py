@@ -17,7 +17,7 @@ from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.foreign import instead_of
 from tpusim.network.formats import is_foreign, read
-from tpusim.network.formats.asked import NOTHING, Asked
+from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.ops import OPS, Op
 
 MOST_IMAGES = 2**16
@@ -54,7 +54,7 @@ def load_workload(
     out of it. Raises InputError with every problem of the file.
     """
     images = images_of(batch)
-    return workload_of(open_workload(name_or_path, Asked(dims or {}, skip_unknown)), images)
+    return workload_of(open_workload(name_or_path, ModelOptions(dims or {}, skip_unknown)), images)
 
 
 def images_of(batch: object) -> int:
@@ -65,7 +65,7 @@ def images_of(batch: object) -> int:
         raise InputError(Problem(str(error), "batch")) from None
 
 
-def open_workload(name_or_path: str | Path, asked: Asked = NOTHING) -> Document:
+def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:
     """The file behind a workload, as it stands there, or what its format makes of it.
 
     Raises InputError when it is no YAML mapping, or not of the format that its name promises.

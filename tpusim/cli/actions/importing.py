@@ -11,7 +11,7 @@ from tpusim.base.words import counted
 from tpusim.cli.actions.inputs import tell_left_out
 from tpusim.cli.terminal import say
 from tpusim.network.formats import FORMATS, is_foreign
-from tpusim.network.formats.asked import Asked
+from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.workload import images_of, open_workload, workload_of
 from tpusim.network.written import yaml_of
 from tpusim.report.text import quantity
@@ -20,7 +20,7 @@ from tpusim.result.vocabulary.figures import COUNTS
 YAML = (".yaml", ".yml")
 
 
-def import_and_report(file: Path, out: Path | None, batch: int, asked: Asked) -> None:
+def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOptions) -> None:
     """Write the workload that a file of another tool holds into `out`, or here, and say on stderr what it is."""
     images = images_of(batch)
     if not is_foreign(file):

@@ -11,7 +11,7 @@ from tpusim.flow.lowerings import check_own
 from tpusim.flow.simulation import select_layers
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.network.formats.asked import NOTHING, Asked
+from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.workload import Workload, images_of, open_workload, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
@@ -26,7 +26,7 @@ def load(
     batch: int,
     changes: Sequence[str] | None,
     layers: str = "*",
-    asked: Asked = NOTHING,
+    asked: ModelOptions = NOTHING,
 ) -> tuple[Workload, Hardware]:
     """Return the workload, of its layers those whose name matches `layers`, and the machine.
 
@@ -44,7 +44,7 @@ def load(
     return select_layers(work, layers), machine
 
 
-def asked_of(dims: Sequence[str] | None, skip_unknown: bool) -> Asked:
+def asked_of(dims: Sequence[str] | None, skip_unknown: bool) -> ModelOptions:
     """Return what `--dim NAME=N ...` and `--skip-unknown` ask.
 
     Raises:
@@ -62,7 +62,7 @@ def asked_of(dims: Sequence[str] | None, skip_unknown: bool) -> Asked:
             problems.append(Problem("no name; write NAME=N, such as --dim seq=128", f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return Asked(given, skip_unknown)
+    return ModelOptions(given, skip_unknown)
 
 
 def check_ops(ops: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpusim.base.extras import need
 from tpusim.input.document import Document
-from tpusim.network.formats.asked import Asked
+from tpusim.network.formats.asked import ModelOptions
 
 FORMATS = {".csv": "scale_sim", ".onnx": "onnx_model"}
 """Modules by the suffix of what they read; imported when they are asked for, as some need a library."""
@@ -23,7 +23,7 @@ def is_foreign(name: str | Path) -> bool:
     return Path(name).suffix.lower() in FORMATS
 
 
-def read(path: Path, asked: Asked) -> Document:
+def read(path: Path, asked: ModelOptions) -> Document:
     """What the file holds, as a workload. Raises InputError with all that is wrong with it."""
     if needed := NEEDS.get(path.suffix.lower()):
         need(*needed)

@@ -9,7 +9,7 @@ from tpusim.base.errors import InputError, Problem
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelOptions:
     """Sizes of dimensions that a model leaves open, and whether ops that nobody here knows are left out of it."""
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -22,4 +22,4 @@ class Asked:
             raise InputError(Problem(f"--dim {given}: {what} leaves no dimension open; leave --dim out", label))
 
 
-NOTHING = Asked()
+NOTHING = ModelOptions()

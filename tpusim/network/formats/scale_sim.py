@@ -17,7 +17,7 @@ from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import read_text
-from tpusim.network.formats.asked import Asked
+from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
 from tpusim.network.ops.op import MOST_CHANNELS
 
@@ -70,7 +70,7 @@ class _Form(NamedTuple):
     note: str
 
 
-def read(path: Path, asked: Asked) -> Document:
+def read(path: Path, asked: ModelOptions) -> Document:
     """The layers of a topology, as a workload. Raises InputError with every line that is wrong."""
     label = str(path)
     asked.no_dims(label, "a topology")

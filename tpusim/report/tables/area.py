@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from tpusim.base.units import LENGTH, POWER, SIZE
-from tpusim.machines.tpu.cost.area import Part, Sram, memories_by_macro, parts_of, srams_by_word, total_mm2
+from tpusim.machines.tpu.cost.area import AreaPart, Sram, memories_by_macro, parts_of, srams_by_word, total_mm2
 from tpusim.machines.tpu.description import Hardware
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document, folded, percent, three_digits
@@ -37,14 +37,14 @@ def heading(machine: Hardware, width: int = WIDTH) -> str:
 def part_table(machine: Hardware, width: int | None = None) -> Table:
     """A row a part, and one of all together."""
     parts, total = parts_of(machine), total_mm2(machine)
-    columns: list[Column[Part]] = [
+    columns: list[Column[AreaPart]] = [
         Column("part", lambda part: part.name, justify="left"),
         Column("mm2", lambda part: three_digits(part.mm2)),
         Column("%", lambda part: percent(part.mm2 / total), 1),
         Column("known by", lambda part: part.basis if part.key != "total" else "", justify="left"),
         Column("of what", lambda part: part.what, 2, "fold"),
     ]
-    return table(columns, [*parts, Part("total", "all together", total, "model", "")], width)
+    return table(columns, [*parts, AreaPart("total", "all together", total, "model", "")], width)
 
 
 def part_legend(width: int = WIDTH) -> str:

@@ -22,7 +22,7 @@ Basis = Literal["model", "published"]
 
 
 @dataclass(frozen=True)
-class Part:
+class AreaPart:
     """`mm2` in the machine's technology; `what` says in words of what it is made, `basis` how it is known."""
 
     key: str
@@ -42,7 +42,7 @@ class Sram:
     macro_mm2: float
 
 
-def parts_of(hardware: Hardware) -> tuple[Part, ...]:
+def parts_of(hardware: Hardware) -> tuple[AreaPart, ...]:
     """Every part that is modelled, the vector memories by the pitch of their cells."""
     return (*_memories(hardware), *_array(hardware), *_lanes(hardware))
 
@@ -80,38 +80,42 @@ def _srams(hardware: Hardware) -> Iterator[tuple[str, str, int, int]]:
         yield "banks", "banks of the ifmap", hardware.banks, hardware.bank_words // hardware.banks
 
 
-def _memories(hardware: Hardware) -> Iterator[Part]:
+def _memories(hardware: Hardware) -> Iterator[AreaPart]:
     bits = word_bits(hardware)
     for key, name, count, words in _srams(hardware):
         each = area.sram_by_pitch(hardware.silicon, words, bits)
-        yield Part(
+        yield AreaPart(
             key, name, count * each, "model", f"{count:,} x {words:,} words of {bits} bits, by the pitch of cells"
         )
     if hardware.banks:
         ports = hardware.banks * hardware.vector_memory.bank_ports
         mm2 = area.crossbar(hardware.silicon, ports, hardware.array.rows, bits)
         what = f"{ports:,} x {hardware.array.rows:,} ports of {bits} bits, scaled from one that was laid out"
-        yield Part("crossbar", "crossbar", mm2, "published", what)
+        yield AreaPart("crossbar", "crossbar", mm2, "published", what)
 
 
-def _array(hardware: Hardware) -> Iterator[Part]:
+def _array(hardware: Hardware) -> Iterator[AreaPart]:
     pes, bits = hardware.pes, pe_register_bits(hardware)
     adders = area.multiply_adders(hardware.silicon, pes, narrow=True)
-    yield Part(
+    yield AreaPart(
         "array", "array", adders, "published", f"{pes:,} multipliers of {NARROW_BITS} bits, adders of {WIDE_BITS}"
     )
     registers = area.registers(hardware.silicon, pes * bits)
-    yield Part("pe_registers", "registers of the PEs", registers, "model", f"{pes:,} x {bits} bits of flip-flops")
+    yield AreaPart("pe_registers", "registers of the PEs", registers, "model", f"{pes:,} x {bits} bits of flip-flops")
 
 
-def _lanes(hardware: Hardware) -> Iterator[Part]:
+def _lanes(hardware: Hardware) -> Iterator[AreaPart]:
     bits, alus = word_bits(hardware), hardware.vector_unit.alus
     words, scalars = serializer_words(hardware), scalar_words(hardware)
     both = area.registers(hardware.silicon, words * bits)
-    yield Part(
+    yield AreaPart(
         "serializers", "serializers, de-serializers", both, "model", f"{words:,} words of {bits} bits of flip-flops"
     )
     units = area.multiply_adders(hardware.silicon, alus, narrow=False)
-    yield Part("vector_unit", "vector unit", units, "published", f"{alus:,} multipliers and adders of {WIDE_BITS} bits")
+    yield AreaPart(
+        "vector_unit", "vector unit", units, "published", f"{alus:,} multipliers and adders of {WIDE_BITS} bits"
+    )
     held = area.registers(hardware.silicon, scalars * bits)
-    yield Part("vector_registers", "its registers", held, "model", f"{scalars:,} words of {bits} bits of flip-flops")
+    yield AreaPart(
+        "vector_registers", "its registers", held, "model", f"{scalars:,} words of {bits} bits of flip-flops"
+    )

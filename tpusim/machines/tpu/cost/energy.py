@@ -9,7 +9,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.technology import energy
 
 
-class Counts(NamedTuple):
+class EnergyCounts(NamedTuple):
     """What happened: in the array, in the vector unit, at the ports, on the way to HBM, and how long it took.
 
     `pe_operations` are those of PEs in use, also where what they multiply is padding. Weights go down their column from
@@ -27,7 +27,7 @@ class Counts(NamedTuple):
     seconds: float
 
 
-def energies(counts: Counts, hardware: Hardware) -> dict[str, float]:
+def energies(counts: EnergyCounts, hardware: Hardware) -> dict[str, float]:
     """Picojoules by what takes them, under the keys of `tpusim.result.vocabulary.energies`."""
     silicon, bits = hardware.silicon, word_bits(hardware)
     capacity = hardware.vector_memory.capacity_bytes

@@ -23,7 +23,7 @@ PRODUCT, OUT_CHANNEL, IN_CHANNEL = range(3)
 """The axes of the transformed filter."""
 
 
-class Unit(NamedTuple):
+class TileUnit(NamedTuple):
     """The data of a block and a row fold transformed; or, with a section, its products for a column fold."""
 
     block: int
@@ -50,7 +50,7 @@ class TileEmitter:
         self._enqueue(weights, wanted, self.plan.tiling.filter_buffers, self._fill_weights)
         self.last: tuple[int, ...] = ()
         self.spills: list[int] = []
-        self.unspilled: list[Unit] = []
+        self.unspilled: list[TileUnit] = []
 
     def program(self) -> Program:
         """The whole layer."""
@@ -86,7 +86,11 @@ class TileEmitter:
     # ---- into the lanes
 
     def _enqueue(
-        self, places: list[int], wanted: list[Unit], buffers: int, fill: Callable[[int, Load[Unit]], tuple[int, ...]]
+        self,
+        places: list[int],
+        wanted: list[TileUnit],
+        buffers: int,
+        fill: Callable[[int, Load[TileUnit]], tuple[int, ...]],
     ) -> None:
         """Each load as soon as its buffer is free, but not ahead of what comes before it is used."""
         loads, uses = assign_buffers(wanted, buffers)
@@ -95,7 +99,7 @@ class TileEmitter:
             of_load[used].append(place)
             self.buffer[place] = loads[used].buffer
 
-        def emit(load: Load[Unit], users: list[int]) -> Callable[[], None]:
+        def emit(load: Load[TileUnit], users: list[int]) -> Callable[[], None]:
             def now() -> None:
                 step = fill(-1 if load.freed < 0 else places[load.freed], load)
                 self.filled.update(dict.fromkeys(users, step))
@@ -108,7 +112,7 @@ class TileEmitter:
             slot = min(max(before, free), places[load.stage])
             self.queue[slot].append((places[load.stage], emit(load, of_load[number])))
 
-    def _fill_patch(self, freed: int, load: Load[Unit]) -> tuple[int, ...]:
+    def _fill_patch(self, freed: int, load: Load[TileUnit]) -> tuple[int, ...]:
         """What a block needs of a row fold, unless all of it is padding."""
         plan, shape, block = self.plan, self.plan.shape, self.blocks[load.key.block]
         patch, channels = self.work.patch(block), self.filtering.row_folds[load.key.fold]
@@ -121,7 +125,7 @@ class TileEmitter:
         moved, regions = self.traffic.of((Box(channels, rows, cols, plan.images(patch.groups)),), plan.ifmap, apart)
         return (self._add(Fill(self._after(freed), plan.ifmap, (part,), moved, regions=regions)),)
 
-    def _fill_weights(self, freed: int, load: Load[Unit]) -> tuple[int, ...]:
+    def _fill_weights(self, freed: int, load: Load[TileUnit]) -> tuple[int, ...]:
         """Product by product, the weights of all row folds."""
         work, hardware, section = self.work, self.plan.hardware, load.key.section
         assert section is not None
@@ -142,7 +146,7 @@ class TileEmitter:
 
     # ---- the vector unit and the array
 
-    def _transform(self, number: int, unit: Unit) -> None:
+    def _transform(self, number: int, unit: TileUnit) -> None:
         """The data of a row fold, one axis after the other; the patch is free after the first."""
         block, lanes = self.blocks[unit.block], len(self.filtering.row_folds[unit.fold])
         first, second = data_stages(self.work, block, self.plan.ifmap_base(self.buffer[number]), unit.fold)
@@ -156,7 +160,7 @@ class TileEmitter:
         for step in stage.steps(lanes, after, delay):
             self.last = (self._add(step),)
 
-    def _multiply(self, number: int, unit: Unit, section: int) -> None:
+    def _multiply(self, number: int, unit: TileUnit, section: int) -> None:
         """The products of a section, each over all row folds; behind the last the outputs."""
         work, block, fold = self.work, self.blocks[unit.block], self.plan.col_folds[unit.fold]
         words, folds = work.tiles(block).words, self.filtering.row_folds
@@ -176,7 +180,7 @@ class TileEmitter:
             self._outputs(block, len(fold))
             self.unspilled.append(unit)
 
-    def _drained(self, unit: Unit, section: int) -> tuple[int, ...]:
+    def _drained(self, unit: TileUnit, section: int) -> tuple[int, ...]:
         """The end of the loop body ahead, where blocks do not overlap."""
         begins = unit.fold == section == 0
         return self.last if begins and self.plan.hardware.sequencer.between_blocks == "drain" else ()
@@ -209,14 +213,14 @@ class TileEmitter:
         self.unspilled = []
 
 
-def _units(work: TilePlan) -> list[Unit]:
+def _units(work: TilePlan) -> list[TileUnit]:
     """Block by block: the data of all row folds, then the products, column fold by column fold."""
     filtering, sections = work.filtering, len(work.sections)
     return [
         unit
         for block in range(len(work.plan.blocks))
         for unit in (
-            *(Unit(block, fold) for fold in range(len(filtering.row_folds))),
-            *(Unit(block, fold, at) for fold in range(len(work.plan.col_folds)) for at in range(sections)),
+            *(TileUnit(block, fold) for fold in range(len(filtering.row_folds))),
+            *(TileUnit(block, fold, at) for fold in range(len(work.plan.col_folds)) for at in range(sections)),
         )
     ]

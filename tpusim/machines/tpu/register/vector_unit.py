@@ -19,7 +19,7 @@ from tpusim.machines.tpu.register.scoreboard import Scoreboard
 from tpusim.machines.tpu.register.vector_registers import RESULTS
 
 
-class Read(NamedTuple):
+class OperandRead(NamedTuple):
     """A read for a result word: pointer word number `register`, or an operand by the setting of its `generator`.
 
     Of one that is picked only an `element`, by `together` pointers from number `pointer` on.
@@ -33,20 +33,20 @@ class Read(NamedTuple):
     points: bool = False
 
 
-def _reads(step: Vector, settings: Settings) -> Iterator[Read]:
+def _reads(step: Vector, settings: Settings) -> Iterator[OperandRead]:
     """In their order: pointers, then operand by operand, element by element where these are picked."""
     table = step.picks
     for word in range(table.word_words if table else 0):
-        yield Read(word, points=True)
+        yield OperandRead(word, points=True)
     for number, feed in enumerate(step.operands):
         register, generator = step.scalars.words + number, settings.number[feed]
         if feed.picks is None:
-            yield Read(register, generator)
+            yield OperandRead(register, generator)
             continue
         operand = next(group.pattern.operand for group in feed.groups if isinstance(group.pattern, Picked))
         for element in range(feed.picks.elements):
             first = feed.picks.first(operand, element)
-            yield Read(register, generator, element, first, feed.picks.together)
+            yield OperandRead(register, generator, element, first, feed.picks.together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class VectorIssue:
     weights: tuple[int, ...]
     others: tuple[int, ...]
     beat: Beat
-    reads: tuple[Read, ...]
+    reads: tuple[OperandRead, ...]
     writes: int
 
     @classmethod

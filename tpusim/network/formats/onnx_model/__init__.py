@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
-from tpusim.network.formats.asked import Asked
+from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
 from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs
 from tpusim.network.formats.onnx_model.file import called, load, operator
@@ -37,7 +37,7 @@ class _Found:
     folded: int = 0
 
 
-def read(path: Path, asked: Asked) -> Document:
+def read(path: Path, asked: ModelOptions) -> Document:
     """The layers of a model, as a workload for any batch.
 
     Raises:
@@ -57,7 +57,9 @@ def read(path: Path, asked: Asked) -> Document:
     return _document(model, path, found, [*_notes(batch, asked, found)])
 
 
-def _probes(model: ModelProto, batch: Batch, asked: Asked, constants: frozenset[str], path: Path) -> list[Values]:
+def _probes(
+    model: ModelProto, batch: Batch, asked: ModelOptions, constants: frozenset[str], path: Path
+) -> list[Values]:
     """The shapes for as many images as it takes to know them for any number. Raises InputError where there are none."""
     wanted, probes = needed(model.graph), list[Values]()
     for images in batch.probed:
@@ -164,7 +166,7 @@ def _origin(model: ModelProto) -> str:
     return f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
 
 
-def _notes(batch: Batch, asked: Asked, found: _Found) -> Iterator[str]:
+def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
     if batch.is_open:
         yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for --batch images"
     else:
