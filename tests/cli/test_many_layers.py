@@ -13,14 +13,13 @@ from tpusim.cli import app as cli
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.workload import load_workload
-from tpusim.report.tables.run import MOST_LAYERS, costliest, not_shown
+from tpusim.report.tables.run import MOST_LAYERS, alike, costliest, not_shown
 
-MANY = f"""\
-name: many
-layers:
-  - {{name: short, op: gemm, m: 2, k: 3, n: 3, count: {MOST_LAYERS}}}
-  - {{name: long, op: gemm, m: 20, k: 30, n: 30, count: 3}}
-"""
+SHORT = "".join(
+    f"  - {{name: short_{at}, op: gemm, m: {1 + at % 2}, k: 3, n: 3}}\n" for at in range(1, MOST_LAYERS + 1)
+)
+LONG = "  - {name: long, op: gemm, m: 20, k: 30, n: 30, count: 3}\n"
+MANY = f"name: many\nlayers:\n{SHORT}{LONG}"
 
 
 @pytest.mark.parametrize("targets", [(), ("--json", "a.json")])
@@ -37,6 +36,27 @@ def test_the_costliest_are_shown_and_the_rest_is_counted(
     assert "Not shown: 3 more; above are the wrong layers and the costliest (--json and --out have all)." in lines
     for target in targets[1:]:
         assert len(json.loads(Path(target).read_text())["layers"]) == MOST_LAYERS + 3
+
+
+def test_many_alike_share_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few are shown one by one."""
+    monkeypatch.chdir(tmp_path)
+    heads = "  - {name: head, op: gemm, m: 10, k: 30, n: 30, count: 1200}\n"
+    Path("heads.yaml").write_text(f"name: heads\nlayers:\n{LONG}{heads}")
+    arguments = ["run", "heads.yaml", "--hardware", "tiny_4x4", "--no-check", "--json", "all.json"]
+    shown = CliRunner().invoke(cli.app, arguments)
+    assert shown.exit_code == 0
+    rows = [line.split()[:2] for line in shown.stdout.splitlines() if line.startswith(("long_", "head_"))]
+    assert rows == [["long_1", "1"], ["long_2", "1"], ["long_3", "1"], ["head_1", "1,200"]]
+    assert "n: layers in a row that are alike; figures are of one of them." in " ".join(shown.stdout.split())
+    assert len(json.loads(Path("all.json").read_text())["layers"]) == 1203
+
+
+def test_a_wrong_layer_has_a_row_of_its_own() -> None:
+    (layer, *_) = simulate(load_workload("tiny"), load_hardware("tiny_4x4"), check=False).layers
+    layers = [replace(layer, name=f"{at}") for at in range(30)]
+    layers[10] = replace(layers[10], outputs_mismatched=1)
+    assert alike(layers) == {"0": 10, "10": 1, "11": 19}
 
 
 def test_a_wrong_layer_is_always_shown() -> None:

@@ -137,8 +137,10 @@ def _report(stream: TextIO, work: Workload, result: Result) -> None:
 
 def _print_layers(stream: TextIO, work: Workload, result: Result) -> None:
     """Print the table of layers, as wide as the terminal."""
-    rows, width = tables.costliest(result.layers), terminal_width(stream)
+    counts, width = tables.alike(result.layers), terminal_width(stream)
+    apart = [layer for layer in result.layers if layer.name in counts]
+    rows = tables.costliest(apart, counts)
     shapes = {layer.name: layer.text for layer in work.layers}
-    more = [note] if (note := tables.not_shown(result.layers)) else []
-    asked = rows, shapes, width, result.lowering
+    more = [note] if (note := tables.not_shown(apart)) else []
+    asked = rows, shapes, width, result.lowering, counts
     show(stream, tables.layer_table(*asked), *more, "", tables.layer_legend(*asked), "")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 from rich.table import Table
@@ -26,6 +29,8 @@ _RANKS = {
 """Which of these columns goes first where there is no room; 0 stays."""
 MOST_LAYERS = 1000
 """So many are shown; a table of more takes longer to lay out than its layers to simulate."""
+_MOST_ALIKE = 8
+"""So many layers in a row are shown one by one even if they are alike."""
 _TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
 _TRANSFORMED = ("lowered_bytes", "transformation_cycles", "transformation_share")
 _DRAM = ("hbm_reached_bytes_per_s", "hbm_overfetch", "row_hits", "row_misses", "row_conflicts", "channel_imbalance")
@@ -33,25 +38,41 @@ _DRAM = ("hbm_reached_bytes_per_s", "hbm_overfetch", "row_hits", "row_misses", "
 _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
 _MORE = "busy, the stalls and idle add up to 100 % of the cycles; PE counts multiplications that need not be done, too"
 """Where an algorithm does without some, or another unit does them."""
+_ALIKE = "n: layers in a row that are alike; figures are of one of them"
 _CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
 
 
 def layer_table(
-    layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None, asked: str | None = None
+    layers: Sequence[LayerResult],
+    shapes: Mapping[str, str],
+    width: int | None = None,
+    asked: str | None = None,
+    counts: Mapping[str, int] = MappingProxyType({}),
 ) -> Table:
     """One row a layer, in as many columns as `width` characters hold (None: all of them).
 
-    `shapes` maps the name of a layer to its shape in short; `asked` is the lowering that the run was asked for.
+    `shapes` maps the name of a layer to its shape in short; `asked` is the lowering that the run was asked for;
+    `counts` says for how many layers in a row each stands, as `alike` has them.
     """
-    columns = _shown(layers, shapes, width, asked)
+    columns = _shown(layers, shapes, width, asked, counts)
     return table(columns, layers, width, ["red" if layer.wrong else "" for layer in layers])
 
 
-def costliest(layers: Sequence[LayerResult]) -> Sequence[LayerResult]:
+def alike(layers: Sequence[LayerResult]) -> dict[str, int]:
+    """The layers that have rows of their own, by name, and for how many in a row each stands: many of which no figure
+    differs, such as those of one `count`, share a row.
+    """
+    runs = ([*run] for _, run in groupby(layers, lambda layer: replace(layer, name="alike")))
+    rows = (((run[0], len(run)),) if len(run) > _MOST_ALIKE else ((layer, 1) for layer in run) for run in runs)
+    return {layer.name: count for row in rows for layer, count in row}
+
+
+def costliest(layers: Sequence[LayerResult], counts: Mapping[str, int] = MappingProxyType({})) -> Sequence[LayerResult]:
     """As many as somebody may read, in network order: wrong ones first of all, then those that take most cycles."""
     if len(layers) <= MOST_LAYERS:
         return layers
-    ranked = sorted(range(len(layers)), key=lambda at: (not layers[at].wrong, -layers[at].cycles))
+    cycles = [layer.cycles * counts.get(layer.name, 1) for layer in layers]
+    ranked = sorted(range(len(layers)), key=lambda at: (not layers[at].wrong, -cycles[at]))
     return [layers[at] for at in sorted(ranked[:MOST_LAYERS])]
 
 
@@ -64,16 +85,24 @@ def not_shown(layers: Sequence[LayerResult]) -> str:
 
 
 def layer_legend(
-    layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None = None, asked: str | None = None
+    layers: Sequence[LayerResult],
+    shapes: Mapping[str, str],
+    width: int | None = None,
+    asked: str | None = None,
+    counts: Mapping[str, int] = MappingProxyType({}),
 ) -> str:
     """What the columns of `layer_table` hold: of those it shows, and of no other."""
-    return legend(_shown(layers, shapes, width, asked), width)
+    return legend(_shown(layers, shapes, width, asked, counts), width)
 
 
 def _shown(
-    layers: Sequence[LayerResult], shapes: Mapping[str, str], width: int | None, asked: str | None
+    layers: Sequence[LayerResult],
+    shapes: Mapping[str, str],
+    width: int | None,
+    asked: str | None,
+    counts: Mapping[str, int],
 ) -> list[Column[LayerResult]]:
-    return fitting(layer_columns(layers, shapes, max(12, width // 5) if width else None, asked), layers, width)
+    return fitting(layer_columns(layers, shapes, max(12, width // 5) if width else None, asked, counts), layers, width)
 
 
 def layer_columns(
@@ -81,6 +110,7 @@ def layer_columns(
     shapes: Mapping[str, str],
     name_width: int | None = None,
     asked: str | None = None,
+    counts: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Column[LayerResult]]:
     """Every column of the layer table. One unit per column, so that the eye can compare."""
 
@@ -97,8 +127,10 @@ def layer_columns(
 
     *losses, idle = parts_in(layers)[1:]
     lowered = Column[LayerResult](LOWERING.head, lambda layer: layer.lowering, 0, "left", LOWERING.legend)
+    several = any(counts.get(layer.name, 1) > 1 for layer in layers)
     return [
         Column("layer", lambda layer: shortened(layer.name, name_width), justify="left"),
+        *([Column[LayerResult]("n", lambda layer: f"{counts[layer.name]:,}", legend=_ALIKE)] if several else []),
         Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, "left", _shape_legend(layers)),
         *([lowered] if worth_telling(layers, asked) else []),
         *(column(LAYER[key], rank) for key, rank in _RANKS.items()),
