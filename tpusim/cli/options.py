@@ -65,7 +65,11 @@ Changes = Annotated[
 ]
 Dims = Annotated[
     list[str] | None,
-    Option("--dim", metavar="NAME=N", help="Size of a dimension that an ONNX model leaves open: seq=128. Repeatable."),
+    Option(
+        "--dim",
+        metavar="NAME=N",
+        help="Size that a workload file names, or an ONNX model leaves open: seq=128. Repeatable.",
+    ),
 ]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")

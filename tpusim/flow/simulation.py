@@ -89,8 +89,8 @@ def result_of(
     """The result of `layers`, the first of `workload`; at least one."""
     done, left = tuple(layers), len(workload.layers) - len(layers)
     asked = workload.name, workload.batch, lowering, engine, seed
-    ops = dict(workload.not_timed), dict(workload.not_known)
-    return Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *ops)
+    more = dict(workload.not_timed), dict(workload.not_known), dict(workload.sizes)
+    return Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tpusim.network.foreign import instead_of
 from tpusim.network.formats import is_foreign, read
 from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.ops import OPS, Op
+from tpusim.network.sizes import Sizes, names_in, read_sizes, with_sizes
 
 MOST_IMAGES = 2**16
 MOST_LAYERS = 100_000
@@ -50,8 +51,8 @@ def load_workload(
 ) -> Workload:
     """The workload of a shipped name, a path (YAML, .onnx, a .csv of SCALE-Sim), or "-", for `batch` images.
 
-    `dims` are sizes of dimensions that a model leaves open; with `skip_unknown`, ops that nobody here knows are left
-    out of it. Raises InputError with every problem of the file.
+    `dims` are sizes that a workload file names, or that a model leaves open; with `skip_unknown`, ops that nobody here
+    knows are left out of it. Raises InputError with every problem of the file.
     """
     images = images_of(batch)
     return workload_of(open_workload(name_or_path, ModelOptions(dims or {}, skip_unknown)), images)
@@ -72,17 +73,16 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
     """
     if is_foreign(name_or_path):
         return read(Path(name_or_path), asked)
-    asked.no_dims(str(name_or_path), "a workload file")
-    return open_document(name_or_path, "workloads")
+    return with_sizes(open_document(name_or_path, "workloads"), asked.dims)
 
 
 def workload_of(document: Document, batch: int) -> Workload:
     """What `document` describes, for `batch` images. Raises InputError with every problem of it."""
-    names = {"batch": batch}
+    names = names_in(document, batch)
     file = _FILE.read(document, {NAMES: names}, _problems_together(document, names))
     places = (document.place(path_of(("layers", index, LOWERING)))[0] for index in range(len(file.layers)))
     layers, own = in_network_order(file.layers, places)
-    return Workload(file.name, batch, layers, file.source, own, file.not_timed, file.not_known)
+    return Workload(file.name, batch, layers, file.source, own, file.not_timed, file.not_known, file.sizes)
 
 
 def in_network_order(
@@ -243,7 +243,8 @@ class Workload:
 
     `lowerings` are those that layers have of their own; in Python also a mapping of names: {"conv1": "channel_first"}.
     `not_timed` are ops of the network that are no layers and take no time here, such as ("Relu", 49); `not_known`
-    those that nobody here knows, which may have been convolutions and products too.
+    those that nobody here knows, which may have been convolutions and products too. `sizes` are those that its file
+    names and its layers were worked out from, such as ("seq", 128).
     """
 
     name: Annotated[str, Name()]
@@ -253,6 +254,7 @@ class Workload:
     lowerings: Annotated[tuple[InstanceOf[OwnLowering], ...], BeforeValidator(_own)] = ()
     not_timed: Annotated[Counts, PlainValidator(_counted)] = ()
     not_known: Annotated[Counts, PlainValidator(_counted)] = ()
+    sizes: Annotated[Sizes, PlainValidator(read_sizes)] = ()
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}
@@ -282,6 +284,7 @@ class _File:
     source: str = ""
     not_timed: Annotated[Counts, PlainValidator(_counted)] = ()
     not_known: Annotated[Counts, PlainValidator(_counted)] = ()
+    sizes: Annotated[Sizes, PlainValidator(read_sizes)] = ()
 
 
 _FILE = Form(_File)

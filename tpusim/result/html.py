@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
 from tpusim.result.vocabulary.lowerings import in_heading
-from tpusim.result.vocabulary.runs import left_out
+from tpusim.result.vocabulary.runs import left_out, size_of
 from tpusim.result.vocabulary.states import parts_of
 
 MOST_LAYERS = 20
@@ -42,7 +42,7 @@ def html_of(result: Result) -> str:
         rows.append(_row([*cells, *[""] * (len(_HEADS) - len(cells))]))
     rows.append(_row([f"total of {len(result.layers):,}", "", *_figures(result.total)], "th"))
     machine = result.hardware.get("name", "unnamed hardware")
-    caption = f"{result.workload}, batch {result.batch}, on {machine}: {in_heading(result)}"
+    caption = f"{result.workload}, {size_of(result)}, on {machine}: {in_heading(result)}"
     if missing := left_out(result.not_timed.items(), result.not_known.items()):
         caption += f". {missing}"
     return f"<table><caption>{escape(caption)}</caption>{_row(_HEADS, 'th')}{''.join(rows)}</table>"

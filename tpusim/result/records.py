@@ -27,7 +27,7 @@ _ADDED = (
 )  # fmt: skip
 """What a total is the sum of."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "sizes")
 """What the JSON of a result has only where there is any."""
 
 
@@ -183,7 +183,8 @@ class Result:
     """A whole run: its complete inputs, the totals and the layers in network order.
 
     `layers_left` were not simulated, because the run was interrupted; `not_timed` are ops of the network, by name and
-    count, that take no time here, `not_known` those that nobody here knows. The JSON has each only where there are any.
+    count, that take no time here, `not_known` those that nobody here knows; `sizes` are those that the workload names,
+    such as the length of a sequence. The JSON has each only where there are any.
     """
 
     tpusim: str
@@ -198,6 +199,7 @@ class Result:
     layers_left: Count = 0
     not_timed: Mapping[str, Count] = field(default_factory=dict)
     not_known: Mapping[str, Count] = field(default_factory=dict)
+    sizes: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def correct(self) -> bool:

@@ -14,7 +14,7 @@ from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
 from tpusim.result.vocabulary.lowerings import lowered_by
-from tpusim.result.vocabulary.runs import left_out, with_extent
+from tpusim.result.vocabulary.runs import left_out, size_of, with_extent
 from tpusim.result.vocabulary.states import PARTS, parts_of
 
 Piece = str | dict[str, int]
@@ -24,7 +24,7 @@ Sentence = list[Piece]
 
 def title(result: Result) -> str:
     """What was run on what."""
-    title = f"{result.workload} on {result.hardware.get('name', 'unnamed hardware')}, batch {result.batch}"
+    title = f"{result.workload} on {result.hardware.get('name', 'unnamed hardware')}, {size_of(result)}"
     return with_extent(title, result)
 
 

@@ -21,7 +21,7 @@ from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
 from tpusim.report.style import GREY, MAIN
 from tpusim.report.text import scale, shortened
 from tpusim.result.records import LayerResult, Result
-from tpusim.result.vocabulary.runs import with_extent
+from tpusim.result.vocabulary.runs import size_of, with_extent
 
 _MOST_NAMES = 64
 _MOST_NAMED_MARKS = 5
@@ -32,7 +32,7 @@ _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 def plots(result: Result) -> tuple[Picture, ...]:
     """Every picture of a run. Raises InputError when the result's machine is none."""
     name = result.hardware.get("name", "a machine")
-    run = with_extent(f"{result.workload} at batch {result.batch} on {name}", result)
+    run = with_extent(f"{result.workload} at {size_of(result)} on {name}", result)
     utilization = (
         f"PE utilisation (MACs over PEs and cycles) of each layer of {run}. Black: mapping efficiency, the share of PEs"
         f" that hold a weight. Dashed: the whole network, {100 * result.total.pe_utilization:.1f} %."
@@ -103,7 +103,7 @@ def _figure_of_layers(result: Result, height: float) -> Figure:
 
 
 def _title(result: Result) -> str:
-    return plain(with_extent(f"{result.workload}, batch {result.batch}, {result.hardware.get('name', '')}", result))
+    return plain(with_extent(f"{result.workload}, {size_of(result)}, {result.hardware.get('name', '')}", result))
 
 
 def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:

@@ -165,4 +165,4 @@ def _inputs(result: Result) -> dict[str, Any]:
     asked = {name: getattr(result, name) for name in _ASKED}
     fields = dict(by_path({key: value for key, value in result.hardware.items() if key != "name"}))
     unsaid = {path: value for path, value in by_path(optional_fields()) if path not in fields}
-    return {**asked, "hardware": result.hardware.get("name"), **fields, **unsaid}
+    return {**asked, **result.sizes, "hardware": result.hardware.get("name"), **fields, **unsaid}

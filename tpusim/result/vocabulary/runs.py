@@ -8,6 +8,11 @@ from tpusim.base.words import counted
 from tpusim.result.records import Result
 
 
+def size_of(result: Result) -> str:
+    """How much a run is of: its batch, and the sizes that its workload names."""
+    return ", ".join(f"{name} {size}" for name, size in {"batch": result.batch, **result.sizes}.items())
+
+
 def incomplete(result: Result) -> str:
     """How much of a run there is, where it was interrupted; empty when all of it is."""
     done = len(result.layers)

@@ -1,0 +1,117 @@
+"""The shipped transformers against published counts, and sizes that a workload file names."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
+from tpusim.network.ops import Op
+from tpusim.network.workload import Workload, load_workload
+
+WIDTH, BLOCKS = 768, 12
+NORMS = 2 * 2 * WIDTH
+"""Scales and shifts of the two normalisations of a block."""
+ATTENTION = ("scores", "context")
+
+
+def filters(name: str) -> int:
+    """Weights and biases; the products of an attention have neither."""
+    layers = [layer for layer in load_workload(name, 1).layers if not layer.name.startswith(ATTENTION)]
+    return sum(prod(layer.tensors(1).filter) + layer.tensors(1).filter[0] for layer in layers)
+
+
+def test_parameters_are_those_published() -> None:
+    """Those of bert-base-uncased and gpt2 as Hugging Face counts them, ViT-B/16 as torchvision does."""
+    tokens, positions, segments, pooler = 30_522, 512, 2, WIDTH * WIDTH + WIDTH
+    embeddings = (tokens + positions + segments) * WIDTH + 2 * WIDTH
+    assert filters("bert_base") + BLOCKS * NORMS + embeddings + pooler == 109_482_240
+    # The embeddings are those that the last product multiplies with, which has no bias.
+    assert filters("gpt2_small") - 50_257 + BLOCKS * NORMS + 2 * WIDTH + 1024 * WIDTH == 124_439_808
+    assert filters("vit_b16") + BLOCKS * NORMS + 2 * WIDTH + (1 + 197) * WIDTH == 86_567_656
+
+
+def gmacs(name: str, **dims: int) -> float:
+    return sum(layer.macs(1) for layer in load_workload(name, 1, dims=dims).layers) / 1e9
+
+
+def test_multiplications_are_those_published() -> None:
+    """ViT-B/16 as torchvision counts it (17.56); scores grow with the square of the sequence, products in step."""
+    assert round(gmacs("vit_b16"), 2) == 17.56
+    for name in ("bert_base", "gpt2_small"):
+        once, twice, fourfold = (Attention(name, seq) for seq in (128, 256, 512))
+        assert [twice.attention / once.attention, fourfold.attention / twice.attention] == [4, 4]
+        assert [twice.others / once.others, fourfold.others / twice.others] == pytest.approx([2, 2], rel=0.02)
+
+
+class Attention:
+    """The multiplications of a network at a length."""
+
+    def __init__(self, name: str, seq: int) -> None:
+        layers = load_workload(name, 4, dims={"seq": seq}).layers
+        macs = {True: 0, False: 0}
+        for layer in layers:
+            macs[layer.name.startswith(ATTENTION)] += layer.macs(4)
+        self.attention, self.others = macs[True], macs[False]
+
+
+def layers_of(tmp_path: Path, text: str, **dims: int) -> tuple[Op, ...]:
+    return read(tmp_path, text, **dims).layers
+
+
+def read(tmp_path: Path, text: str, **dims: int) -> Workload:
+    path = tmp_path / "w.yaml"
+    path.write_text(f"name: w\n{text}")
+    return load_workload(path, 3, dims=dims)
+
+
+SIZED = """\
+sizes: {side: 32, tokens: (side//16)*(side//16) + 1, of_all: batch*tokens}
+layers: [{name: a, op: gemm, m: of_all, n: 7, k: side}]
+"""
+
+
+def test_sizes_are_worked_out_from_those_before_them_and_may_be_set(tmp_path: Path) -> None:
+    assert read(tmp_path, SIZED).sizes == (("side", 32), ("tokens", 5), ("of_all", 15))
+    (layer,) = layers_of(tmp_path, SIZED)
+    assert layer.text == "15x32>7"
+    (layer,) = layers_of(tmp_path, SIZED, side=64)
+    assert layer.text == "51x64>7"
+    (layer,) = layers_of(tmp_path, SIZED, tokens=9)
+    assert layer.text == "27x32>7"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ("{batch: 3}", r"w.yaml:2: sizes.batch: batch is what a run says \(--batch\)"),
+        ("{seq: many}", r"w.yaml:2: sizes.seq: \"many\" is not a number"),
+        ("{2x: 4}", r"\"2x\" cannot be used in a sum; name a size by a word"),
+        ("{seq: 0}", r"sizes.seq: 0 is out of range"),
+        ("{tall: wide, wide: 3}", r"sizes.tall: \"wide\" is not a number"),
+        ("[1]", r"w.yaml:2: sizes: \[1\] names no sizes; write each with its usual value, such as \{seq: 128\}"),
+    ],
+)
+def test_wrong_sizes_are_told_where_they_stand(tmp_path: Path, sizes: str, says: str) -> None:
+    with pytest.raises(InputError, match=says) as raised:
+        read(tmp_path, f"sizes: {sizes}\nlayers: [{{name: a, op: gemm, m: batch, n: 7, k: 3}}]\n")
+    assert len(raised.value.problems) == 1
+
+
+def test_a_size_that_is_not_named_cannot_be_set(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--dim sidee=3: .*: the workload has no size .sidee.; did you mean side"):
+        read(tmp_path, SIZED, sidee=3)
+
+
+def test_a_run_says_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ["run", "bert_base", "--dim", "seq=16", "--layers", "scores_1", "--json", "run.json"]
+    shown = CliRunner().invoke(cli.app, asked)
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("bert_base, batch 8, seq 16, on tpu_v2:")
+    assert json.loads(Path("run.json").read_text())["sizes"] == {"seq": 16}
