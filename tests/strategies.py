@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from tpusim import reference
 from tpusim.base.units import FREQUENCY
 from tpusim.machines.tpu.description import Array, Hardware, Hbm, Sequencer, VectorMemory, VectorUnit
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, PARTIAL
@@ -17,7 +18,7 @@ from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
 from tpusim.memory.dram.device import Device, read_device
-from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, Op
+from tpusim.network.ops import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, Op
 from tpusim.network.ops.offsets import KINDS
 
 
@@ -191,6 +192,11 @@ def conv(
         padding=(padding, padding),
         **shape,
     )
+
+
+def convolved(layer: ArrayOp, ifmap: Any, filter_: Any, *box: Any) -> Any:
+    """What the reference makes of an ifmap and a filter."""
+    return reference.compute(layer, {"ifmap": ifmap, "filter": filter_}, *box)
 
 
 def cases(share: float = 1.0) -> int:

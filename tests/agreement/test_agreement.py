@@ -113,7 +113,7 @@ class Level:
         raise NotImplementedError
 
     def check(self, layer: Layer, batch: int, hardware: Hardware) -> None:
-        ifmap, filter_ = reference.operands(layer, batch, seed=1)
+        ifmap, filter_ = reference.operands(layer, batch, seed=1).values()
         actual = self.outputs(layer, batch, hardware, ifmap, filter_)
         np.testing.assert_array_equal(actual, by_hand(layer, ifmap, filter_))
 
@@ -146,7 +146,7 @@ class TestReference(Level):
     """The oracle itself, against nested loops."""
 
     def outputs(self, layer: Layer, batch: int, hardware: Hardware, ifmap: Tensor, filter_: Tensor) -> Tensor:
-        return reference.compute(layer, ifmap, filter_)
+        return reference.compute(layer, {"ifmap": ifmap, "filter": filter_})
 
 
 class TestDataPath(Level):

@@ -185,8 +185,8 @@ def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -
     """One wrong output in the reference is found, counted and located."""
     sound = reference.compute
 
-    def off_by_one(layer: Any, ifmap: Any, filter_: Any, box: Any) -> Any:
-        outputs = sound(layer, ifmap, filter_, box)
+    def off_by_one(layer: Any, operands: Any, box: Any) -> Any:
+        outputs = sound(layer, operands, box)
         at = [place - part.start for place, part in zip((2, 3, 4, 1), box, strict=True)]
         if all(0 <= place < size for place, size in zip(at, outputs.shape, strict=True)):
             outputs[tuple(at)] += 1

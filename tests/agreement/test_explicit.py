@@ -110,7 +110,7 @@ def test_every_lowered_word_is_written_and_checked(layer: Conv2d, batch: int, ha
         assert (verdict.intermediates_checked, verdict.intermediates_mismatched) == (matrix.size, 0)
         assert_read_when_written(program)
     whole = tuple(map(range, matrix.shape))
-    oracle = reference.TENSORS[LOWERED].compute(layer, operands["ifmap"], operands["filter"], whole)
+    oracle = reference.TENSORS[LOWERED].compute(layer, operands, whole)
     np.testing.assert_array_equal(oracle, matrix)
 
 
@@ -145,7 +145,7 @@ def elements(part: Part, shape: tuple[int, ...]) -> tuple[Any, ...]:
 def test_the_windows_are_those_of_torch() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
     layer = replace(conv(3, 9, 4, 3, stride=2, padding=1), dilation=(2, 1), kernel=(2, 3))
-    ifmap, _ = reference.operands(layer, 2, seed=0)
+    ifmap, _ = reference.operands(layer, 2, seed=0).values()
     unfold = torch.nn.Unfold(layer.kernel, layer.dilation, layer.padding, layer.stride)
     columns = unfold(torch.from_numpy(np.ascontiguousarray(ifmap)).double().permute(3, 0, 1, 2)).numpy()
     by_channel = columns.reshape(2, 3, 6, layer.out_height, layer.out_width)

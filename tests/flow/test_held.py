@@ -81,7 +81,7 @@ def test_the_reference_of_a_box_is_that_part_of_the_whole(layer: Op, batch: int,
     for size in whole.shape:
         first = data.draw(st.integers(0, size - 1))
         box.append(range(first, data.draw(st.integers(first + 1, size))))
-    part = reference.compute(layer, operands["ifmap"], operands["filter"], tuple(box))
+    part = reference.compute(layer, operands, tuple(box))
     np.testing.assert_array_equal(part, whole[tuple(slice(each.start, each.stop) for each in box)])
 
 

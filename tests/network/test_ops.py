@@ -22,8 +22,8 @@ from tpusim.network.ops import Conv1d, Conv2d, Gemm, Op
 @settings(deadline=None)
 @given(layers())
 def test_the_tensors_are_those_of_the_reference(layer: Op) -> None:
-    ifmap, filter_ = reference.operands(layer, 3, seed=0)
-    ofmap = reference.compute(layer, ifmap, filter_)
+    ifmap, filter_ = reference.operands(layer, 3, seed=0).values()
+    ofmap = reference.compute(layer, {"ifmap": ifmap, "filter": filter_})
     assert layer.tensors(3) == (ifmap.shape, filter_.shape, ofmap.shape)
     assert (layer.operands(3), layer.outputs(3)) == (ifmap.size + filter_.size, ofmap.size)
 
@@ -139,7 +139,7 @@ def test_a_sequence_is_a_map_of_one_row(layer: Conv1d) -> None:
     assert layer.out_length == plane.out_width
     assert (layer.macs(4), layer.folded) == (plane.macs(4), plane.folded)
     operands = reference.operands(layer, 4, seed=0)
-    np.testing.assert_array_equal(reference.compute(layer, *operands), reference.compute(plane, *operands))
+    np.testing.assert_array_equal(reference.compute(layer, operands), reference.compute(plane, operands))
     assert layer.filled(8, 16)[0].convolution(4)[0] == plane.filled(8, 16)[0]
     assert layer.element_name((3, 0, 5, 1)) == (("channel", "position", "image"), (3, 5, 1))
 

@@ -16,7 +16,7 @@ GEMM = Gemm("fc", m=3, n=5, k=7)
 
 def verdict(layer: Op, *wrong: tuple[int, ...], instead: float = 1000.0) -> Verdict:
     """What comes of outputs of which those at `wrong` are `instead`."""
-    expected = reference.compute(layer, *reference.operands(layer, 2, seed=0))
+    expected = reference.compute(layer, reference.operands(layer, 2, seed=0))
     actual = expected.copy()
     for at in wrong:
         actual[at] = instead
@@ -36,7 +36,7 @@ def test_the_first_wrong_output_of_a_convolution() -> None:
 
 def test_the_first_wrong_output_of_a_product_is_named_by_row_and_column() -> None:
     """Row 2, column 4 of a 3 x 5 product; the other way round there is no such element."""
-    ifmap, filter_ = reference.operands(GEMM, 2, seed=0)
+    ifmap, filter_ = reference.operands(GEMM, 2, seed=0).values()
     first = verdict(GEMM, (4, 0, 0, 2), instead=np.nan).first
     assert first is not None
     assert (first.axes, first.index, first.actual) == (("m", "n"), (2, 4), None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from tests.strategies import conv, transposed_convs
+from tests.strategies import conv, convolved, transposed_convs
 from tpusim import reference
 from tpusim.network.ops import Conv2d, ConvTranspose2d
 
@@ -23,33 +23,34 @@ def test_it_is_the_gradient_of_a_convolution(layer: ConvTranspose2d) -> None:
         "forth", layer.out_channels, layer.out_height, layer.out_width, layer.in_channels, layer.kernel, layer.stride,
         layer.padding, layer.dilation, layer.groups,
     )  # fmt: skip
-    y, weights = reference.operands(layer, 2, seed=3)
-    x, _ = reference.operands(forth, 2, seed=4)
+    y, weights = reference.operands(layer, 2, seed=3).values()
+    x, _ = reference.operands(forth, 2, seed=4).values()
     into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
     grouped = weights.reshape(layer.groups, out, *layer.kernel, into)
     turned = np.moveaxis(grouped, -1, 1).reshape(layer.in_channels, out, *layer.kernel)
-    there = reference.compute(forth, x, np.moveaxis(turned, 1, -1))
-    back = reference.compute(layer, y, weights)
+    there = convolved(forth, x, np.moveaxis(turned, 1, -1))
+    back = convolved(layer, y, weights)
     assert np.sum(there.astype(float) * y) == np.sum(x * back.astype(float))
 
 
 @relaxed
 @given(transposed_convs())
 def test_a_strided_part_of_it_is_a_part_of_it(layer: ConvTranspose2d) -> None:
-    ifmap, filter_ = reference.operands(layer, 3, seed=1)
+    ifmap, filter_ = reference.operands(layer, 3, seed=1).values()
     channels, rows, cols, images = map(range, layer.tensors(3).ofmap)
     some = channels[-2:], rows[len(rows) // 3 :: 2], cols[::3], images[1:]
-    whole = reference.compute(layer, ifmap, filter_)
+    whole = convolved(layer, ifmap, filter_)
     part = whole[tuple(slice(each.start, each.stop, each.step) for each in some)]
-    np.testing.assert_array_equal(reference.compute(layer, ifmap, filter_, some), part)
+    np.testing.assert_array_equal(convolved(layer, ifmap, filter_, some), part)
 
 
 def test_of_stride_one_it_is_a_convolution_with_the_filter_turned() -> None:
     layer = ConvTranspose2d("t", 3, 5, 6, 4, (3, 2), 1, (1, 0))
-    ifmap, filter_ = reference.operands(layer, 2, seed=0)
+    ifmap, filter_ = reference.operands(layer, 2, seed=0).values()
     turned = Conv2d("c", 3, 5, 6, 4, (3, 2), 1, (1, 1))
     np.testing.assert_array_equal(
-        reference.compute(layer, ifmap, filter_), reference.compute(turned, ifmap, filter_[:, ::-1, ::-1])
+        convolved(layer, ifmap, filter_),
+        convolved(turned, ifmap, filter_[:, ::-1, ::-1]),
     )
 
 
@@ -58,7 +59,7 @@ def test_of_stride_one_it_is_a_convolution_with_the_filter_turned() -> None:
 def test_torch_agrees(layer: ConvTranspose2d) -> None:
     """Its filter is [in_channel, out_channel of the group, tap_row, tap_col]."""
     torch = pytest.importorskip("torch")
-    ifmap, filter_ = reference.operands(layer, 2, seed=5)
+    ifmap, filter_ = reference.operands(layer, 2, seed=5).values()
     into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
     weights = np.moveaxis(filter_.reshape(layer.groups, out, *layer.kernel, into), -1, 1)
     given_ = (np.moveaxis(ifmap, -1, 0), weights.reshape(layer.in_channels, out, *layer.kernel))
@@ -67,16 +68,16 @@ def test_torch_agrees(layer: ConvTranspose2d) -> None:
     found = torch.nn.functional.conv_transpose2d(
         images, kernels, groups=layer.groups, dilation=layer.dilation, **options
     )
-    np.testing.assert_array_equal(reference.compute(layer, ifmap, filter_), np.moveaxis(found.numpy(), 0, -1))
+    np.testing.assert_array_equal(convolved(layer, ifmap, filter_), np.moveaxis(found.numpy(), 0, -1))
 
 
 def test_torchs_gradient_of_a_convolution_agrees() -> None:
     torch = pytest.importorskip("torch")
     forth = conv(4, 9, 6, 3, stride=2, padding=1)
     layer = ConvTranspose2d("t", 6, 5, 5, 4, 3, 2, 1)
-    y, filter_ = reference.operands(layer, 2, seed=6)
+    y, filter_ = reference.operands(layer, 2, seed=6).values()
     images = torch.zeros(2, 4, 9, 9, dtype=torch.float64, requires_grad=True)
     weights = torch.from_numpy(np.ascontiguousarray(np.moveaxis(filter_, -1, 0)).astype(np.float64))
     there = torch.nn.functional.conv2d(images, weights, stride=forth.stride, padding=forth.padding)
     there.backward(torch.from_numpy(np.ascontiguousarray(np.moveaxis(y, -1, 0)).astype(np.float64)))
-    np.testing.assert_array_equal(reference.compute(layer, y, filter_), np.moveaxis(images.grad.numpy(), 0, -1))
+    np.testing.assert_array_equal(convolved(layer, y, filter_), np.moveaxis(images.grad.numpy(), 0, -1))

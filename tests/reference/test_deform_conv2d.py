@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.strategies import deform_convs
+from tests.strategies import convolved, deform_convs
 from tpusim import reference
 from tpusim.network.ops import Conv2d, DeformConv2d
 from tpusim.network.ops.offsets import MASK_PARTS, offsets_of
@@ -23,19 +23,25 @@ def deformed(**more: Any) -> DeformConv2d:
 
 
 PLAIN = Conv2d("c", 6, 7, 8, 4, (3, 2), (2, 1), (1, 2), (1, 2), 2)
-IFMAP, FILTER = reference.operands(PLAIN, 3, seed=0)
+IFMAP, FILTER = reference.operands(PLAIN, 3, seed=0).values()
 
 
 def test_without_offsets_it_is_the_convolution() -> None:
     layer = deformed(offsets="zero", offset_groups=3)
-    np.testing.assert_array_equal(reference.compute(layer, IFMAP, FILTER), reference.compute(PLAIN, IFMAP, FILTER))
+    np.testing.assert_array_equal(
+        convolved(layer, IFMAP, FILTER),
+        convolved(PLAIN, IFMAP, FILTER),
+    )
 
 
 def test_whole_offsets_shift_taps() -> None:
     """All of them one down and two to the left: as if there were as much less padding above, and more to the left."""
     layer = deformed(offsets=(1, -2) * 6)
     shifted = replace(PLAIN, padding=(1 - 1, 2 + 2, 1 + 1, 2 - 2))
-    np.testing.assert_array_equal(reference.compute(layer, IFMAP, FILTER), reference.compute(shifted, IFMAP, FILTER))
+    np.testing.assert_array_equal(
+        convolved(layer, IFMAP, FILTER),
+        convolved(shifted, IFMAP, FILTER),
+    )
 
 
 def test_whole_offsets_of_every_output_are_elements() -> None:
@@ -48,7 +54,7 @@ def test_whole_offsets_of_every_output_are_elements() -> None:
         col = x - 2 + j * 2 + given_.across[channel // 3, i, j, y, x, n]
         if 0 <= row < 7 and 0 <= col < 8:
             expected[o, y, x, n] += FILTER[o, i, j, c] * float(IFMAP[channel, row, col, n])
-    np.testing.assert_array_equal(reference.compute(layer, IFMAP, FILTER), expected)
+    np.testing.assert_array_equal(convolved(layer, IFMAP, FILTER), expected)
 
 
 def test_halves_are_means_and_exact() -> None:
@@ -57,7 +63,7 @@ def test_halves_are_means_and_exact() -> None:
     ifmap = 2 * np.random.default_rng(0).integers(-30, 30, (1, 6, 7, 2)).astype(np.int8)
     ifmap[:, -1], ifmap[:, :, -1] = 0, 0
     mean = ifmap[:, :-1, :-1] / 4 + ifmap[:, 1:, :-1] / 4 + ifmap[:, :-1, 1:] / 4 + ifmap[:, 1:, 1:] / 4
-    np.testing.assert_array_equal(reference.compute(layer, ifmap[:, :-1, :-1], np.ones((1, 1, 1, 1), np.int8)), mean)
+    np.testing.assert_array_equal(convolved(layer, ifmap[:, :-1, :-1], np.ones((1, 1, 1, 1), np.int8)), mean)
 
 
 @pytest.mark.parametrize("at", [(-1, 0.0), (-0.75, 0.25), (4.5, 0.5), (5, 0.0)])
@@ -66,18 +72,18 @@ def test_all_around_the_map_is_zero(at: tuple[float, float]) -> None:
     place, share = at
     layer = DeformConv2d("d", 1, 5, 1, 1, 1, offsets=(place, 0))
     ifmap = np.full((1, 5, 1, 1), 4, np.int8)
-    assert reference.compute(layer, ifmap, np.ones((1, 1, 1, 1), np.int8))[0, 0, 0, 0] == 4 * share
+    assert convolved(layer, ifmap, np.ones((1, 1, 1, 1), np.int8))[0, 0, 0, 0] == 4 * share
 
 
 @relaxed
 @given(deform_convs())
 def test_a_part_of_it_is_a_part_of_it(layer: DeformConv2d) -> None:
-    ifmap, filter_ = reference.operands(layer, 3, seed=1)
+    ifmap, filter_ = reference.operands(layer, 3, seed=1).values()
     channels, rows, cols, images = map(range, layer.tensors(3).ofmap)
     some = channels[-2:], rows[len(rows) // 3 :], cols[:3], images[1:]
-    whole = reference.compute(layer, ifmap, filter_)
+    whole = convolved(layer, ifmap, filter_)
     part = whole[tuple(slice(each.start, each.stop) for each in some)]
-    np.testing.assert_array_equal(reference.compute(layer, ifmap, filter_, some), part)
+    np.testing.assert_array_equal(convolved(layer, ifmap, filter_, some), part)
 
 
 @relaxed
@@ -85,7 +91,7 @@ def test_a_part_of_it_is_a_part_of_it(layer: DeformConv2d) -> None:
 def test_torchvision_agrees(layer: DeformConv2d) -> None:
     """Its offsets are [image, (offset_group, tap_row, tap_col, down or across), row, col]."""
     torch, torchvision = pytest.importorskip("torch"), pytest.importorskip("torchvision")
-    ifmap, filter_ = reference.operands(layer, 2, seed=5)
+    ifmap, filter_ = reference.operands(layer, 2, seed=5).values()
     given_ = offsets_of(layer, 2)
     pairs = np.stack([given_.down, given_.across], axis=3) / given_.parts
     images, weights, offsets, masks = (
@@ -97,13 +103,13 @@ def test_torchvision_agrees(layer: DeformConv2d) -> None:
         images, offsets.reshape(2, *shape), weights, None, layer.stride, layer.padding, layer.dilation,
         masks.reshape(2, *shape) if layer.modulated else None,
     )  # fmt: skip
-    np.testing.assert_array_equal(reference.compute(layer, ifmap, filter_), np.moveaxis(found.numpy(), 0, -1))
+    np.testing.assert_array_equal(convolved(layer, ifmap, filter_), np.moveaxis(found.numpy(), 0, -1))
 
 
 def test_operands_are_small_enough_for_parts_to_be_exact() -> None:
     """The finest samples are 64th parts, and a long sum of them below 2^24 of those."""
     layer = DeformConv2d("d", 1024, 3, 3, 2, 3, 1, 1, modulated=True)
-    ifmap, filter_ = reference.operands(layer, 1, seed=0)
+    ifmap, filter_ = reference.operands(layer, 1, seed=0).values()
     assert abs(ifmap.astype(int)).max() * abs(filter_.astype(int)).max() * 9 * 1024 * 64 <= EXACT
     assert layer.sample_parts == 64
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tpusim.machines.tpu.program.tensor import Part
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import Index
 from tpusim.numerics.equality import Verdict, difference
-from tpusim.reference import Box, Operand, Tensor
+from tpusim.reference import Box, Operands, Tensor
 
 _WRONG, _RIGHT = 1, 2
 """What is known of an element; 0: it was never written."""
@@ -34,8 +34,8 @@ def unheard(_: int) -> None:
 class Held:
     """What a Program writes to one of its tensors. An element that is written again counts as it was written last."""
 
-    def __init__(self, layer: Op, program: Program, name: str, operands: Mapping[str, Operand], told: Told) -> None:
-        self._layer, self._ifmap, self._filter, self._told = layer, operands["ifmap"], operands["filter"], told
+    def __init__(self, layer: Op, program: Program, name: str, operands: Operands, told: Told) -> None:
+        self._layer, self._operands, self._told = layer, operands, told
         self._tensor, self._oracle, self._written = program.tensor(name), reference.TENSORS[name], 0
         spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == name)
         self._parts = [part for step in spills for part in step.parts]
@@ -96,11 +96,11 @@ class Held:
         return self._computed[tuple(place)]
 
     def _compute(self, box: Box) -> Tensor:
-        return self._oracle.compute(self._layer, self._ifmap, self._filter, box)
+        return self._oracle.compute(self._layer, self._operands, box)
 
     def _element_name(self, at: Index) -> tuple[tuple[str, ...], Index]:
         return self._oracle.element_name(self._layer, at)
 
     def _fits(self, box: Box) -> bool:
         channels, rows, cols, images = map(len, box)
-        return rows * cols * images * max(channels, len(self._ifmap)) <= BOX_ELEMENTS
+        return rows * cols * images * max(channels, len(self._operands["ifmap"])) <= BOX_ELEMENTS

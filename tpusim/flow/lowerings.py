@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError, did_you_mean
-from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST, GLOSSES, LOWERINGS, MEANT, PARTIAL
+from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST, GLOSSES, LOWERINGS, PARTIAL, meant
 
 if TYPE_CHECKING:
     from tpusim.network.ops import Op
@@ -46,7 +46,7 @@ def tried(lowering: str, layer: Op, batch: int) -> tuple[str, ...]:
 def _is_left(lowering: str, layer: Op, batch: int) -> bool:
     """Whether it would leave the layer to channel_first, which takes convolutions alone."""
     try:
-        return AS_CHANNEL_FIRST[lowering](layer, batch)
+        return layer.unit == "array" and AS_CHANNEL_FIRST[lowering](layer, batch)
     except UnsuitableError:
         return False
 
@@ -68,7 +68,7 @@ def asked_of(workload: Workload, lowering: str) -> tuple[tuple[Op, str], ...]:
     check_own(workload)
     own = {each.layer: each.lowering for each in workload.lowerings}
     asked = ((layer, own.get(layer.name, lowering)) for layer in workload.layers)
-    return tuple((layer, MEANT.get((layer.op, name), name)) for layer, name in asked)
+    return tuple((layer, meant(layer, name)) for layer, name in asked)
 
 
 def check_own(workload: Workload) -> None:

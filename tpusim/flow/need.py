@@ -133,7 +133,7 @@ def _plans(asked: Asked, free: int) -> list[Planned]:
 def _planned(asked: Asked, free: int) -> Planned:
     """What the lowering tells where it can, else as many passes as load every weight and store the sums."""
     layer, batch, hardware = asked.layer, asked.batch, asked.hardware
-    weights = -(-prod(layer.tensors(batch).filter) // hardware.pes)
+    weights = -(-layer.weights(batch) // hardware.pes)
     words = hardware.capacity_words * hardware.vector_memory.word_elements
     least = Planned(max(weights, -(-layer.macs(batch) // (hardware.pes * words))), 0)
     if least.passes * PASS_BYTES > free:
@@ -151,7 +151,7 @@ def _values(asked: Asked, planned: Planned) -> int:
     elements = layer.operands(asked.batch) + layer.outputs(asked.batch)
     memories = hardware.lanes * hardware.capacity_words * hardware.vector_memory.word_elements
     # Of the ifmap there may be a second one, with a margin.
-    held = elements + prod(layer.tensors(asked.batch).ifmap) + FLOAT_BYTES * min(memories, elements)
+    held = elements + prod(layer.sources(asked.batch)["ifmap"]) + FLOAT_BYTES * min(memories, elements)
     held += (1 + FLOAT_BYTES) * planned.intermediates
     # The register engine has every word that moves besides.
     moved = elements + 2 * planned.intermediates

@@ -16,11 +16,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
+from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.equality import Verdict, compare
-from tpusim.reference import Operand, Tensor
-
-OFMAP = "ofmap"
-"""The tensor that holds the outputs; others that a Program writes are intermediates."""
+from tpusim.reference import Operand, Operands, Tensor
 
 
 @contextmanager
@@ -59,23 +57,22 @@ def _written(program: Program) -> set[str]:
 
 def operands_of(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
     """The operands of a layer, by the names of the tensors in its Program."""
-    ifmap, filter_ = reference.operands(layer, batch, seed)
-    return {"ifmap": ifmap, "filter": filter_}
+    return reference.operands(layer, batch, seed)
 
 
-def as_floats(operands: Mapping[str, Operand]) -> dict[str, Tensor]:
+def as_floats(operands: Operands) -> dict[str, Tensor]:
     """The same numbers as the register engine moves them."""
     return {name: each.astype(np.float32) for name, each in operands.items()}
 
 
-def verdict_of(layer: Op, operands: Mapping[str, Operand], written: Mapping[str, Tensor]) -> Verdict:
+def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor]) -> Verdict:
     """Hold what a Program has written against the reference."""
     return _together({name: _verdict_of(name, layer, operands, each) for name, each in written.items()})
 
 
-def _verdict_of(name: str, layer: Op, operands: Mapping[str, Operand], written: Tensor) -> Verdict:
+def _verdict_of(name: str, layer: Op, operands: Operands, written: Tensor) -> Verdict:
     oracle, (channels, rows, cols, images) = reference.TENSORS[name], map(range, written.shape)
-    expected = oracle.compute(layer, operands["ifmap"], operands["filter"], (channels, rows, cols, images))
+    expected = oracle.compute(layer, operands, (channels, rows, cols, images))
     return compare(written, expected, partial(oracle.element_name, layer), name)
 
 
@@ -87,6 +84,6 @@ def _together(verdicts: Mapping[str, Verdict]) -> Verdict:
     return verdict
 
 
-def expected(layer: Op, operands: Mapping[str, Operand]) -> Tensor:
+def expected(layer: Op, operands: Operands) -> Tensor:
     """The ofmap [out_channel, row, col, image] that the reference computes."""
-    return reference.compute(layer, operands["ifmap"], operands["filter"])
+    return reference.compute(layer, operands)

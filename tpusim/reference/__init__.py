@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.network.ops import Op
-from tpusim.network.ops.op import Index
+from tpusim.network.ops.op import OFMAP, Index
 from tpusim.reference import conv1d, conv2d, conv_transpose2d, deform_conv2d, gemm, lowered
-from tpusim.reference.operands import Operand, Tensor, operands
+from tpusim.reference.operands import Operand, Operands, Tensor, operands
 
-__all__ = ["ORACLES", "STRIDED", "TENSORS", "Box", "Operand", "Oracle", "Tensor", "compute", "operands"]
+__all__ = ["ORACLES", "STRIDED", "TENSORS", "Box", "Operand", "Operands", "Oracle", "Tensor", "compute", "operands"]
 
 Box: TypeAlias = tuple[range, range, range, range]
 """Neighbouring channels, rows, columns and images of an ofmap; of some ops every so many rows and columns."""
 
-ORACLES: dict[str, Callable[[Any, Operand, Operand, Box], Tensor]] = {
+ORACLES: dict[str, Callable[[Any, Operands, Box], Tensor]] = {
     "conv2d": conv2d.compute,
     "conv1d": conv1d.compute,
     "conv_transpose2d": conv_transpose2d.compute,
@@ -30,26 +30,26 @@ STRIDED = frozenset({"conv_transpose2d"})
 """The ops whose boxes may be strided by rows and columns."""
 
 
-def compute(layer: Op, ifmap: Operand, filter_: Operand, box: Box | None = None) -> Tensor:
+def compute(layer: Op, operands: Operands, box: Box | None = None) -> Tensor:
     """The ofmap of a layer, [out_channel, row, col, image]; with `box`, only what lies in it."""
-    channels, rows, cols, images = map(range, layer.tensors(ifmap.shape[-1]).ofmap)
-    return ORACLES[layer.op](layer, ifmap, filter_, box or (channels, rows, cols, images))
+    channels, rows, cols, images = map(range, layer.shapes(operands["ifmap"].shape[-1])[OFMAP])
+    return ORACLES[layer.op](layer, operands, box or (channels, rows, cols, images))
 
 
 class Oracle(NamedTuple):
     """What a tensor that a Program writes must hold.
 
     Attributes:
-        compute: from a layer, its ifmap and filter, and a box of the tensor.
+        compute: from a layer, what it reads by name, and a box of the tensor.
         element_name: from a layer and the index of an element, the axes and the index by which people know it.
     """
 
-    compute: Callable[[Any, Operand, Operand, Box], Tensor]
+    compute: Callable[[Any, Operands, Box], Tensor]
     element_name: Callable[[Any, Index], tuple[tuple[str, ...], Index]]
 
 
 TENSORS: dict[str, Oracle] = {
-    "ofmap": Oracle(lambda *asked: compute(*asked), lambda layer, index: layer.element_name(index)),
+    OFMAP: Oracle(lambda *asked: compute(*asked), lambda layer, index: layer.element_name(index)),
     "lowered": Oracle(lowered.compute, lowered.element_name),
 }
 """By the name of the tensor in a Program."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tpusim.network.ops import Conv1d
-from tpusim.reference.operands import Operand, Tensor
+from tpusim.reference.operands import Operands, Tensor
 
 
-def compute(layer: Conv1d, ifmap: Operand, filter_: Operand, box: tuple[range, range, range, range]) -> Tensor:
+def compute(layer: Conv1d, operands: Operands, box: tuple[range, range, range, range]) -> Tensor:
     """out[o, 0, x, n] = sum over c, j of filter[o, 0, j, c] * ifmap[c, 0, x*s+j*d-p, n], group by group, in `box`."""
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, _, positions, images = box
     sums = np.zeros((len(channels), len(positions), len(images)), np.float32)
     into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tpusim.network.ops import Conv2d
-from tpusim.reference.operands import Operand, Tensor
+from tpusim.reference.operands import Operand, Operands, Tensor
 
 MOST_ELEMENTS = 1 << 19
 """The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
@@ -16,8 +16,9 @@ MOST_ELEMENTS = 1 << 19
 _Box: TypeAlias = tuple[range, range, range, range]
 
 
-def compute(layer: Conv2d, ifmap: Operand, filter_: Operand, box: _Box) -> Tensor:
+def compute(layer: Conv2d, operands: Operands, box: _Box) -> Tensor:
     """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * ifmap[c, y*s+i*d-p, ...], group by group, in `box`."""
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
     outputs = np.empty([len(part) for part in box], np.float32)
     into = layer.in_channels // layer.groups
     for group, channels in _groups(layer, box[0]):

@@ -6,17 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.network.ops import ConvTranspose2d
-from tpusim.reference.operands import Operand, Tensor
+from tpusim.reference.operands import Operand, Operands, Tensor
 
 _Box = tuple[range, range, range, range]
 _Places = NDArray[np.int64]
 
 
-def compute(layer: ConvTranspose2d, ifmap: Operand, filter_: Operand, box: _Box) -> Tensor:
+def compute(layer: ConvTranspose2d, operands: Operands, box: _Box) -> Tensor:
     """out[o, y*s+i*d-p, x*s+j*d-p, n] += filter[o, i, j, c] * ifmap[c, y, x, n], group by group, in `box`.
 
     Rows and columns of the box may be strided.
     """
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, rows, cols, images = box
     outputs = np.zeros([len(part) for part in box], np.float32)
     size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups

@@ -9,17 +9,18 @@ from numpy.typing import NDArray
 
 from tpusim.network.ops import DeformConv2d
 from tpusim.network.ops.offsets import MASK_PARTS, Offsets, offsets_of
-from tpusim.reference.operands import Operand, Tensor
+from tpusim.reference.operands import Operand, Operands, Tensor
 
 _Box = tuple[range, range, range, range]
 _Places = NDArray[np.float64]
 
 
-def compute(layer: DeformConv2d, ifmap: Operand, filter_: Operand, box: _Box) -> Tensor:
+def compute(layer: DeformConv2d, operands: Operands, box: _Box) -> Tensor:
     """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * mask * sample, group by group, in `box`.
 
     A sample is what the ifmap [c, :, :, n] has at (y*s+i*d-p + down, ...), bilinearly; all around it is zero.
     """
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, rows, cols, images = box
     outputs = np.zeros([len(part) for part in box], np.float32)
     size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from tpusim.network.ops import Gemm
-from tpusim.reference.operands import Operand, Tensor
+from tpusim.reference.operands import Operands, Tensor
 
 MOST_ELEMENTS = 1 << 22
 """Factors of about this many elements are multiplied at a time, so that long sums take no more memory."""
 
 
-def compute(layer: Gemm, ifmap: Operand, filter_: Operand, box: tuple[range, range, range, range]) -> Tensor:
+def compute(layer: Gemm, operands: Operands, box: tuple[range, range, range, range]) -> Tensor:
     """The part [n, 1, 1, m] in `box` of the product of the ifmap [k, 1, 1, m] and the filter [n, 1, 1, k]."""
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
     cols, _, _, rows = box
     first, second = filter_[cols.start : cols.stop, 0, 0], ifmap[:, 0, 0, rows.start : rows.stop]
     product = np.zeros((len(cols), len(rows)), np.float32)

@@ -7,18 +7,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tpusim.network.ops import Conv2d, Op
+from tpusim.network.ops import ArrayOp, Conv2d
 from tpusim.reference.conv2d import receptive_fields
-from tpusim.reference.operands import Operand, Tensor
+from tpusim.reference.operands import Operand, Operands, Tensor
 
 _Box: TypeAlias = tuple[range, range, range, range]
 _Index: TypeAlias = tuple[int, ...]
 
 
-def compute(layer: Op, ifmap: Operand, _filter: Operand, box: _Box) -> Tensor:
+def compute(layer: ArrayOp, operands: Operands, box: _Box) -> Tensor:
     """The part in `box` of the lowered matrix [k, row, col, image], k = (tap_row * kernel width + tap_col) * channels
     of a group + channel, group after group.
     """
+    ifmap = operands["ifmap"]
     conv, _ = layer.convolution(ifmap.shape[-1])
     lowered = np.empty([len(part) for part in box], np.float32)
     for ks in _of_a_group(conv, box[0]):
@@ -26,7 +27,7 @@ def compute(layer: Op, ifmap: Operand, _filter: Operand, box: _Box) -> Tensor:
     return lowered
 
 
-def element_name(layer: Op, index: _Index) -> tuple[tuple[str, ...], _Index]:
+def element_name(layer: ArrayOp, index: _Index) -> tuple[tuple[str, ...], _Index]:
     """Axes and index by which an element is known: whose copy it is, and for which output."""
     k, row, col, image = index
     conv, _ = layer.convolution(1)

@@ -7,6 +7,7 @@ results are equal whatever the order of summation.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from math import prod
 from typing import TypeAlias
 
@@ -17,6 +18,8 @@ from tpusim.base.errors import InputError
 from tpusim.network.ops import Op
 
 Operand: TypeAlias = NDArray[np.int8]
+Operands: TypeAlias = Mapping[str, Operand]
+"""Those of a layer, by the names of its tensors."""
 Tensor: TypeAlias = NDArray[np.float32]
 
 EXACT = 1 << 24
@@ -26,21 +29,20 @@ OPERAND_BITS = 4
 """Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
 
 
-def operands(layer: Op, batch: int, seed: int) -> tuple[Operand, Operand]:
-    """The ifmap and the filter of a layer; the same seed and layer give the same, whatever other layers run.
+def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
+    """All that a layer reads, by name; the same seed and layer give the same, whatever other layers run.
 
     Raises:
         InputError: when the sum is so long that float32 cannot hold it exactly.
     """
-    ifmap, filter_, _ = layer.tensors(batch)
-    products = prod(filter_[1:]) * layer.sample_parts
+    products = layer.terms(batch) * layer.sample_parts
     bits = next((b for b in range(OPERAND_BITS, 0, -1) if products * 4 ** (b - 1) <= EXACT), 0)
     if not bits:
         raise InputError(
-            f"layer {layer.name}: a sum of {prod(filter_[1:])} products is not exact in float32; use --no-check"
+            f"layer {layer.name}: a sum of {layer.terms(batch)} products is not exact in float32; use --no-check"
         )
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-    return _integers(random, ifmap, bits), _integers(random, filter_, bits)
+    return {name: _integers(random, shape, bits) for name, shape in layer.sources(batch).items()}
 
 
 def _integers(random: np.random.Generator, shape: tuple[int, ...], bits: int) -> Operand:

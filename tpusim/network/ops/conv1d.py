@@ -8,10 +8,11 @@ from typing import Annotated, ClassVar, TypeAlias
 from tpusim.base.errors import InputError
 from tpusim.input.fields import Name
 from tpusim.input.form import validated
+from tpusim.network.ops.array_op import Tensors
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Size
 from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
-from tpusim.network.ops.op import Index, Tensors
+from tpusim.network.ops.op import Index
 
 _Padding: TypeAlias = Annotated[Ends | Same, padding(MOST_SIDE, (2,), "a whole number, [before, after]")]
 

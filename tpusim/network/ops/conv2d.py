@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar, TypeAlias
 from tpusim.base.errors import InputError
 from tpusim.input.fields import Name
 from tpusim.input.form import validated
+from tpusim.network.ops.array_op import Tensors
 from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
 from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
-from tpusim.network.ops.op import Tensors
 
 _Padding: TypeAlias = Annotated[
     Sides | tuple[int, int, int, int] | Same,

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, TypeAlias
 from tpusim.base.errors import InputError, Problem, UnsuitableError
 from tpusim.input.fields import Name, pair
 from tpusim.input.form import validated
+from tpusim.network.ops.array_op import Tensors
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
-from tpusim.network.ops.op import Tensors
 
 _Cropped: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is cut off on opposite sides")]
 _Added: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; rows and columns added at the far ends")]

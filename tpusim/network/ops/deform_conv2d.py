@@ -10,11 +10,11 @@ from typing import Annotated, ClassVar, Self, TypeAlias
 from tpusim.base.errors import InputError, Problem, UnsuitableError
 from tpusim.input.fields import Name, Truth, pair
 from tpusim.input.form import validated
+from tpusim.network.ops.array_op import Tensors
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
 from tpusim.network.ops.kernel_axis import KernelAxis
 from tpusim.network.ops.offsets import MASK_PARTS, Given, offset_parts, offsets
-from tpusim.network.ops.op import Tensors
 
 _Padding: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is added on opposite sides")]
 _Offsets: TypeAlias = Annotated[Given, offsets(MOST_SIDE)]

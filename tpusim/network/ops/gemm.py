@@ -7,12 +7,13 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from tpusim.input.fields import Name, whole
 from tpusim.input.form import validated
+from tpusim.network.ops.array_op import ArrayOp, Tensors
 from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.op import MOST_CHANNELS, Index, Op, Tensors
+from tpusim.network.ops.op import MOST_CHANNELS, Index
 
 
 @validated
-class Gemm(Op):
+class Gemm(ArrayOp):
     """A matrix product (m, k) x (k, n). Its m already counts the whole batch, which changes nothing else.
 
     To an array it is a convolution of m images of one pixel and k channels.

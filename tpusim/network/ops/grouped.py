@@ -9,7 +9,8 @@ from typing import Annotated, Self, TypeAlias
 from tpusim.base.errors import Problem
 from tpusim.base.words import counted
 from tpusim.input.fields import pair, whole
-from tpusim.network.ops.op import MOST_CHANNELS, Op
+from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.op import MOST_CHANNELS
 
 Sides: TypeAlias = tuple[int, int]
 """Of rows and of columns."""
@@ -21,7 +22,7 @@ Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
 Steps: TypeAlias = Annotated[Sides, pair(MOST_SIDE)]
 
 
-class GroupedOp(Op):
+class GroupedOp(ArrayOp):
     """Such an op; the channels of both maps are divided among its groups."""
 
     __slots__ = ()

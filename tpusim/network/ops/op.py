@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import Field, fields
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
-
-if TYPE_CHECKING:
-    from tpusim.network.ops.conv2d import Conv2d
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 Shape: TypeAlias = tuple[int, int, int, int]
 Index: TypeAlias = tuple[int, ...]
@@ -17,16 +14,8 @@ Index: TypeAlias = tuple[int, ...]
 MOST_CHANNELS = 2**24
 """Beyond this a size is a slip, not a network."""
 
-
-class Tensors(NamedTuple):
-    """Shapes of the tensors of a layer, in elements.
-
-    Maps are [channel, row, col, image], the filter is [out_channel, tap_row, tap_col, in_channel of the group].
-    """
-
-    ifmap: Shape
-    filter: Shape
-    ofmap: Shape
+OFMAP = "ofmap"
+"""The name of what an op makes, among its tensors."""
 
 
 class Op(ABC):
@@ -37,6 +26,8 @@ class Op(ABC):
 
     op: ClassVar[str]
     """Its name in files."""
+    unit: ClassVar[Literal["array", "vector"]]
+    """What of a machine does it: a systolic array, or a vector unit by itself."""
     counted_by: ClassVar[Literal["image", "row"]] = "image"
     """What its input comes in."""
     spatial: ClassVar[bool] = True
@@ -54,7 +45,7 @@ class Op(ABC):
 
     @property
     def sample_parts(self) -> int:
-        """Equal parts of one that what is multiplied with the filter is counted in, of an ifmap of whole numbers."""
+        """Equal parts of one that what is summed up is counted in, of sources of whole numbers."""
         return 1
 
     @property
@@ -62,18 +53,21 @@ class Op(ABC):
     def text(self) -> str:
         """The shape in short."""
 
-    @property
     @abstractmethod
-    def folded(self) -> tuple[str, str]:
-        """What row folds and column folds divide, in words: "64 input channels", "128 output channels"."""
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Shapes of its tensors for `batch` images, by name: what it reads, then the `ofmap`.
+
+        Maps are [channel, row, col, image]; the filter, where there is one, is
+        [out_channel, tap_row, tap_col, in_channel of the group].
+        """
+
+    def sources(self, batch: int) -> dict[str, Shape]:
+        """Those that it reads, in order."""
+        return {name: shape for name, shape in self.shapes(batch).items() if name != OFMAP}
 
     @abstractmethod
-    def tensors(self, batch: int) -> Tensors:
-        """Shapes of its tensors for `batch` images."""
-
-    @abstractmethod
-    def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """The convolution that computes it on an array, and of how many images."""
+    def terms(self, batch: int) -> int:
+        """Numbers, or products of two, that one output sums up."""
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
         """Axes and index by which its user knows the element of the ofmap at `index`."""
@@ -87,19 +81,25 @@ class Op(ABC):
         """A layer and batch of half the input, rounded down, and in words what it has; None where nothing is left."""
         return (self, batch // 2, f"--batch {batch // 2}") if batch > 1 else None
 
-    @abstractmethod
-    def filled(self, rows: int, cols: int) -> tuple[Self, str]:
-        """The layer with channels rounded up so that they fill `rows` x `cols` PEs, and in words what was changed."""
+    def filled(self, rows: int, cols: int) -> tuple[Self, str] | None:
+        """The layer with channels rounded up so that they fill `rows` x `cols` PEs, and in words what was changed.
+
+        None where no PE works on it.
+        """
+        return None
 
     def outputs(self, batch: int) -> int:
         """Elements of the ofmaps of `batch` images."""
-        return prod(self.tensors(batch).ofmap)
+        return prod(self.shapes(batch)[OFMAP])
 
     def operands(self, batch: int) -> int:
-        """Elements of the ifmaps of `batch` images and of the filter."""
-        ifmap, filter_, _ = self.tensors(batch)
-        return prod(ifmap) + prod(filter_)
+        """Elements of all that is read for `batch` images."""
+        return sum(map(prod, self.sources(batch).values()))
+
+    def weights(self, batch: int) -> int:
+        """Elements that an array holds while others pass: those of the filter."""
+        return 0
 
     def macs(self, batch: int) -> int:
-        """Multiply-accumulates for `batch` images, those with padding zeros included."""
-        return self.outputs(batch) * prod(self.tensors(batch).filter[1:])
+        """Multiply-accumulates of an array for `batch` images, those with padding zeros included."""
+        return 0

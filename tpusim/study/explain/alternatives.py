@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, UnsuitableError
@@ -12,7 +12,6 @@ from tpusim.flow.engines import UNCHECKED, Prepared
 from tpusim.flow.lowerings import AUTO, candidates
 from tpusim.flow.need import room_for
 from tpusim.flow.verify import failures_named
-from tpusim.network.ops import Tensors
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 from tpusim.study.explain.relaxation import Setup
@@ -79,10 +78,10 @@ def _measured(setup: Setup, lowering: str) -> Alternative:
     ready = prepared(layer, batch, hardware, lowering)
     with failures_named(layer):
         result = layer_result(layer, batch, ready, ready.timing, UNCHECKED)
-    return Alternative(result, _workspace(ready))
+    return Alternative(result, _workspace(ready, layer.shapes(batch)))
 
 
-def _workspace(ready: Prepared) -> int:
+def _workspace(ready: Prepared, own: Collection[str]) -> int:
     element_bytes = ready.hardware.vector_memory.element_bytes
-    more = (tensor for tensor in ready.program.tensors if tensor.name not in Tensors._fields)
+    more = (tensor for tensor in ready.program.tensors if tensor.name not in own)
     return sum(tensor.bytes(element_bytes) for tensor in more)

@@ -43,7 +43,10 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Gain:
-    """One thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after."""
+    """One thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after.
+
+    Layers without MACs count outputs instead.
+    """
 
     relaxation: Relaxation
     how: str
@@ -150,8 +153,13 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
         after = _timed(easier)
     except InputError as error:
         return Untried(relaxation, error.problems[0].message)
-    gain = (before.cycles * after.macs) / (after.cycles * before.macs)
+    gain = (before.cycles * _work(after)) / (after.cycles * _work(before))
     return Gain(relaxation, how, after.cycles, after.macs, gain)
+
+
+def _work(layer: LayerResult) -> int:
+    """What cycles are counted by: MACs, or outputs where there are none."""
+    return layer.macs or layer.outputs
 
 
 def _timed(setup: Setup) -> LayerResult:

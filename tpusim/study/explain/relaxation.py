@@ -157,8 +157,8 @@ def _more_input(setup: Setup) -> Relaxed:
 
 def _filled(setup: Setup) -> Relaxed | None:
     """Channels rounded up to what fills every row and column: the waste of the mapping, and only that, is gone."""
-    filled, how = setup.layer.filled(setup.hardware.array.rows, setup.hardware.array.cols)
-    return None if filled == setup.layer else (replace(setup, layer=filled), how)
+    more = setup.layer.filled(setup.hardware.array.rows, setup.hardware.array.cols)
+    return None if more is None or more[0] == setup.layer else (replace(setup, layer=more[0]), more[1])
 
 
 _FASTER: Mapping[str, Setting] = {

@@ -16,10 +16,10 @@ from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.ranking import Ranked
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp
 
 
-def lowered_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lowered_by(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -29,7 +29,7 @@ def lowered_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware
     return ways_by(cutting, layer, batch, hardware)[0].lower()
 
 
-def ways_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> list[Way]:
+def ways_by(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Way]:
     """What a simulation should choose from. Raises as `lowered_by`, which takes the first."""
     if not hardware.banked:
         return tiled.ways_by(cutting, layer, batch, hardware)
@@ -40,7 +40,7 @@ def ways_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -
     return tiled.ways_of(_plans(cutting, layer, batch, hardware), lower)
 
 
-def planned_by(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned_by(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps the longest of `ways_by` has. Raises as they do."""
     if not hardware.banked:
         return tiled.planned_by(cutting, layer, batch, hardware)
@@ -54,7 +54,7 @@ def in_lanes(hardware: Hardware) -> None:
         raise CapacityError(Problem(says, "vector_memory.organization"))
 
 
-def _plans(cutting: tiled.Cutting, layer: Op, batch: int, hardware: Hardware) -> list[tuple[BankedPlan, Ranked]]:
+def _plans(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[BankedPlan, Ranked]]:
     shape = shape_of(layer, batch, hardware)
     if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
@@ -71,7 +71,7 @@ found = lru_cache(maxsize=1 << 12)(banked_tilings)
 """A layer is asked how many steps it takes before it is lowered."""
 
 
-def _explained(plan: BankedPlan, layer: Op) -> Explanation:
+def _explained(plan: BankedPlan, layer: ArrayOp) -> Explanation:
     """What any plan tells of its lanes, which have no ifmap here, and of the banks."""
     told = explanation_of(replace(plan, tiling=replace(plan.tiling, ifmap_words=0)), layer)
     return replace(told, aspects={**told.aspects, "banks": _banks(plan)}, choices=dict(vars(plan.tiling)))

@@ -17,7 +17,7 @@ from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shape_with
 from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.tiled import Cutting
 from tpusim.machines.tpu.lowering.tiling import Tiling
-from tpusim.network.ops import ConvTranspose2d, Op
+from tpusim.network.ops import ArrayOp, ConvTranspose2d
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CellAxis(MapAxis):
         return [tap for tap in range(self.kernel) if self.phase(tap) == phase]
 
 
-def cells_of(layer: Op, batch: int, hardware: Hardware) -> ConvShape:
+def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
     """The shape of a transposed convolution, on such a machine.
 
     Raises:

@@ -23,10 +23,10 @@ from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill
-from tpusim.network.ops import DeformConv2d, Op
+from tpusim.network.ops import ArrayOp, DeformConv2d
 
 
-def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -39,7 +39,7 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         return program, _explained(explanation_of(sampling.plan, layer), sampling, program)
 
 
-def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down, those of the vector unit among the transfers. Raises as it does."""
     sampling = _sampling(layer, batch, hardware)
     steps, (bands, _), (tables, _) = steps_of(sampling.plan), sampling.bands, sampling.tables
@@ -48,7 +48,7 @@ def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
     return steps._replace(transfers=steps.transfers + more)
 
 
-def _sampling(layer: Op, batch: int, hardware: Hardware) -> Sampling:
+def _sampling(layer: ArrayOp, batch: int, hardware: Hardware) -> Sampling:
     if not isinstance(layer, DeformConv2d):
         says = f"this lowering is for deform_conv2d, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")

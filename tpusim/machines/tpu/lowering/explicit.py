@@ -29,7 +29,7 @@ from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Fill, Spill, Transfer
-from tpusim.network.ops import Conv2d, Op
+from tpusim.network.ops import ArrayOp, Conv2d
 
 LOWERED = "lowered"
 """The lowered matrix [k, row, col, image] among the tensors of a Program; k as in the filter, group after group."""
@@ -38,7 +38,7 @@ SHARE = 4
 """Beside the product the transformation gets one word in so many, if that is enough: it needs few rows at once."""
 
 
-def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -47,7 +47,7 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     return ways(layer, batch, hardware)[0].lower()
 
 
-def ways(layer: Op, batch: int, hardware: Hardware) -> list[Way]:
+def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Way]:
     """What a simulation should choose from: blocks of the product. Raises as `lower`, which takes the first."""
     conv, images = layer.convolution(batch)
     if conv.is_a_product:
@@ -63,7 +63,7 @@ def ways(layer: Op, batch: int, hardware: Hardware) -> list[Way]:
     return ways_of(_works(conv, images, hardware), lower)
 
 
-def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps the longest of `ways` has. Raises CapacityError as they do."""
     conv, images = layer.convolution(batch)
     if conv.is_a_product:
@@ -140,7 +140,7 @@ class _Explicit(Emitter):
 # ---- in words
 
 
-def _explained(work: Unfolding, program: Program, layer: Op) -> Explanation:
+def _explained(work: Unfolding, program: Program, layer: ArrayOp) -> Explanation:
     """The product's explanation, and how its ifmap comes about."""
     rows = counted(work.lowered.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
     told = explanation_of(work.plan, layer, rows)

@@ -7,9 +7,9 @@ from functools import cached_property
 from math import gcd
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.array_op import Tensors
 from tpusim.network.ops.grouped import GroupedOp
-from tpusim.network.ops.op import Tensors
 
 LEAST_FRAME = 3
 """Cycles a word takes at least: one port slot each for ifmap, partial sum and result."""
@@ -173,7 +173,7 @@ class ConvShape:
         return self.images * self.strips
 
 
-def shape_of(layer: Op, batch: int, hardware: Hardware) -> ConvShape:
+def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
     """The convolution that computes `layer`, on such a machine.
 
     Strips of the map complement a small batch, so that words are not left empty (`mapping.strips`).

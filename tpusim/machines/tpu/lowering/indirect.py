@@ -37,10 +37,10 @@ from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
 from tpusim.machines.tpu.program.pointers import pointer_bytes, pointers_a_word
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp
 
 
-def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -50,7 +50,7 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
     return ways(layer, batch, hardware)[0].lower()
 
 
-def ways(layer: Op, batch: int, hardware: Hardware) -> list[Way]:
+def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Way]:
     """What a simulation should choose from. Raises as `lower`, which takes the first."""
     if layer.convolution(batch)[0].is_a_product:
         return channel_first.ways(layer, batch, hardware)
@@ -62,7 +62,7 @@ def ways(layer: Op, batch: int, hardware: Hardware) -> list[Way]:
     return tiled.ways_of(plans_of(layer, batch, hardware), lower)
 
 
-def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps the longest of `ways` has. Raises CapacityError as they do."""
     if layer.convolution(batch)[0].is_a_product:
         return channel_first.planned(layer, batch, hardware)
@@ -108,7 +108,7 @@ def _walks(plan: Plan, chunk: Chunk, block: Block) -> tuple[Counters, ...]:
     return tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
 
 
-def plans_of(layer: Op, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
+def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The tilings of channel_first, where the pointers fit beside them; else the best with which they do."""
     in_lanes(hardware)
     shape = shape_of(layer, batch, hardware)

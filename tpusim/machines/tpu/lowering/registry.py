@@ -8,18 +8,24 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tpusim.base.errors import CapacityError, Problem
+from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
     from tpusim.machines.tpu.program.explanation import Lowered, Lowering, Planned, Way, Ways
-    from tpusim.network.ops import Op
+    from tpusim.network.ops import ArrayOp, Op
 
 
 def _from(module: str, name: str) -> Callable[[Op, int, Hardware], Any]:
-    """A function of a module, which is imported when the first layer is lowered: help pages only name it."""
+    """A function of a module, which is imported when the first layer is lowered: help pages only name it.
+
+    It raises UnsuitableError for ops of another unit of the machine.
+    """
 
     def called(layer: Op, batch: int, hardware: Hardware) -> Any:
+        if layer.unit != UNITS.get(module, "array"):
+            says = f"{layer.op} is an op of the {layer.unit} unit, and {module} lowers those of the array"
+            raise UnsuitableError(f"{says}; leave the choice of its lowering to the run")
         return getattr(import_module(f"tpusim.machines.tpu.lowering.{module}"), name)(layer, batch, hardware)
 
     return called
@@ -42,6 +48,8 @@ GLOSSES = {
 """Those shipped, each a module of its name; and what each is, for those who choose."""
 PARTIAL = frozenset({"vector", "winograd_2", "winograd_4", "stride_phases", "zero_insertion", "deformable"})
 """Those of some layers alone; they refuse all others (UnsuitableError)."""
+UNITS: dict[str, str] = {}
+"""The unit of a machine whose ops a lowering takes, where that is not the array."""
 MEANT = {("conv_transpose2d", "channel_first"): "stride_phases", ("deform_conv2d", "channel_first"): "deformable"}
 """For an op that a lowering does not take as it is, the one that does the same for it: what a run takes unasked."""
 LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
@@ -55,15 +63,21 @@ WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES if name n
 """What `mapping.search: simulate` chooses from, for those lowerings that leave a choice; others know one way."""
 
 
-def _is_a_product(layer: Op, batch: int) -> bool:
+def meant(layer: Op, asked: str) -> str:
+    """The lowering that a name means for a layer: ops of a unit that has one way to do them are lowered in that way."""
+    only = [name for name, unit in UNITS.items() if unit == layer.unit]
+    return only[0] if only else MEANT.get((layer.op, asked), asked)
+
+
+def _is_a_product(layer: ArrayOp, batch: int) -> bool:
     return layer.convolution(batch)[0].is_a_product
 
 
-def _has_one_group(layer: Op, batch: int) -> bool:
+def _has_one_group(layer: ArrayOp, batch: int) -> bool:
     return layer.convolution(batch)[0].groups == 1
 
 
-AS_CHANNEL_FIRST: dict[str, Callable[[Op, int], bool]] = {
+AS_CHANNEL_FIRST: dict[str, Callable[[Any, int], bool]] = {
     "explicit": _is_a_product, "indirect": _is_a_product, "block_diagonal": _has_one_group,
 }  # fmt: skip
 """Those that leave some layers to channel_first, and which: who looks for the fastest need not try them on these."""

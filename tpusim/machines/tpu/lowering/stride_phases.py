@@ -24,13 +24,13 @@ from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K, Weights
 from tpusim.machines.tpu.program.explanation import Lowered, Planned
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp
 
 NOWHERE = -1
 """A k outside the filter: the weight of a phase that has no tap where others have one is zero, and does not come."""
 
 
-def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -43,12 +43,12 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         return program, replace(told, aspects={"phases": _told(plan), **told.aspects})
 
 
-def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down. Raises as it does."""
     return steps_of(_plan(layer, batch, hardware))
 
 
-def _plan(layer: Op, batch: int, hardware: Hardware) -> PhasePlan:
+def _plan(layer: ArrayOp, batch: int, hardware: Hardware) -> PhasePlan:
     shape = cells_of(layer, batch, hardware)
     return PhasePlan(shape, hardware, chosen(PhaseTaps, shape, hardware), PhaseTaps(shape, hardware))
 

@@ -17,7 +17,7 @@ from tpusim.machines.tpu.lowering.search import tilings_of
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Lowered, Planned, Way
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp
 
 Made = TypeVar("Made")
 PlanOf = TypeVar("PlanOf", bound=Plan)
@@ -25,7 +25,7 @@ Cutting: TypeAlias = Callable[[ConvShape, Hardware], Cut]
 """How a lowering cuts the reduction of a convolution for a machine."""
 
 
-def lowered_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lowered_by(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -34,12 +34,12 @@ def lowered_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> L
     return ways_by(cutting, layer, batch, hardware)[0].lower()
 
 
-def ways_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> list[Way]:
+def ways_by(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Way]:
     """What a simulation should choose from. Raises CapacityError as `lowered_by`, which takes the first."""
     return ways_of(plans_of(cutting, layer, batch, hardware), partial(written, layer))
 
 
-def written(layer: Op, plan: Plan) -> Lowered:
+def written(layer: ArrayOp, plan: Plan) -> Lowered:
     """The steps of a plan, and what is told of it."""
     return Emitter(plan).program(), explanation_of(plan, layer)
 
@@ -54,7 +54,7 @@ def ways_of(plans: Sequence[tuple[Made, Ranked]], lower: Callable[[Made], Lowere
     return [Way(partial(at_once, plan), rank.least, rank.estimate) for plan, rank in plans]
 
 
-def planned_by(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned_by(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps the longest of `ways_by` has. Raises CapacityError as they do."""
     return steps_of(longest(plans_of(cutting, layer, batch, hardware)))
 
@@ -71,12 +71,12 @@ def steps_of(plan: Plan) -> Planned:
     return Planned(plan.shape.groups * blocks * folds * len(plan.passes), plan.shape.groups * transfers)
 
 
-def plan_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> Plan:
+def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Plan:
     """The plan of a layer by the estimate. Raises CapacityError."""
     return plans_of(cutting, layer, batch, hardware)[0][0]
 
 
-def plans_of(cutting: Cutting, layer: Op, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
+def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """That, and others that a simulation should choose from, with their tilings' ranks. Raises CapacityError."""
     shape = shape_of(layer, batch, hardware)
     cut = cutting(shape, hardware)

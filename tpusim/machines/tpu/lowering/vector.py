@@ -23,10 +23,10 @@ from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Fill, Scalars, Spill, Step, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.memory.layout import Box, whole_bursts
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp
 
 
-def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -38,14 +38,14 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         return _Emitter(plan).program(), _explained(plan, layer)
 
 
-def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
     plan = _planned(layer, batch, hardware)
     units = len(plan.portions) * len(plan.plan.blocks)
     return Planned(0, units * (2 + len(plan.tap_chunks)) + len(plan.portions))
 
 
-def _planned(layer: Op, batch: int, hardware: Hardware) -> VectorPlan:
+def _planned(layer: ArrayOp, batch: int, hardware: Hardware) -> VectorPlan:
     conv, _ = layer.convolution(batch)
     in_lanes(hardware)
     if conv.groups == 1 or conv.groups != conv.in_channels:
@@ -179,7 +179,7 @@ def _feed(lanes: int, pattern: Counters) -> Feed:
 # ---- in words
 
 
-def _explained(vector: VectorPlan, layer: Op) -> Explanation:
+def _explained(vector: VectorPlan, layer: ArrayOp) -> Explanation:
     plan = vector.plan
     blocking = blocking_of(plan, col_folds=len(vector.portions))
     aspects = {

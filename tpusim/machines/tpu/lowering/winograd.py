@@ -25,15 +25,15 @@ from tpusim.machines.tpu.lowering.tile_plan import TilePlan
 from tpusim.machines.tpu.lowering.tile_search import plan_of
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, words_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Lowering, Planned
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp
 
 
 class Functions(NamedTuple):
     """What a lowering's module has: each of a layer, the batch and the machine."""
 
     lower: Lowering
-    planned: Callable[[Op, int, Hardware], Planned]
-    least: Callable[[Op, int, Hardware], float]
+    planned: Callable[[ArrayOp, int, Hardware], Planned]
+    least: Callable[[ArrayOp, int, Hardware], float]
 
 
 def of(by: MinimalFiltering) -> Functions:
@@ -41,7 +41,7 @@ def of(by: MinimalFiltering) -> Functions:
     return Functions(partial(lowered_by, by), partial(planned_by, by), partial(least_by, by))
 
 
-def lowered_by(by: MinimalFiltering, layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lowered_by(by: MinimalFiltering, layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -53,7 +53,7 @@ def lowered_by(by: MinimalFiltering, layer: Op, batch: int, hardware: Hardware) 
         return TileEmitter(work).program(), _explained(work, layer)
 
 
-def planned_by(by: MinimalFiltering, layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned_by(by: MinimalFiltering, layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lowered_by` would write down, those of the vector unit among the transfers. Raises as it does."""
     work = _planned(by, layer, batch, hardware)
     filtering, blocks = work.filtering, len(work.plan.blocks)
@@ -64,17 +64,17 @@ def planned_by(by: MinimalFiltering, layer: Op, batch: int, hardware: Hardware) 
     return Planned(kept, blocks * (data + outputs), weights)
 
 
-def least_by(by: MinimalFiltering, layer: Op, batch: int, hardware: Hardware) -> float:
+def least_by(by: MinimalFiltering, layer: ArrayOp, batch: int, hardware: Hardware) -> float:
     """Cycles that no run of it can do without. Raises as `lowered_by`, but for what does not fit."""
     shape, hardware = _shape(by, layer, batch, hardware)
     return Filtering(shape, hardware, by).least_cycles
 
 
-def _planned(by: MinimalFiltering, layer: Op, batch: int, hardware: Hardware) -> TilePlan:
+def _planned(by: MinimalFiltering, layer: ArrayOp, batch: int, hardware: Hardware) -> TilePlan:
     return plan_of(*_shape(by, layer, batch, hardware), by)
 
 
-def _shape(by: MinimalFiltering, layer: Op, batch: int, hardware: Hardware) -> tuple[ConvShape, Hardware]:
+def _shape(by: MinimalFiltering, layer: ArrayOp, batch: int, hardware: Hardware) -> tuple[ConvShape, Hardware]:
     conv, _ = layer.convolution(batch)
     wanted = (TAPS, TAPS), (1, 1), (1, 1), 1
     if (conv.kernel, conv.stride, conv.dilation, conv.groups) != wanted:
@@ -95,7 +95,7 @@ def _sizes(pair: tuple[int, int]) -> str:
 # ---- in words
 
 
-def _explained(work: TilePlan, layer: Op) -> Explanation:
+def _explained(work: TilePlan, layer: ArrayOp) -> Explanation:
     plan, filtering = work.plan, work.filtering
     rows = len(filtering.row_folds)
     blocking = replace(blocking_of(plan), row_folds=rows, chunks=1)

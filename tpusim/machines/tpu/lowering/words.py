@@ -10,7 +10,7 @@ from tpusim.machines.tpu.lowering.given import said
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tiles import by_filter_row
 from tpusim.machines.tpu.program.explanation import Explanation
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp, Op
 from tpusim.result.records import Blocking
 
 _OWN = "; each fetched for itself (per_tap)"
@@ -21,7 +21,7 @@ _ORDERS = {
 }
 
 
-def explanation_of(plan: Plan, layer: Op, into: str = "") -> Explanation:
+def explanation_of(plan: Plan, layer: ArrayOp, into: str = "") -> Explanation:
     """What is told of the lowering of `layer`; `into` says what row folds divide, where those are not its channels."""
     blocking = blocking_of(plan)
     aspects = {"taps": _taps(plan)} if layer.spatial else {}
@@ -74,7 +74,7 @@ def _groups(plan: Plan) -> str:
     return f" of {bundle} groups side by side" + (f", in each of {groups} bundles" if groups > 1 else "")
 
 
-def _folds(plan: Plan, layer: Op, into: str) -> str:
+def _folds(plan: Plan, layer: ArrayOp, into: str) -> str:
     channels, out = layer.folded
     if plan.shape.bundle > 1:
         channels, out = (

@@ -22,10 +22,10 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Lowered, Planned
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.memory.layout import Box
-from tpusim.network.ops import Op
+from tpusim.network.ops import ArrayOp
 
 
-def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """Lower one layer for one machine.
 
     Raises:
@@ -41,12 +41,12 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
         return program, replace(told, aspects={"zeros": f"{zeros}: streamed, not stored", **told.aspects})
 
 
-def planned(layer: Op, batch: int, hardware: Hardware) -> Planned:
+def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down. Raises as it does."""
     return steps_of(_plan(layer, batch, hardware))
 
 
-def _plan(layer: Op, batch: int, hardware: Hardware) -> InsertedPlan:
+def _plan(layer: ArrayOp, batch: int, hardware: Hardware) -> InsertedPlan:
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
     shape, cut = replace(shape, cell=row.spread * col.spread), channel_first.cut
