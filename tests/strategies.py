@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tpusim import reference
 from tpusim.base.units import FREQUENCY
-from tpusim.machines.tpu.description import Array, Hardware, Hbm, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, PARTIAL
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
+from tpusim.machines.tpu.sections import Array, Hbm, Sequencer, VectorMemory, VectorUnit
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, Op
 from tpusim.network.ops.offsets import KINDS

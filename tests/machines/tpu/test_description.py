@@ -15,15 +15,9 @@ from tests import ROOT
 from tpusim import load_hardware
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
-from tpusim.machines.tpu.description import (
-    Array,
-    Hardware,
-    Hbm,
-    VectorMemory,
-    VectorUnit,
-    hardware_paths,
-)
+from tpusim.machines.tpu.description import Hardware, hardware_paths
 from tpusim.machines.tpu.policy import MappingPolicy
+from tpusim.machines.tpu.sections import Array, Hbm, VectorMemory, VectorUnit
 
 CONFIGS = ROOT / "configs"
 
