@@ -13,6 +13,7 @@ from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload, load_workload
+from tpusim.study.sweep.spec import Sweep, load_sweep
 
 WIDTH, BLOCKS = 768, 12
 NORMS = 2 * 2 * WIDTH
@@ -106,6 +107,48 @@ def test_wrong_sizes_are_told_where_they_stand(tmp_path: Path, sizes: str, says:
 def test_a_size_that_is_not_named_cannot_be_set(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--dim sidee=3: .*: the workload has no size .sidee.; did you mean side"):
         read(tmp_path, SIZED, sidee=3)
+
+
+SWEEP = """\
+name: lengths
+workloads: [vit_b16]
+hardware: tpu_v2
+batch: 2
+axes: {sizes.side: [32, 64], layers.patches.out_channels: [64, 128]}
+"""
+
+
+def swept(tmp_path: Path, axes: str | None = None) -> Sweep:
+    (tmp_path / "s.yaml").write_text(SWEEP if axes is None else SWEEP.replace("sizes.side: [32, 64]", axes))
+    return load_sweep(tmp_path / "s.yaml")
+
+
+def test_a_size_is_an_axis_of_sweeps_beside_fields_of_layers(tmp_path: Path) -> None:
+    points = swept(tmp_path).points
+    assert [dict(point.workload.sizes) for point in points[::2]] == [
+        {"side": 32, "tokens": 5},
+        {"side": 64, "tokens": 17},
+    ]
+    first = [(point.workload.layers[0].text, point.workload.layers[1].text) for point in points]
+    assert first == [
+        ("32x32x3>64 16x16/16", "10x768>2304"), ("32x32x3>128 16x16/16", "10x768>2304"),
+        ("64x64x3>64 16x16/16", "34x768>2304"), ("64x64x3>128 16x16/16", "34x768>2304"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("axes", "says"),
+    [
+        (
+            "sizes.sides: [32]",
+            's.yaml:5: axes.sizes.sides: vit_b16 has no size "sides"; did you mean side.* it has side, tokens',
+        ),
+        ("sizes.side: [32, many]", 's.yaml:5: axes.sizes.side: "many" is not a number'),
+    ],
+)
+def test_wrong_axes_of_sizes(tmp_path: Path, axes: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        swept(tmp_path, axes)
 
 
 def test_a_run_says_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

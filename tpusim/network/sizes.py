@@ -60,10 +60,15 @@ def names_in(document: Document, batch: int) -> dict[str, int]:
     return {BATCH: batch, **{name: each if isinstance(each, int) else 1 for name, each in found if name != BATCH}}
 
 
+def sizes_named(document: Document) -> list[str]:
+    """The names of its sizes."""
+    known = document.data.get(_KEY)
+    return [str(name) for name in known] if isinstance(known, Mapping) else []
+
+
 def with_sizes(document: Document, wanted: Mapping[str, int]) -> Document:
     """`document` with other values of the sizes that it names. Raises InputError for one that it does not name."""
-    known = document.data.get(_KEY)
-    names = [str(name) for name in known] if isinstance(known, Mapping) else []
+    names = sizes_named(document)
     unknown = [_unknown(document, name, number, names) for name, number in wanted.items() if name not in names]
     if unknown:
         raise InputError(unknown)

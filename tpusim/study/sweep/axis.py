@@ -11,12 +11,14 @@ from tpusim.flow.lowerings import check_known, known, of_any_layer
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import hardware_paths
+from tpusim.network.sizes import sizes_named
 from tpusim.network.workload import LOWERING
 
 Value = int | float | str | tuple[int, ...]
 Shown = int | float | str
 BATCH = "batch"
 LAYERS = "layers."
+SIZES = "sizes."
 EVERY = "all"
 """Of an axis of lowerings: all of them but those of some layers alone, which `auto` tries."""
 
@@ -52,7 +54,7 @@ class Axis:
 
     @classmethod
     def parse(cls, name: str, values: object) -> Axis:
-        """Return the axis of `array.rows`, `layers.conv1.kernel`, `batch`, or several with commas between them.
+        """Return the axis of `array.rows`, `layers.conv1.kernel`, `sizes.seq`, `batch`, or several, commas between.
 
         Raises:
             InputError: no such field, or no values.
@@ -69,7 +71,7 @@ class Axis:
 
 def of_machine(path: str) -> bool:
     """Whether it is a field of the machine."""
-    return path not in (BATCH, LOWERING) and not path.startswith(LAYERS)
+    return path not in (BATCH, LOWERING) and not path.startswith((LAYERS, SIZES))
 
 
 def shown(value: Value) -> Shown:
@@ -94,6 +96,14 @@ def layers_of(document: Document, path: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def check_size(document: Document, path: str) -> None:
+    """Raise InputError when a file names no size that `sizes.NAME` could mean."""
+    name, named = path.removeprefix(SIZES), sizes_named(document)
+    if name not in named:
+        there = f"it has {', '.join(named)}" if named else "it names none"
+        raise InputError(f"{document.data['name']} has no size {show(name)}{did_you_mean(name, named) or ';'} {there}")
+
+
 def _check_path(path: str) -> None:
     fields = (*(each for each in hardware_paths() if each != "name"), BATCH, LOWERING)
     if path in ("workload", "workloads"):
@@ -104,9 +114,9 @@ def _check_path(path: str) -> None:
             hint = did_you_mean(field, _FIELDS) or ";"
             listed = ", ".join(_FIELDS)
             raise InputError(f"{show(path)} is no field of a layer{hint} write layers.NAME.FIELD, fields: {listed}")
-    elif path not in fields:
+    elif path not in fields and not path.startswith(SIZES):
         hint = did_you_mean(path, fields) or ";"
-        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(fields)}, layers.NAME.FIELD")
+        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(fields)}, layers.NAME.FIELD, sizes.NAME")
 
 
 def _lowerings(values: object) -> Sequence[Value]:

@@ -17,7 +17,7 @@ from tpusim.input.form import Form, validated
 from tpusim.input.scalars import name_text, show
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.network.workload import MOST_IMAGES, open_workload, workload_of
-from tpusim.study.sweep.axis import LAYERS, Axis, layers_of
+from tpusim.study.sweep.axis import LAYERS, SIZES, Axis, check_size, layers_of
 from tpusim.study.sweep.column import Goal, goals_of
 from tpusim.study.sweep.constraint import Constraint
 
@@ -126,8 +126,11 @@ def _axes(given: object, info: ValidationInfo) -> tuple[Axis, ...]:
 
 
 def _check_owners(axis: Axis, workloads: Sequence[Document], owners: dict[_Place, str]) -> None:
-    """Raise InputError when another axis sets one of its fields, or a workload does not have its layers."""
+    """Raise InputError when another axis sets one of its fields, or a workload does not have its layers or sizes."""
     for path in axis.paths:
+        if path.startswith(SIZES):
+            for document in workloads:
+                check_size(document, path)
         for place in _fields_set(path, workloads):
             if (other := owners.setdefault(place, axis.name)) != axis.name:
                 what = " of ".join(map(str, place))

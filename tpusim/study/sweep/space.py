@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +15,9 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import Hardware
+from tpusim.network.sizes import names_in
 from tpusim.network.workload import LOWERING, MOST_IMAGES, Read, Workload, in_network_order, read_layers, workload_of
-from tpusim.study.sweep.axis import BATCH, LAYERS, Axis, Shown, Value, layers_of, of_machine, shown
+from tpusim.study.sweep.axis import BATCH, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import Spec
 
 Values = tuple[Value, ...]
@@ -131,12 +133,18 @@ class _Machines:
 
 
 class _Network:
-    """A workload some of whose layers change."""
+    """A workload some of whose layers change, or the sizes that they are worked out from."""
 
     def __init__(self, document: Document, axes: Sequence[Axis]) -> None:
         self._document, self._axes = document, axes
         self._known: dict[tuple[object, ...], Workload] = {}
-        self._entries: dict[int, list[Read]] = {}
+        self._entries: dict[tuple[object, ...], list[Read]] = {}
+        self._sizes = tuple(
+            (path.removeprefix(SIZES), number)
+            for number, axis in enumerate(axes)
+            for path in axis.paths
+            if path.startswith(SIZES)
+        )
         layers: dict[int, list[Field]] = defaultdict(list)
         for number, axis in enumerate(axes):
             for path in axis.paths:
@@ -146,29 +154,48 @@ class _Network:
         self._layers = {index: tuple(fields) for index, fields in sorted(layers.items())}
 
     def with_values(self, values: Values, batch: int) -> Workload:
-        used = (values[axis] for fields in self._layers.values() for _, axis in fields)
+        used = (values[axis] for fields in (self._sizes, *self._layers.values()) for _, axis in fields)
         key = (batch, *((type(value), value) for value in used))
         if key not in self._known:
-            self._known[key] = self._build(values, batch) if self._layers else workload_of(self._document, batch)
+            self._known[key] = self._build(values, batch)
         return self._known[key]
 
     def _build(self, values: Values, batch: int) -> Workload:
-        plain = self._known.setdefault((batch,), workload_of(self._document, batch))
-        if batch not in self._entries:
-            entries = self._document.data["layers"]
-            self._entries[batch] = [read_layers(entry, {"batch": batch}) for entry in entries]
-        read = list(self._entries[batch])
+        sized = (batch, *((type(values[axis]), values[axis]) for _, axis in self._sizes))
+        document = self._sized(values)
+        if sized not in self._known:
+            self._known[sized] = self._workload(document, batch, values)
+        if not self._layers:
+            return self._known[sized]
+        names = names_in(document, batch)
+        if sized not in self._entries:
+            self._entries[sized] = [read_layers(entry, names) for entry in document.data["layers"]]
+        read = list(self._entries[sized])
         for index, fields in self._layers.items():
-            read[index] = self._changed(index, fields, values, batch)
+            read[index] = self._changed(index, fields, values, names)
         layers, own = in_network_order(read, repeat(None, len(read)))
-        return replace(plain, layers=layers, lowerings=own)
+        return replace(self._known[sized], layers=layers, lowerings=own)
 
-    def _changed(self, index: int, fields: tuple[Field, ...], values: Values, batch: int) -> Read:
+    def _sized(self, values: Values) -> Document:
+        document = self._document
+        for name, axis in self._sizes:
+            document = document.override(f"sizes.{name}", values[axis], (self._axes[axis].name, sys.maxsize))
+        return document
+
+    def _workload(self, document: Document, batch: int, values: Values) -> Workload:
+        try:
+            return workload_of(document, batch)
+        except InputError as error:
+            places = {self._axes[axis].name: axis for _, axis in self._sizes}
+            problems = [(each.message, places.get(str(each.where)), each.where) for each in error.problems]
+            raise _impossible(problems, self._sizes, self._axes, values) from None
+
+    def _changed(self, index: int, fields: tuple[Field, ...], values: Values, names: Mapping[str, int]) -> Read:
         entry = self._document.data["layers"][index]
         given = {field: values[axis] for field, axis in fields}
         changes = {field: list(value) if isinstance(value, tuple) else value for field, value in given.items()}
         try:
-            return read_layers({**entry, **changes}, {"batch": batch})
+            return read_layers({**entry, **changes}, names)
         except InputError as error:
             name, axes = f"layer {show(entry['name'])} of {self._document.data['name']}", dict(fields)
             problems = [(f"{name}: {each.message}", axes.get(str(each.where)), None) for each in error.problems]
