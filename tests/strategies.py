@@ -19,7 +19,26 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
 from tpusim.machines.tpu.sections import Array, Hbm, Sequencer, VectorMemory, VectorUnit
 from tpusim.memory.dram.device import Device, read_device
-from tpusim.network.ops import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, Op
+from tpusim.network.ops import (
+    Add,
+    ArrayOp,
+    Clip,
+    Conv1d,
+    Conv2d,
+    ConvTranspose2d,
+    DeformConv2d,
+    Gemm,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Mul,
+    Op,
+    Pool2d,
+    Relu,
+    ScaleShift,
+    Sub,
+    VectorOp,
+)
 from tpusim.network.ops.offsets import KINDS
 
 
@@ -451,3 +470,59 @@ def fills(program: Program, tensor: str) -> list[Fill]:
 def spills(program: Program) -> list[Spill]:
     """All spills, in order."""
     return [step for step in program.steps if isinstance(step, Spill)]
+
+
+@st.composite
+def pools(draw: st.DrawFn, channels: int = 10, size: int = 5) -> Pool2d:
+    """Kernels 1..4 of both kinds, padded up to what a window still sees, ceil mode, and all of a map now and then."""
+    kernel, stride, dilation = (
+        (draw(st.integers(1, high)), draw(st.integers(1, high))) for high in (4, 3, draw(st.sampled_from([1, 1, 2])))
+    )
+    # Windows are at most half padding, so that none stands on padding alone.
+    pads = tuple(draw(st.integers(0, kernel[axis] // 2 if dilation[axis] == 1 else 0)) for axis in (0, 1, 0, 1))
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    sides = [max(1, each + draw(st.integers(0, size))) for each in reach]
+    if draw(st.integers(0, 4)) == 0:
+        kernel, stride, dilation, pads = (sides[0], sides[1]), (1, 1), (1, 1), (0, 0, 0, 0)
+    return Pool2d(
+        name="pool",
+        kind=draw(st.sampled_from(["max", "average"])),
+        channels=draw(st.integers(1, channels)),
+        in_height=sides[0],
+        in_width=sides[1],
+        kernel=kernel,
+        stride=stride,
+        padding=pads,
+        dilation=dilation,
+        ceil_mode=draw(st.booleans()),
+        count_include_pad=draw(st.booleans()),
+    )
+
+
+@st.composite
+def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
+    """Of every kind, with every operand, on maps of a batch and on rows."""
+    sizes: dict[str, Any] = {
+        "name": "op",
+        "channels": draw(st.integers(1, channels)),
+        "height": draw(st.integers(1, size)),
+        "width": draw(st.integers(1, size)),
+        "images": draw(st.sampled_from([0, 0, 0, 1, 11])),
+    }
+    parts = st.integers(-8, 8).map(lambda number: number / 4)
+    kind = draw(st.sampled_from([Add, Sub, Mul, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish]))
+    if issubclass(kind, Add | Sub | Mul):
+        return kind(**sizes, other=draw(st.sampled_from(["each", "each", "channel", "image", "pixel", "number"])))
+    if kind is LeakyRelu:
+        return kind(**sizes, slope=draw(st.sampled_from([0.0, 0.125, 0.1, 0.01])))
+    if kind is Clip:
+        low, high = sorted((draw(parts), draw(parts)))
+        return kind(**sizes, min=low, max=high)
+    if kind is HardSigmoid:
+        return kind(**sizes, alpha=draw(parts), beta=draw(parts))
+    return kind(**sizes)
+
+
+def vector_ops(channels: int = 12, size: int = 5) -> st.SearchStrategy[VectorOp]:
+    """Pooling, and what is done element by element."""
+    return st.one_of(pools(channels, size), pointwise(channels, size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite, nan
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import Field, GetCoreSchemaHandler, PlainValidator, ValidationInfo
@@ -132,6 +133,22 @@ class Truth:
         if not isinstance(value, bool):
             raise InputError(f"{show(value)} is neither true nor false; write one of them")
         return value
+
+
+class Real:
+    """A finite number, which YAML may also take for text: 1e-3."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def _read(self, value: object) -> float:
+        try:
+            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else nan
+        except ValueError:
+            number = nan
+        if not isfinite(number):
+            raise InputError(f"{show(value)} is not a number; write one such as 0.1")
+        return number
 
 
 @dataclass(frozen=True)

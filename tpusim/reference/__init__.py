@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import OFMAP, Index
-from tpusim.reference import conv1d, conv2d, conv_transpose2d, deform_conv2d, gemm, lowered
+from tpusim.reference import conv1d, conv2d, conv_transpose2d, deform_conv2d, gemm, lowered, pointwise, pool2d
 from tpusim.reference.operands import Operand, Operands, Tensor, operands
 
 __all__ = ["ORACLES", "STRIDED", "TENSORS", "Box", "Operand", "Operands", "Oracle", "Tensor", "compute", "operands"]
@@ -24,6 +24,8 @@ ORACLES: dict[str, Callable[[Any, Operands, Box], Tensor]] = {
     "conv_transpose2d": conv_transpose2d.compute,
     "deform_conv2d": deform_conv2d.compute,
     "gemm": gemm.compute,
+    "pool2d": pool2d.compute,
+    **dict.fromkeys(pointwise.FUNCTIONS, pointwise.compute),
 }
 """By the name of the op in files."""
 STRIDED = frozenset({"conv_transpose2d"})

@@ -15,7 +15,8 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.geometry import MapAxis
-from tpusim.machines.tpu.lowering.plan import Plan, portions
+from tpusim.machines.tpu.lowering.maps import portions
+from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiled import plan_of
 from tpusim.network.ops import Gemm, Op

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tpusim.network.ops.activations import Clip, HardSigmoid, HardSwish, LeakyRelu, Relu
+from tpusim.network.ops.arithmetic import Add, Mul, Sub
 from tpusim.network.ops.array_op import ArrayOp, Tensors
 from tpusim.network.ops.conv1d import Conv1d
 from tpusim.network.ops.conv2d import Conv2d
@@ -9,8 +11,20 @@ from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Index, Op
+from tpusim.network.ops.pool2d import Pool2d
+from tpusim.network.ops.scale_shift import ScaleShift
+from tpusim.network.ops.vector_op import VectorOp
 
-__all__ = ["OPS", "ArrayOp", "Conv1d", "Conv2d", "ConvTranspose2d", "DeformConv2d", "Gemm", "Index", "Op", "Tensors"]
+__all__ = [
+    "OPS", "Add", "ArrayOp", "Clip", "Conv1d", "Conv2d", "ConvTranspose2d", "DeformConv2d", "Gemm", "HardSigmoid",
+    "HardSwish", "Index", "LeakyRelu", "Mul", "Op", "Pool2d", "Relu", "ScaleShift", "Sub", "Tensors", "VectorOp",
+]  # fmt: skip
 
-OPS: dict[str, type[Op]] = {kind.op: kind for kind in (Conv2d, Conv1d, ConvTranspose2d, DeformConv2d, Gemm)}
+OPS: dict[str, type[Op]] = {
+    kind.op: kind
+    for kind in (
+        *(Conv2d, Conv1d, ConvTranspose2d, DeformConv2d, Gemm),
+        *(Pool2d, Add, Sub, Mul, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish),
+    )
+}
 """By their names in files."""

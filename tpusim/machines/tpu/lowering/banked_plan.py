@@ -15,7 +15,8 @@ from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, PatchExtents
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.plan import CHANNEL, Plan
+from tpusim.machines.tpu.lowering.maps import CHANNEL
+from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.lowering.schedule import Load
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup

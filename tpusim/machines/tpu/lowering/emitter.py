@@ -47,7 +47,7 @@ class Emitter:
         self.last_preload: list[int] = []
         self.results: dict[tuple[int, int, int], int] = {}
         self.spills: list[int] = []
-        self.traffic = Traffic(plan)
+        self.traffic = Traffic(plan.shape, plan.hardware)
         self.streamed: dict[int, dict[int, _Streamed]] = {}
 
     def program(self) -> Program:

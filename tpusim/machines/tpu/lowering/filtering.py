@@ -10,8 +10,8 @@ from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Frame, frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.minimal_filtering import Line, MinimalFiltering, Recipe
-from tpusim.machines.tpu.lowering.plan import portions
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 

@@ -125,8 +125,28 @@ class MapAxis:
         return range(start, start + len(grid) * apart, apart)
 
 
+class InStrips:
+    """Maps of so many images whose pixels share words, with those of other strips where rows or columns are cut."""
+
+    __slots__ = ()
+
+    images: int
+    row: MapAxis
+    col: MapAxis
+
+    @property
+    def strips(self) -> int:
+        """Strips of the map, by rows and by columns, whose outputs share words."""
+        return self.row.strips * self.col.strips
+
+    @property
+    def word_images(self) -> int:
+        """What shares words: the images, in each strip."""
+        return self.images * self.strips
+
+
 @dataclass(frozen=True, slots=True)
-class ConvShape:
+class ConvShape(InStrips):
     """A convolution with `groups` independent channel groups; channel counts are per group.
 
     A group may itself be a `bundle` of so many of the layer's, side by side: an output channel then has weights for
@@ -156,21 +176,11 @@ class ConvShape:
         """Taps of the filter."""
         return self.row.kernel * self.col.kernel
 
-    @property
-    def strips(self) -> int:
-        """Strips of the map, by rows and by columns, whose outputs share words."""
-        return self.row.strips * self.col.strips
-
     def in_strips_of(self, other: ConvShape) -> ConvShape:
         """The same with the strips of a shape that has as many outputs, so that words of both hold the same of them."""
         pairs = (self.row, other.row), (self.col, other.col)
         row, col = (replace(a, strips=b.strips, least_extent=b.least_extent) for a, b in pairs)
         return replace(self, row=row, col=col)
-
-    @property
-    def word_images(self) -> int:
-        """What shares words: the images, in each strip."""
-        return self.images * self.strips
 
 
 def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
@@ -191,13 +201,14 @@ def shape_with(
     conv: GroupedOp, images: int, axes: tuple[MapAxis, MapAxis], tensors: Tensors, hardware: Hardware
 ) -> ConvShape:
     """The shape of an op whose map has such axes."""
-    row, col = _in_strips(*axes, images, hardware)
+    row, col = in_strips(*axes, images, hardware)
     groups = conv.groups
     channels, out_channels = conv.in_channels // groups, conv.out_channels // groups
     return ConvShape(groups, channels, out_channels, images, row, col, tensors)
 
 
-def _in_strips(row: MapAxis, col: MapAxis, images: int, hardware: Hardware) -> tuple[MapAxis, MapAxis]:
+def in_strips(row: MapAxis, col: MapAxis, images: int, hardware: Hardware) -> tuple[MapAxis, MapAxis]:
+    """The same cut into as many strips as fill words, by `mapping.strips`."""
     room = hardware.vector_memory.word_elements
     if hardware.mapping.strips == "one_image":
         return row, _as_batch(col, room) if images == 1 else col

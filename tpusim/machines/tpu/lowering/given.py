@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips, MapAxis
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiles import taps_on_chip
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
@@ -32,14 +32,22 @@ def given_block(shape: ConvShape, hardware: Hardware, cut: Cut) -> Given:
     """What the machine's policy says of the blocks of a layer."""
     block = hardware.mapping.block.given
     chunk_taps, chunk_folds = cut.held(taps_on_chip(shape, hardware), block.get("in_channels"))
+    rows, cols, groups = given_outputs(shape, hardware)
     return Given(
-        rows=_at_most(block.get("rows"), shape.row),
-        cols=_at_most(block.get("cols"), shape.col),
-        groups=_groups(block.get("images"), shape, hardware),
+        rows=rows,
+        cols=cols,
+        groups=groups,
         kept_folds=_kept_folds(block.get("out_channels"), shape, hardware),
         chunk_taps=chunk_taps,
         chunk_folds=chunk_folds,
     )
+
+
+def given_outputs(shape: InStrips, hardware: Hardware) -> tuple[int | None, int | None, int | None]:
+    """Rows, columns and word groups of a block; None where they are left to the search."""
+    block = hardware.mapping.block.given
+    rows, cols = _at_most(block.get("rows"), shape.row), _at_most(block.get("cols"), shape.col)
+    return rows, cols, _groups(block.get("images"), shape, hardware)
 
 
 def said(hardware: Hardware) -> str:
@@ -51,7 +59,7 @@ def _at_most(outputs: int | None, axis: MapAxis) -> int | None:
     return outputs and min(max(1, outputs // axis.cell), axis.extent)
 
 
-def _groups(images: int | None, shape: ConvShape, hardware: Hardware) -> int | None:
+def _groups(images: int | None, shape: InStrips, hardware: Hardware) -> int | None:
     """As many words of a pixel as hold so many images."""
     groups, fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
     return images and min(-(-images // max(1, fill // shape.strips)), groups)

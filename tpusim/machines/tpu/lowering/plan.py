@@ -13,6 +13,7 @@ from tpusim.machines.tpu.definition.latencies import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
+from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, blocks_of, images_of, map_items, portions
 from tpusim.machines.tpu.lowering.preparation import Sizes, relaying, rotating
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
 from tpusim.machines.tpu.lowering.stages import Columns, Section, Stage, by_outcome
@@ -23,9 +24,6 @@ from tpusim.machines.tpu.lowering.weights import Weights
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.memory.layout import Box
-
-CHANNEL, ROW, COL, IMAGE = range(4)
-"""The axes of a feature map."""
 
 
 @dataclass(frozen=True)
@@ -152,12 +150,7 @@ class Plan:
         if self.tiling.span:
             every = row.extent, col.extent, self._word_groups[0]
             return [spanning(every, words) for words in portions(prod(every), self.tiling.span)]
-        return [
-            Block(rows, cols, groups)
-            for groups in portions(self._word_groups[0], self.tiling.groups)
-            for rows in portions(row.extent, self.tiling.rows)
-            for cols in portions(col.extent, self.tiling.cols)
-        ]
+        return blocks_of(self.shape, self._word_groups[0], (self.tiling.rows, self.tiling.cols, self.tiling.groups))
 
     def patch(self, block: Block, chunk: Chunk) -> Patch:
         """What is filled of the ifmap for a block and a chunk."""
@@ -243,15 +236,7 @@ class Plan:
 
         Strips lie `apart` (rows, cols) from one another.
         """
-        shape = self.shape
-        share = self.word_fill // shape.strips
-        first_images = range(groups.start * share, groups.stop * share, share)
-        strips = tuple(
-            Along(axis, range(0, count * distance, distance))
-            for axis, count, distance in ((ROW, shape.row.strips, apart[0]), (COL, shape.col.strips, apart[1]))
-            if count > 1
-        )
-        return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *strips, Along(IMAGE, range(share)))
+        return map_items(self.shape, self.word_fill, rows, cols, groups, apart)
 
     # ---- what becomes of an outcome
 
@@ -277,10 +262,4 @@ class Plan:
 
     def images(self, groups: range) -> range:
         """The images in a range of word groups; strips share the one word of a pixel."""
-        images = self.shape.images
-        return range(min(groups.start * self.word_fill, images), min(groups.stop * self.word_fill, images))
-
-
-def portions(extent: int, size: int) -> list[range]:
-    """`range(extent)` in portions of `size`, the last perhaps smaller."""
-    return [range(at, min(at + size, extent)) for at in range(0, extent, size)]
+        return images_of(self.shape, self.word_fill, groups)

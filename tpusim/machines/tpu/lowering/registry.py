@@ -39,6 +39,7 @@ GLOSSES = {
     "indirect": "channel_first whose every address is read from a table of pointers",
     "block_diagonal": "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
     "vector": "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
+    "vector_ops": "pooling, sums and products of maps, activations: each output word by word, by the vector unit",
     "winograd_2": "3x3 convolutions in 2x2 tiles: the vector unit transforms, the array has 2.25 times fewer products",
     "winograd_4": "the same in 4x4 tiles: 4 times fewer products, and more to transform",
     "stride_phases": "channel_first of transposed convolutions: one for each output between two elements of the ifmap",
@@ -46,9 +47,11 @@ GLOSSES = {
     "deformable": "deformable convolutions: the vector unit gathers samples by address tables, the array multiplies",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
-PARTIAL = frozenset({"vector", "winograd_2", "winograd_4", "stride_phases", "zero_insertion", "deformable"})
+PARTIAL = frozenset(
+    {"vector", "vector_ops", "winograd_2", "winograd_4", "stride_phases", "zero_insertion", "deformable"}
+)
 """Those of some layers alone; they refuse all others (UnsuitableError)."""
-UNITS: dict[str, str] = {}
+UNITS: dict[str, str] = {"vector_ops": "vector"}
 """The unit of a machine whose ops a lowering takes, where that is not the array."""
 MEANT = {("conv_transpose2d", "channel_first"): "stride_phases", ("deform_conv2d", "channel_first"): "deformable"}
 """For an op that a lowering does not take as it is, the one that does the same for it: what a run takes unasked."""

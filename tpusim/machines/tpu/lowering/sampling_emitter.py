@@ -10,7 +10,7 @@ import numpy as np
 
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
-from tpusim.machines.tpu.lowering.plan import CHANNEL
+from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.sampled_taps import Lanes
 from tpusim.machines.tpu.lowering.samples import CORNERS
 from tpusim.machines.tpu.lowering.sampling import OPERATION, POINTERS, Sampling, TableKey, kinds_of

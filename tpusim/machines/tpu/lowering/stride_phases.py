@@ -15,8 +15,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.cells import CellAxis, cells_of, chosen
 from tpusim.machines.tpu.lowering.geometry import shifted
+from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW
 from tpusim.machines.tpu.lowering.phase_taps import Phase, PhaseTaps
-from tpusim.machines.tpu.lowering.plan import CHANNEL, COL, ROW, Plan
+from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Run, as_coordinates
 from tpusim.machines.tpu.lowering.stages import Columns
 from tpusim.machines.tpu.lowering.tiled import steps_of, written

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tpusim.machines.tpu.lowering.block import Block
-from tpusim.machines.tpu.lowering.plan import CHANNEL
+from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.schedule import Load, assign_buffers
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
 from tpusim.machines.tpu.lowering.tile_stages import Stage, data_stages, in_turn, inverse_stages
@@ -36,7 +36,7 @@ class TileEmitter:
 
     def __init__(self, work: TilePlan) -> None:
         self.work, self.plan, self.filtering = work, work.plan, work.filtering
-        self.traffic, self.blocks = Traffic(self.plan), self.plan.blocks
+        self.traffic, self.blocks = Traffic(self.plan.shape, self.plan.hardware), self.plan.blocks
         self.steps: list[Step] = []
         self.units = [*_units(work)]
         self.filled: dict[int, tuple[int, ...]] = {}

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.filtering import Filtering, Tiles
-from tpusim.machines.tpu.lowering.plan import Plan, portions
+from tpusim.machines.tpu.lowering.maps import portions
+from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.memory.orders import TRANSFORMED
 

@@ -1,4 +1,4 @@
-"""What the parts of a feature map that a plan moves take of the HBM bus."""
+"""What the parts of a feature map that are moved take of the HBM bus."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from tpusim.machines.tpu.lowering.geometry import shifted
-from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.geometry import InStrips, shifted
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.memory.layout import Box, Region
 from tpusim.memory.orders import HWCN, axes_of
@@ -24,8 +24,8 @@ class Moved(NamedTuple):
 class Traffic:
     """What moves for boxes of maps that lie HWCN, whole bursts and padding included."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, shape: InStrips, hardware: Hardware) -> None:
+        self.shape, self.hardware = shape, hardware
         self._known: dict[tuple[str, Box], Moved] = {}
         self._stored: dict[str, Stored] = {}
 
@@ -40,7 +40,7 @@ class Traffic:
         """For one, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
-            shape, burst = self.plan.shape, self.plan.hardware.hbm.burst_bytes
+            shape, burst = self.shape, self.hardware.hbm.burst_bytes
             strips = (box,) if shape.strips == 1 else tuple(self._strips(box, apart))
             runs = map(self._lying(tensor).runs, strips)
             self._known[key] = Moved(sum([each.moved(burst) for each in runs if each]), strips)
@@ -48,13 +48,13 @@ class Traffic:
 
     def _strips(self, box: Box, apart: tuple[int, int]) -> Iterator[Box]:
         """`box` in every strip."""
-        row, col = self.plan.shape.row.strips, self.plan.shape.col.strips
+        row, col = self.shape.row.strips, self.shape.col.strips
         for down, across in product(range(row), range(col)):
             yield box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
 
     def _lying(self, tensor: Tensor) -> Stored:
         if tensor.name not in self._stored:
-            order, hardware = axes_of(HWCN), self.plan.hardware
+            order, hardware = axes_of(HWCN), self.hardware
             sizes = hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes
             padded = tensor.padded or tensor.shape
             self._stored[tensor.name] = Stored(0, tensor.shape, padded, order, order, *sizes)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.plan import CHANNEL, Plan
+from tpusim.machines.tpu.lowering.maps import CHANNEL
+from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import word_groups

@@ -12,16 +12,16 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.plan import CHANNEL
+from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.traffic import Traffic
+from tpusim.machines.tpu.lowering.vector_emitter import Load, Unit, VectorEmitter, VectorWork, feed
 from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
 from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
-from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.steps import Fill, Scalars, Spill, Step, Vector
-from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.machines.tpu.program.steps import Scalars, Vector
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import ArrayOp
 
@@ -35,7 +35,7 @@ def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """
     with at_rest():
         plan = _planned(layer, batch, hardware)
-        return _Emitter(plan).program(), _explained(plan, layer)
+        return VectorEmitter(_Depthwise(plan)).program(), _explained(plan, layer)
 
 
 def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
@@ -56,124 +56,78 @@ def _planned(layer: ArrayOp, batch: int, hardware: Hardware) -> VectorPlan:
     return plan_of(shape_of(layer, batch, hardware), hardware)
 
 
-class _Emitter:
-    """Portion by portion and block by block: the block behind is filled while the vector unit works on one."""
+class _Depthwise(VectorWork):
+    """A depthwise convolution: lanes keep the weights of some taps, and add up the products of all."""
 
     def __init__(self, plan: VectorPlan) -> None:
-        self.vector, self.plan, self.traffic = plan, plan.plan, Traffic(plan.plan)
-        self.steps: list[Step] = []
-        self.units = [(number, block) for number in range(len(plan.portions)) for block in self.plan.blocks]
-        self.filled: list[tuple[int, ...]] = []
-        self.weights: dict[int, int] = {}
-        self.worked: list[int] = []
-        self.spills: list[int] = []
+        self.vector, self.plan = plan, plan.plan
+        self.hardware, self.tiling = plan.plan.hardware, plan.plan.tiling
+        self.traffic = Traffic(plan.plan.shape, plan.plan.hardware)
 
-    def program(self) -> Program:
-        """The whole layer."""
-        for number in range(len(self.units)):
-            for ahead in range(len(self.filled), min(number + 2, len(self.units))):
-                self._fill(ahead)
-            self._work(number)
-            self._spill(number)
-        tensors = self.plan.ifmap, self.plan.filter, self.plan.ofmap
-        return Program(tensors, self._buffers(), tuple(self.steps), self.plan.word_fill)
+    @property
+    def portions(self) -> list[range]:
+        return self.vector.portions
 
-    def _buffers(self) -> tuple[Buffer, ...]:
-        plan, tiling, lanes = self.plan, self.plan.tiling, len(self.vector.portions[0])
-        return (
-            Buffer(plan.ifmap.name, 0, tiling.ifmap_buffers * tiling.ifmap_words, lanes),
-            Buffer("filter", plan.filter_base(0), tiling.filter_buffers * tiling.section_words, lanes),
-            Buffer("ofmap", plan.psum_base(0), tiling.psum_buffers * tiling.psum_words, lanes),
-        )
+    @property
+    def blocks(self) -> list[Block]:
+        return self.plan.blocks
 
-    def _add(self, step: Step) -> int:
-        self.steps.append(step)
-        return len(self.steps) - 1
+    @property
+    def word_fill(self) -> int:
+        return self.plan.word_fill
 
-    def _freed(self, number: int, steps: list[int]) -> tuple[int, ...]:
-        """What last used the buffers of a unit."""
-        before = number - self.plan.tiling.ifmap_buffers
-        return (steps[before],) if before >= 0 else ()
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.plan.ifmap, self.plan.filter, self.plan.ofmap
 
-    # ---- into the lanes
+    def scalars(self, portion: range, base: int) -> list[Load]:
+        """The weights."""
+        word, taps = self.hardware.vector_memory.word_elements, self.plan.shape.taps
+        part = Part(base, (0,), (Along(OUT_CHANNEL, portion),), (Along(K, range(taps)),), word)
+        moved = len(portion) * taps * self.hardware.vector_memory.element_bytes
+        return [Load(self.plan.filter, part, whole_bursts(moved, self.hardware.hbm.burst_bytes))]
 
-    def _fill(self, number: int) -> None:
-        """The weights of a portion before its first block; what a block needs of the ifmap, unless all is padding."""
-        portion, block = self.units[number]
-        if portion not in self.weights:
-            self._fill_weights(portion)
-        patch, plan, shape = self.vector.patch(block), self.plan, self.plan.shape
+    def maps(self, unit: Unit, base: int) -> list[Load]:
+        patch, plan, shape = self.vector.patch(unit.block), self.plan, self.plan.shape
         if not patch.words:
-            self.filled.append(())
-            return
+            return []
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
-        channels = self.vector.inputs(self.vector.portions[portion])
+        channels = self.vector.inputs(unit.portion)
         box = Box(range(channels[0], channels[-1] + 1), rows, cols, plan.images(patch.groups))
         items = plan.map_items(rows, cols, patch.groups, apart)
-        part = Part(self._ifmap(number), (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        moved, regions = self.traffic.of((box,), plan.ifmap, apart)
-        freed = self._freed(number, self.worked)
-        self.filled.append((self._add(Fill(freed, plan.ifmap, (part,), moved, regions=regions)),))
+        part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
+        return [Load.of(plan.ifmap, part, self.traffic.of((box,), plan.ifmap, apart))]
 
-    def _fill_weights(self, portion: int) -> None:
-        plan, hardware, lanes = self.plan, self.plan.hardware, self.vector.portions[portion]
-        word, taps = hardware.vector_memory.word_elements, plan.shape.taps
-        part = Part(self._filter(portion), (0,), (Along(OUT_CHANNEL, lanes),), (Along(K, range(taps)),), word)
-        moved = len(lanes) * taps * hardware.vector_memory.element_bytes
-        moved = whole_bursts(moved, hardware.hbm.burst_bytes)
-        # The last block that used the buffer.
-        last = (portion - plan.tiling.filter_buffers + 1) * len(plan.blocks) - 1
-        after = (self.worked[last],) if last >= 0 else ()
-        self.weights[portion] = self._add(Fill(after, plan.filter, (part,), moved))
-
-    def _ifmap(self, number: int) -> int:
-        return self.plan.ifmap_base(number % self.plan.tiling.ifmap_buffers)
-
-    def _filter(self, portion: int) -> int:
-        return self.plan.filter_base(portion % self.plan.tiling.filter_buffers)
-
-    def _results(self, number: int) -> int:
-        return self.plan.psum_base(number % self.plan.tiling.psum_buffers)
-
-    # ---- the vector unit, and out
-
-    def _work(self, number: int) -> None:
+    def work(self, unit: Unit, bases: tuple[int, int, int]) -> list[Vector]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
-        portion, block = self.units[number]
-        after = (*self.filled[number], self.weights[portion], *self._freed(number, self.spills))
-        lanes, word = len(self.vector.portions[portion]), self.plan.hardware.vector_memory.word_elements
-        sums = Counters(self._results(number), (Counter(block.words, 0, 1, block.words, 1),))
+        (portion, block), (maps, filter_, results) = unit, bases
+        lanes, word = len(portion), self.hardware.vector_memory.word_elements
+        sums = Counters(results, (Counter(block.words, 0, 1, block.words, 1),))
         sizes = len(block.rows), len(block.cols), len(block.groups)
-        writes, delay = _feed(lanes, sums), delay_of(self.plan.shape, sizes, self.plan.hardware)
+        writes, delay = feed(lanes, sums), delay_of(self.plan.shape, sizes, self.hardware)
+        steps: list[Vector] = []
         for taps in self.vector.tap_chunks:
-            operands = [_feed(lanes, each) for each in self._walks(number, block, taps)]
+            operands = [feed(lanes, each) for each in self._walks(block, taps, maps)]
             operands += [writes] if taps.start else []
-            weights = Scalars(self._filter(portion) + taps.start // word, -(-len(taps) // word), len(taps))
-            step = Vector(after, "multiply_add", tuple(operands), writes, block.words, weights, delay=delay)
-            last, delay = self._add(step), 0
-        self.worked.append(last)
+            weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
+            steps.append(Vector((), "multiply_add", tuple(operands), writes, block.words, weights, delay=delay))
+            delay = 0
+        return steps
 
-    def _walks(self, number: int, block: Block, taps: range) -> list[Counters]:
+    def _walks(self, block: Block, taps: range, base: int) -> list[Counters]:
         """The words under some taps."""
-        patch, base = self.vector.patch(block), self._ifmap(number)
+        patch = self.vector.patch(block)
         walks = (self.plan.walk(self.vector.taps[tap], block, patch, by_tap=False) for tap in taps)
         return [each._replace(base=base + each.base) for each in walks]
 
-    def _spill(self, number: int) -> None:
-        portion, block = self.units[number]
-        plan, shape, channels = self.plan, self.plan.shape, self.vector.portions[portion]
+    def results(self, unit: Unit, base: int) -> Load:
+        plan, shape, (portion, block) = self.plan, self.plan.shape, unit
         apart = shape.row.extent, shape.col.extent
         items = plan.map_items(block.rows, block.cols, block.groups, apart)
-        part = Part(self._results(number), (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        moved, regions = self.traffic.of((box,), plan.ofmap, apart)
-        self.spills.append(self._add(Spill((self.worked[number],), plan.ofmap, (part,), moved, regions=regions)))
-
-
-def _feed(lanes: int, pattern: Counters) -> Feed:
-    """One pattern for all lanes."""
-    return Feed((LaneGroup(0, lanes, pattern),))
+        part = Part(base, (0,), (Along(CHANNEL, portion),), items, plan.word_fill)
+        box = Box(portion, block.rows, block.cols, plan.images(block.groups))
+        return Load.of(plan.ofmap, part, self.traffic.of((box,), plan.ofmap, apart))
 
 
 # ---- in words

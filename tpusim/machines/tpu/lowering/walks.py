@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tpusim.machines.tpu.lowering.block import Block, Patch
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 
 
-def walk_of(shape: ConvShape, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
+def walk_of(shape: InStrips, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
     """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
     counter, groups, cols = _own_counter if by_tap else _counter, len(block.groups), len(patch.cols)
     before_rows, row = counter(shape.row, tap[0], block.rows, patch.rows, cols * groups)

@@ -13,7 +13,7 @@ from itertools import product
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.plan import portions
+from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.tiling import word_groups

@@ -14,7 +14,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.cells import cell_axes, cells_of, chosen
-from tpusim.machines.tpu.lowering.plan import COL, ROW, Plan
+from tpusim.machines.tpu.lowering.maps import COL, ROW
+from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.lowering.stages import Columns
 from tpusim.machines.tpu.lowering.tiled import steps_of, written

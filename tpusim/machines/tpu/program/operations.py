@@ -71,6 +71,92 @@ def _maximum(operands: Operands, _: Values, __: Coefficients) -> Values:
     return first
 
 
+def _terms(operands: Operands, scalars: Values) -> list[Values]:
+    """The operands, then the scalar of each lane for all of its elements; of more than one, the last."""
+    return [*operands, *(scalars[-1:, :, None, None] if len(scalars) else ())]
+
+
+def _difference(terms: list[Values]) -> Values:
+    """The first less the others."""
+    first, *others = terms
+    return first - _sum(others) if others else first
+
+
+def _product(terms: list[Values]) -> Values:
+    first, *others = terms
+    for each in others:
+        first = first * each
+    return first
+
+
+def _scale_shift(operands: Operands, scalars: Values, _: Coefficients) -> Values:
+    """Times the first scalar of the lane, and the last added."""
+    (x,) = operands
+    moved: Values = x * scalars[0][:, None, None] + scalars[-1][:, None, None]
+    return moved
+
+
+def _line(operands: Operands, slope: float, shift: float) -> Values:
+    """A multiplication, and an addition."""
+    (x,) = operands
+    return x * x.dtype.type(np.float32(slope)) + x.dtype.type(np.float32(shift))
+
+
+def _clip(x: Values, low: float, high: float) -> Values:
+    clipped: Values = np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high)))
+    return clipped
+
+
+def _clipped(operands: Operands, _: Values, ends: Coefficients) -> Values:
+    (x,) = operands
+    return _clip(x, *ends)
+
+
+def _relu(operands: Operands, _: Values, __: Coefficients) -> Values:
+    """The larger of the operand and zero."""
+    (x,) = operands
+    larger: Values = np.maximum(x, x.dtype.type(0))
+    return larger
+
+
+def _leaky_relu(operands: Operands, _: Values, slope: Coefficients) -> Values:
+    """The larger of the operand and a part of it."""
+    (x,) = operands
+    larger: Values = np.maximum(x, x * np.float32(slope[0]))
+    return larger
+
+
+def _hard_swish(operands: Operands, _: Values, line: Coefficients) -> Values:
+    (x,) = operands
+    clipped: Values = x * _clip(_line([x], *line), 0, 1)
+    return clipped
+
+
+def _of_one(values: Callable[[Operands, Values, Coefficients], Values], products: int, others: int, coefficients: int,
+            scalars: int = 0) -> Operation:  # fmt: skip
+    """An operation on one operand that takes always as many ALU operations; lanes have scalars where it needs some."""
+    return Operation(
+        values,
+        lambda *_: products + others,
+        lambda *_: products,
+        lambda counts: counts.operands == 1 and counts.coefficients == coefficients and counts.scalars >= scalars,
+    )
+
+
+def _of_terms(together: Callable[[list[Values]], Values], multiplies: bool = False) -> Operation:
+    """An operation that joins operands, and the scalar of a lane if there is one, two by two."""
+
+    def steps(counts: Arity, _: Coefficients) -> int:
+        return counts.operands + (counts.scalars > 0) - 1
+
+    return Operation(
+        lambda operands, scalars, _: together(_terms(operands, scalars)),
+        steps,
+        lambda counts, _: steps(counts, _) * multiplies,
+        lambda counts: counts.operands > 0 and not counts.coefficients,
+    )
+
+
 def _factors(factors: Coefficients) -> int:
     """Those to multiply by: what is only added or subtracted is not multiplied."""
     return sum(abs(each) != 1 for each in factors)
@@ -101,5 +187,20 @@ OPERATIONS: dict[str, Operation] = {
         lambda _, __: 0,
         lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
     ),
+    "mean": Operation(
+        lambda operands, _, part: _sum(operands) * np.float32(part[0]),
+        lambda counts, _: counts.operands,
+        lambda *_: 1,
+        lambda counts: counts.operands > 0 and counts.coefficients == 1 and not counts.scalars,
+    ),
+    "add": _of_terms(_sum),
+    "sub": _of_terms(_difference),
+    "mul": _of_terms(_product, multiplies=True),
+    "scale_shift": _of_one(_scale_shift, 1, 1, 0, scalars=1),
+    "relu": _of_one(_relu, 0, 1, 0),
+    "leaky_relu": _of_one(_leaky_relu, 1, 1, 1),
+    "clip": _of_one(_clipped, 0, 2, 2),
+    "hard_sigmoid": _of_one(lambda operands, _, line: _clip(_line(operands, *line), 0, 1), 1, 3, 2),
+    "hard_swish": _of_one(_hard_swish, 2, 3, 2),
 }
 """Every operation by the name that a step gives it."""

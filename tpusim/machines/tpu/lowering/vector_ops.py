@@ -1,0 +1,238 @@
+"""Pooling, sums and products of maps, activations: by the vector unit, word by word; nothing goes through the array.
+
+A lane has a channel. Windows that reach into the padding have steps of their own, of the elements that there are: so
+padding is nothing, whatever the op.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tpusim.base.collector import at_rest
+from tpusim.base.units import SIZE
+from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.given import said
+from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, blocks_of, images_of, map_items
+from tpusim.machines.tpu.lowering.tiling import word_groups
+from tpusim.machines.tpu.lowering.traffic import Traffic
+from tpusim.machines.tpu.lowering.vector_emitter import Load, Unit, VectorEmitter, VectorWork, feed
+from tpusim.machines.tpu.lowering.vector_ops_plan import Rectangle, Source, VectorOpPlan, delay_of, tiling_of
+from tpusim.machines.tpu.lowering.walks import walk_of
+from tpusim.machines.tpu.program.addresses import Counter, Counters
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.memory.layout import Box, whole_bursts
+from tpusim.network.ops import VectorOp
+from tpusim.result.records import Blocking
+
+
+def lower(layer: VectorOp, batch: int, hardware: Hardware) -> Lowered:
+    """Lower one layer for one machine.
+
+    Raises:
+        CapacityError: when nothing fits the vector memories.
+    """
+    with at_rest():
+        work = _PointByPoint(VectorOpPlan(layer, batch, hardware))
+        return VectorEmitter(work).program(), _explained(work)
+
+
+def planned(layer: VectorOp, batch: int, hardware: Hardware) -> Planned:
+    """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
+    work = _PointByPoint(VectorOpPlan(layer, batch, hardware))
+    plan, scalars = work.plan, len(work.plan.scalars)
+    taps = prod(axis.kernel for axis in layer.axes) + len(plan.maps) - 1
+    steps = sum(len(plan.rectangles(block)) for block in work.blocks) * len(plan.taps_together(taps))
+    return Planned(0, len(plan.portions) * (steps + len(work.blocks) * (len(plan.maps) + 1) + scalars))
+
+
+class _PointByPoint(VectorWork):
+    """An op: a step for each part of a block whose windows are alike, or a few, where windows have many elements."""
+
+    def __init__(self, plan: VectorOpPlan) -> None:
+        self.plan, self.hardware, self.tiling = plan, plan.hardware, tiling_of(plan)
+        self.traffic = Traffic(plan.outputs, plan.hardware)
+        memory = plan.hardware.vector_memory.word_elements
+        groups, self._fill = word_groups(plan.outputs.word_images, memory)
+        self._blocks = blocks_of(plan.outputs, groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
+
+    @property
+    def portions(self) -> list[range]:
+        return self.plan.portions
+
+    @property
+    def blocks(self) -> list[Block]:
+        return self._blocks
+
+    @property
+    def word_fill(self) -> int:
+        return self._fill
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return *(each.tensor for each in (*self.plan.maps, *self.plan.scalars)), self.plan.ofmap
+
+    def scalars(self, portion: range, base: int) -> list[Load]:
+        """A word each, with one number."""
+        return [self._scalar(each, portion, base + number) for number, each in enumerate(self.plan.scalars)]
+
+    def _scalar(self, source: Source, portion: range, base: int) -> Load:
+        memory, numbers = self.hardware.vector_memory, 1 if source.spread[CHANNEL] else len(portion)
+        part = Part(base, (0,), (_lanes(source, portion),), (Along(IMAGE, range(1)),), 1)
+        return Load(source.tensor, part, whole_bursts(numbers * memory.element_bytes, self.hardware.hbm.burst_bytes))
+
+    def maps(self, unit: Unit, base: int) -> list[Load]:
+        whole, loads = self.plan.patch(unit.block), []
+        for source in self.plan.maps:
+            patch = source.patch(whole)
+            if patch.words:
+                loads.append(self._map(source, unit.portion, patch, base))
+            base += patch.words
+        return loads
+
+    def _map(self, source: Source, portion: range, patch: Patch, base: int) -> Load:
+        shape = self.plan.outputs
+        apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
+        rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
+        items = map_items(shape, self._fill, rows, cols, patch.groups, apart)
+        part = Part(base, (0,), (_lanes(source, portion),), items, self._fill)
+        channels = range(1) if source.spread[CHANNEL] else portion
+        box = Box(channels, rows, cols, images_of(shape, self._fill, patch.groups))
+        return Load.of(source.tensor, part, self.traffic.of((box,), source.tensor, apart))
+
+    def work(self, unit: Unit, bases: tuple[int, int, int]) -> list[Vector]:
+        words = sum(source.patch(self.plan.patch(unit.block)).words for source in self.plan.maps)
+        delay = delay_of(words, self.hardware)
+        steps: list[Vector] = []
+        for rectangle in self.plan.rectangles(unit.block):
+            steps += self._steps(unit, rectangle, bases, 0 if steps else delay)
+        return steps
+
+    def _steps(self, unit: Unit, rectangle: Rectangle, bases: tuple[int, int, int], delay: int) -> list[Vector]:
+        """The first operands are joined to one, with which the operation takes what is left."""
+        layer, lanes = self.plan.layer, len(unit.portion)
+        walks = self._walks(unit.block, rectangle, bases[0])
+        writes = feed(lanes, _written(unit.block, rectangle, bases[2]))
+        words = len(rectangle.rows) * len(rectangle.cols) * len(unit.block.groups)
+        steps: list[Vector] = []
+        for together in self.plan.taps_together(len(walks)):
+            operands = [feed(lanes, walk) for walk in walks[together.start : together.stop]]
+            operands += [writes] if together.start else []
+            if together.stop < len(walks):
+                steps.append(Vector((), layer.joining, tuple(operands), writes, words, delay=delay))
+            else:
+                scalars, factors = self._kept(bases[1]), layer.coefficients(rectangle.counted)
+                operation = layer.operation
+                steps.append(Vector((), operation, tuple(operands), writes, words, scalars, factors, delay=delay))
+            delay = 0
+        return steps
+
+    def _kept(self, base: int) -> Scalars:
+        """A number in each of so many words."""
+        words = len(self.plan.scalars)
+        return (
+            Scalars(base, words, (words - 1) * self.hardware.vector_memory.word_elements + 1) if words else NO_SCALARS
+        )
+
+    def _walks(self, block: Block, rectangle: Rectangle, base: int) -> list[Counters]:
+        """The words under the taps of the ifmap, then those of the other maps."""
+        whole, part = self.plan.patch(block), Block(rectangle.rows, rectangle.cols, block.groups)
+        walks: list[Counters] = []
+        for number, source in enumerate(self.plan.maps):
+            patch = source.patch(whole)
+            taps = rectangle.taps if number == 0 else ((0, 0),)
+            walks += [self._walk(source, tap, part, patch, base) for tap in taps]
+            base += patch.words
+        return walks
+
+    def _walk(self, source: Source, tap: tuple[int, int], part: Block, patch: Patch, base: int) -> Counters:
+        """Where it has one row, or column, for all, the walk stands still."""
+        walk = walk_of(self.plan.outputs, tap, part, patch, by_tap=False)
+        counters = [
+            Counter(each.length, 0, 1, each.length, 0) if still else each
+            for each, still in zip(walk.counters, (*source.spread[1:3], False), strict=True)
+        ]
+        return walk._replace(base=base + walk.base, counters=tuple(counters))
+
+    def results(self, unit: Unit, base: int) -> Load:
+        plan, shape, (portion, block) = self.plan, self.plan.outputs, unit
+        apart = shape.row.extent, shape.col.extent
+        items = map_items(shape, self._fill, block.rows, block.cols, block.groups, apart)
+        part = Part(base, (0,), (Along(CHANNEL, portion),), items, self._fill)
+        box = Box(portion, block.rows, block.cols, images_of(shape, self._fill, block.groups))
+        return Load.of(plan.ofmap, part, self.traffic.of((box,), plan.ofmap, apart))
+
+
+def _lanes(source: Source, portion: range) -> Along:
+    """The channel of each lane."""
+    return Along(CHANNEL, (0,) * len(portion) if source.spread[CHANNEL] else portion)
+
+
+def _written(block: Block, part: Rectangle, base: int) -> Counters:
+    """The words of some outputs among those of a block."""
+    groups, cols = len(block.groups), len(block.cols)
+    down = Counter(len(part.rows), part.rows.start - block.rows.start, 1, len(block.rows), cols * groups)
+    across = Counter(len(part.cols), part.cols.start - block.cols.start, 1, cols, groups)
+    return Counters(base, (down, across, Counter(groups, 0, 1, groups, 1)))
+
+
+# ---- in words
+
+
+def _explained(work: _PointByPoint) -> Explanation:
+    plan, tiling, shape = work.plan, work.tiling, work.plan.outputs
+    _, high, wide, images = plan.shapes["ofmap"]
+    blocking = Blocking(
+        rows=min(tiling.rows, high),
+        cols=min(tiling.cols, wide),
+        images=min(tiling.groups * work.word_fill, images),
+        blocks=len(work.blocks),
+        row_folds=1,
+        col_folds=len(plan.portions),
+        loop_order=tiling.loop_order,
+        word_fill=work.word_fill,
+        strips=shape.strips,
+    )
+    taps = prod(axis.kernel for axis in plan.layer.axes)
+    sources = ", ".join(each.tensor.name for each in (*plan.maps, *plan.scalars))
+    aspects = {
+        **({"taps": f"{taps}, of which padding is none"} if plan.layer.spatial else {}),
+        "folds": f"{counted(len(plan.portions), 'portion')} of at most {plan.hardware.lanes} channels, one a lane",
+        "passes": f"none: the vector unit makes each output of {sources}",
+        "block": _block(blocking, work),
+        "order": "portion by portion, in each all blocks",
+        "words": _words(work),
+        "memory": _memory(work),
+    }
+    return Explanation(1, blocking, dict(vars(tiling)), aspects)
+
+
+def _block(blocking: Blocking, work: _PointByPoint) -> str:
+    _, high, wide, images = work.plan.shapes["ofmap"]
+    strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
+    given = said(work.hardware)
+    each = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
+    every = f"{counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
+    return f"{each}; {every}" + (f"; given: {given}" if given else "")
+
+
+def _words(work: _PointByPoint) -> str:
+    strips, word = work.plan.outputs.strips, work.hardware.vector_memory.word_elements
+    images = counted(work.word_fill // strips, work.plan.layer.counted_by)
+    held = f"{strips} strips of {images}" if strips > 1 else images
+    return f"{work.word_fill} of {counted(word, 'element')} used: {held}"
+
+
+def _memory(work: _PointByPoint) -> str:
+    tiling, hardware = work.tiling, work.hardware
+    buffers = (
+        ("maps", tiling.ifmap_buffers, tiling.ifmap_words),
+        ("scalars", tiling.filter_buffers, tiling.section_words),
+        ("results", tiling.psum_buffers, tiling.psum_words),
+    )
+    word = hardware.word_bytes
+    held = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
+    return f"{SIZE.format(tiling.words * word)} of {SIZE.format(hardware.vector_memory.capacity_bytes)} a lane: {held}"

@@ -1,0 +1,149 @@
+"""Two-dimensional pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.input.fields import Choice, Name, Truth
+from tpusim.input.form import validated
+from tpusim.network.ops.grouped import MOST_SIDE, Channels, Sides, Size, Steps, short
+from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
+from tpusim.network.ops.op import OFMAP, Shape
+from tpusim.network.ops.vector_op import VectorOp, Window
+
+_Padding: TypeAlias = Annotated[
+    Sides | tuple[int, int, int, int] | Same,
+    padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]"),
+]
+
+
+@validated
+class Pool2d(VectorOp):
+    """The largest element under each window of a channel, or their average; pairs are (height, width).
+
+    Padding is no element, whatever it stands for; with `count_include_pad` an average is over it, too, as if it were
+    zero. With `ceil_mode` what is left of the map at its far ends has a window of its own, if that begins on the map or
+    the padding before it. A kernel as large as the map pools all of it. As PyTorch and ONNX have it.
+
+    Raises InputError, whose problems say which field, when no such op exists, or windows see no element at all.
+    """
+
+    op: ClassVar[str] = "pool2d"
+    grammar: ClassVar[str] = "rows x columns x channels, max or average of a kernel, /stride, d dilation, p padding"
+
+    name: Annotated[str, Name()]
+    kind: Annotated[Literal["max", "average"], Choice()]
+    channels: Channels
+    in_height: Size
+    in_width: Size
+    kernel: Steps
+    stride: Steps = (1, 1)
+    padding: _Padding = (0, 0)
+    dilation: Steps = (1, 1)
+    ceil_mode: Annotated[bool, Truth()] = False
+    count_include_pad: Annotated[bool, Truth()] = False
+
+    def __post_init__(self) -> None:
+        problems = [each for axis in self._given for each in axis.problems()]
+        problems = problems or [each for axis in range(2) for each in self._unseen(axis)]
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def operation(self) -> str:
+        """A maximum, or a mean."""
+        return "maximum" if self.kind == "max" else "mean"
+
+    @property
+    def joining(self) -> str:
+        """Maxima of maxima, sums of sums."""
+        return "maximum" if self.kind == "max" else "add"
+
+    @property
+    def axes(self) -> tuple[KernelAxis, KernelAxis]:
+        """Height and width, padded for the last window that `ceil_mode` adds."""
+        rows, cols = (_reaching(axis, self.ceil_mode) for axis in self._given)
+        return rows, cols
+
+    @property
+    def windows(self) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
+        rows, cols = (
+            _windows(axis, given, self.count_include_pad) for axis, given in zip(self.axes, self._given, strict=True)
+        )
+        return rows, cols
+
+    @property
+    def text(self) -> str:
+        """ "112x112x64 max 3x3/2" is rows x cols x channels, kind, kernel / stride; p: top, left, bottom, right."""
+        text = f"{self.in_height}x{self.in_width}x{self.channels} {self.kind} {self.kernel[0]}x{self.kernel[1]}"
+        text += f"/{short(self.stride)}" if prod(self.stride) > 1 else ""
+        text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
+        (top, bottom), (left, right) = (axis.ends for axis in self.axes)
+        return text + (f" p{top}x{left}x{bottom}x{right}" if any((top, left, bottom, right)) else "")
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        rows, cols = self.axes
+        ofmap = self.channels, rows.outputs, cols.outputs, batch
+        return {"ifmap": (self.channels, self.in_height, self.in_width, batch), OFMAP: ofmap}
+
+    def terms(self, batch: int) -> int:
+        """The elements of a window, where they are summed up."""
+        return 1 if self.kind == "max" else prod(self.kernel)
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        """A sum is multiplied by what it would be divided by."""
+        return () if self.kind == "max" else (1 / counted,)
+
+    @property
+    def _given(self) -> tuple[KernelAxis, KernelAxis]:
+        """Height and width, padded as it is written."""
+        (top, bottom), (left, right) = self._ends
+        rows = (top, bottom) if isinstance(self.padding, tuple) else self.padding
+        cols = (left, right) if isinstance(self.padding, tuple) else self.padding
+        return (
+            KernelAxis("height", self.in_height, self.kernel[0], self.stride[0], self.dilation[0], rows),
+            KernelAxis("width", self.in_width, self.kernel[1], self.stride[1], self.dilation[1], cols),
+        )
+
+    @property
+    def _ends(self) -> tuple[Ends, Ends]:
+        if isinstance(self.padding, str):
+            return (0, 0), (0, 0)
+        top, left, bottom, right = self.padding if len(self.padding) == 4 else (*self.padding, *self.padding)
+        return (top, bottom), (left, right)
+
+    def _unseen(self, axis: int) -> Iterator[Problem]:
+        """That a window stands on padding alone."""
+        which = next((at for at, each in enumerate(self.windows[axis]) if not each.taps), None)
+        if which is not None:
+            where = f"window {which} of {self.axes[axis].name} stands on padding alone"
+            yield Problem(f"{where}; write less padding than the kernel reaches", "padding")
+
+
+def _reaching(axis: KernelAxis, ceil_mode: bool) -> KernelAxis:
+    """With padding up to the end of its last window, if that begins before the padding at the far end."""
+    before, after = axis.ends
+    more = -(-(axis.padded - axis.reach) // axis.stride) if ceil_mode else axis.outputs - 1
+    more -= ceil_mode and more * axis.stride >= axis.size + before
+    reached = more * axis.stride + axis.reach - axis.size - before
+    return replace(axis, padding=(before, max(after, reached) if more >= axis.outputs else after))
+
+
+@lru_cache(maxsize=1 << 10)
+def _windows(axis: KernelAxis, given: KernelAxis, include_pad: bool) -> tuple[Window, ...]:
+    """Of each output; padding counts, but not beyond what is `given`."""
+    before, after = given.ends
+    seen, padded = range(given.size), range(-before, given.size + after)
+
+    def window(output: int) -> Window:
+        at = range(output * axis.stride - before, output * axis.stride - before + axis.reach, axis.dilation)
+        taps = [tap for tap, place in enumerate(at) if place in seen]
+        counted = sum(place in padded for place in at) if include_pad else len(taps)
+        return Window(range(taps[0], taps[-1] + 1) if taps else range(0), counted)
+
+    return tuple(map(window, range(axis.outputs)))

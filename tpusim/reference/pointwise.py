@@ -1,0 +1,46 @@
+"""Ops that make each element of a map of one at the same place, straight from their definitions, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tpusim.network.ops import Op
+from tpusim.reference.operands import Operands, Tensor
+
+
+def compute(layer: Op, operands: Operands, box: tuple[range, range, range, range]) -> Tensor:
+    """The elements in `box`, each made of those at its place; what an operand has one of along an axis is for all."""
+    parts = []
+    for each in operands.values():
+        places = (
+            slice(0, 1) if size == 1 else slice(part.start, part.stop)
+            for size, part in zip(each.shape, box, strict=True)
+        )
+        parts.append(each[tuple(places)].astype(np.float32))
+    made = FUNCTIONS[layer.op](layer, *parts)
+    return np.broadcast_to(made, [len(part) for part in box])
+
+
+def _line(x: Tensor, slope: float, shift: float) -> Tensor:
+    return x * np.float32(slope) + np.float32(shift)
+
+
+def _within(x: Tensor, low: float, high: float) -> Tensor:
+    return np.where(x < low, np.float32(low), np.where(x > high, np.float32(high), x))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda _, x, y: x + y,
+    "sub": lambda _, x, y: x - y,
+    "mul": lambda _, x, y: x * y,
+    "scale_shift": lambda _, x, scale, shift: x * scale + shift,
+    "relu": lambda _, x: np.where(x > 0, x, np.float32(0)),
+    "leaky_relu": lambda op, x: np.where(x > 0, x, x * np.float32(op.slope)),
+    "clip": lambda op, x: _within(x, op.min, op.max),
+    "hard_sigmoid": lambda op, x: _within(_line(x, op.alpha, op.beta), 0, 1),
+    "hard_swish": lambda _, x: x * _within(_line(x, 1 / 6, 0.5), 0, 1),
+}
+"""By the name of the op: an element of the ofmap from the layer and an element of each operand."""
