@@ -29,6 +29,7 @@ from tpusim.cli import commands, progress
 from tpusim.cli.actions import run as run_action
 from tpusim.cli.actions import trace as trace_action
 from tpusim.flow.engines import ENGINES
+from tpusim.flow.numbers import DTYPES, SUMS
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
 from tpusim.report.tables.compare_results import ORDERS
@@ -566,6 +567,7 @@ def test_what_needs_no_simulator_imports_none(arguments: list[str]) -> None:
 
 def test_help_names_what_there_is() -> None:
     assert tuple(ENGINES) == commands.ENGINES
+    assert (DTYPES, SUMS) == (commands.DTYPES, commands.SUMS)
     assert tuple(ORDERS) == commands.LAYER_ORDERS
     assert tuple(number_sets()) == commands.NUMBER_SETS
     assert tuple(WORDS) == commands.NUMBER_WORDS

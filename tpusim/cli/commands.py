@@ -35,6 +35,8 @@ from tpusim.report.plots.formats import KNOWN, known_formats
 
 # What help names, without importing what bears the name; a test holds each against its registry.
 ENGINES = ("event", "register", "both")
+DTYPES = ("integers", "f32", "bf16", "int8")
+SUMS = ("any", "array")
 MODELS = ("one_pass", "clocked", "both")
 LAYER_ORDERS = ("change", "ratio", "network")
 NUMBER_WORDS = ("estimated", "scheduled", "measured", "simulated")
@@ -91,6 +93,21 @@ def run(
     layers: Layers = "*",
     changes: Changes = None,
     seed: Seed = 0,
+    dtype: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help=f"What values are: {', '.join(DTYPES)}. Unless given, small integers of exact sums. f32, bf16: "
+            "random reals, held against float64 within a proven bound. It changes no times.",
+            autocompletion=words(DTYPES),
+        ),
+    ] = "integers",
+    sums: Annotated[
+        str,
+        Option(
+            metavar="ORDER", help="Add in any order, or as the array does, which is slow.", autocompletion=words(SUMS)
+        ),
+    ] = "any",
     dims: Dims = None,
     skip_unknown: SkipUnknown = False,
     ops: Annotated[
@@ -109,7 +126,8 @@ def run(
 
     check_ops(ops)
     work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown))
-    simulate_and_report(work, machine, json, out, lowering=lowering, engine=engine, check=check, seed=seed)
+    values = {"check": check, "seed": seed, "dtype": dtype, "sums": sums}
+    simulate_and_report(work, machine, json, out, lowering=lowering, engine=engine, **values)
 
 
 @app.command(epilog="Example: tpusim report results/resnet50 -o report.html")

@@ -51,6 +51,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         transformation_share=transformation / cycles,
         dram=dram_use(ready.traffic, timing, hardware),
         energy_use=energy_of(macs, program, timing, hardware),
+        error_share=verdict.error_share,
     )
 
 

@@ -10,7 +10,8 @@ from functools import cached_property
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
 from tpusim.flow.dram_account import DramTraffic
-from tpusim.flow.verify import as_floats, check_layer, failures_named, operands_of, verdict_of
+from tpusim.flow.numbers import SMALL, Numbers
+from tpusim.flow.verify import as_floats, check_layer, failures_named, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
@@ -73,6 +74,7 @@ class Task:
     check: bool
     seed: int
     watch: Watch
+    numbers: Numbers = SMALL
 
     def doing(self, what: str) -> None:
         """Tell who watches."""
@@ -95,7 +97,7 @@ def _checked(task: Task) -> Verdict:
 
     task.doing("checking")
     prepared = task.prepared
-    return check_layer(task.layer, task.batch, prepared.program, prepared.hardware, task.seed, told)
+    return check_layer(task.layer, task.batch, prepared.program, prepared.hardware, task.seed, told, task.numbers)
 
 
 def _register(task: Task) -> Outcome:
@@ -106,11 +108,12 @@ def _register(task: Task) -> Outcome:
     def told(cycles: int) -> None:
         task.doing(f"{cycles:,} cycles")
 
-    layer, prepared = task.layer, task.prepared
-    operands = operands_of(layer, task.batch, task.seed)
+    layer, prepared, numbers = task.layer, task.prepared, task.numbers
+    operands = numbers.operands(layer, task.batch, task.seed)
+    program = numbers.program(layer, task.batch, prepared.program)
     with failures_named(layer), memory_needed(layer):
-        timing, written = register.run(prepared.program, prepared.hardware, as_floats(operands), told)
-    return timing, lambda: verdict_of(layer, operands, written) if task.check else UNCHECKED
+        timing, written = register.run(program, prepared.hardware, as_floats(operands), told)
+    return timing, lambda: verdict_of(layer, operands, written, numbers) if task.check else UNCHECKED
 
 
 def _both(task: Task) -> Outcome:

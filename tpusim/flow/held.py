@@ -8,14 +8,15 @@ import numpy as np
 
 from tpusim import reference
 from tpusim.flow.boxes import merged, outline, straight
+from tpusim.flow.numbers import Expectation
 from tpusim.machines.tpu.datapath.hbm import HbmTensor
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Spill
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import Index
-from tpusim.numerics.equality import Verdict, difference
-from tpusim.reference import Box, Operands, Tensor
+from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
+from tpusim.reference import Box, Tensor
 
 _WRONG, _RIGHT = 1, 2
 """What is known of an element; 0: it was never written."""
@@ -34,8 +35,9 @@ def unheard(_: int) -> None:
 class Held:
     """What a Program writes to one of its tensors. An element that is written again counts as it was written last."""
 
-    def __init__(self, layer: Op, program: Program, name: str, operands: Operands, told: Told) -> None:
-        self._layer, self._operands, self._told = layer, operands, told
+    def __init__(self, layer: Op, program: Program, name: str, expectation: Expectation, told: Told) -> None:
+        self._layer, self._expectation, self._told = layer, expectation, told
+        self._share: float | None = None
         self._tensor, self._oracle, self._written = program.tensor(name), reference.TENSORS[name], 0
         spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == name)
         self._parts = [part for step in spills for part in step.parts]
@@ -50,9 +52,11 @@ class Held:
     def write(self, part: Part, values: Tensor) -> None:
         """Compare `values` [lane, *items] of the next part with what the reference computes for it."""
         expected = [self._expected() for _ in straight(part)]
-        equal = values == (expected[0] if len(expected) == 1 else np.concatenate(expected).reshape(values.shape))
-        self._known.write(part, equal + np.uint8(_WRONG))
-        if self._wrong is None and not equal.all():
+        together = expected[0] if len(expected) == 1 else np.concatenate(expected).reshape(values.shape)
+        right, share = agreement(values, together)
+        self._share = larger(self._share, share)
+        self._known.write(part, right + np.uint8(_WRONG))
+        if self._wrong is None and not right.all():
             # Only now: of what was right before, nobody asks for the value.
             self._wrong = HbmTensor(self._tensor, np.float32(np.nan), self._parts)
         if self._wrong is not None:
@@ -65,42 +69,39 @@ class Held:
         known = self._known.values
         right = sum(int(np.count_nonzero(channel == _RIGHT)) for channel in known)
         if right == known.size:
-            return Verdict(known.size, 0, None)
+            return Verdict(known.size, 0, None, error_share=self._share)
         channel = next(index for index, each in enumerate(known) if (each != _RIGHT).any())
         inside = np.unravel_index(int((known[channel] != _RIGHT).argmax()), known.shape[1:])
         at = (channel, *map(int, inside))
         here, row, col, image = (range(place, place + 1) for place in at)
-        expected = self._compute((here, row, col, image))
+        expected = self._expectation.of((here, row, col, image))
         actual = np.nan if self._wrong is None else self._wrong.values[at]
-        first = difference(at, float(actual), expected.item(), self._element_name, self._tensor.name)
-        return Verdict(known.size, known.size - right, first)
+        first = difference(at, float(actual), expected, self._element_name, self._tensor.name)
+        return Verdict(known.size, known.size - right, first, error_share=self._share)
 
-    def _expected(self) -> Tensor:
+    def _expected(self) -> Values:
         """What the reference has for the next straight part, [lane, *items]; anything outside the tensor."""
         lengths, counts, order, boxes = next(self._outlines)
         if len(boxes) == 1 and tuple(map(len, boxes[0][1])) == lengths:
             values = self._next(boxes[0][1])
         else:
-            values = np.zeros(lengths, np.float32)
+            values = np.zeros(lengths, self._expectation.number)
             for place, box in boxes:
                 values[place] = self._next(box)
         return values.reshape(counts).transpose(order)
 
-    def _next(self, box: Box) -> Tensor:
+    def _next(self, box: Box) -> Values:
         """What the reference has for the next box, computed together with those that follow."""
         if not self._left:
             self._cover, self._left = next(self._ahead)
-            self._computed = self._compute(self._cover)
+            self._computed = self._expectation.of(self._cover)
         self._left -= 1
         place = (slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, self._cover, strict=True))
         return self._computed[tuple(place)]
-
-    def _compute(self, box: Box) -> Tensor:
-        return self._oracle.compute(self._layer, self._operands, box)
 
     def _element_name(self, at: Index) -> tuple[tuple[str, ...], Index]:
         return self._oracle.element_name(self._layer, at)
 
     def _fits(self, box: Box) -> bool:
         channels, rows, cols, images = map(len, box)
-        return rows * cols * images * max(channels, len(self._operands["ifmap"])) <= BOX_ELEMENTS
+        return rows * cols * images * max(channels, len(self._expectation.operands["ifmap"])) <= BOX_ELEMENTS

@@ -12,6 +12,7 @@ from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.flow.choice import fitting
 from tpusim.flow.lowerings import asked_of, tried
+from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import planned_of
 from tpusim.machines.tpu.program.explanation import Planned
@@ -40,6 +41,7 @@ class Asked(NamedTuple):
     lowering: str
     engine: str
     check: bool
+    numbers: Numbers = SMALL
 
     @property
     def kind(self) -> Hashable:
@@ -93,7 +95,9 @@ def _program_bytes(planned: Planned) -> int:
     return planned.passes * PASS_BYTES + planned.transfers * TRANSFER_BYTES
 
 
-def room_for(workload: Workload, hardware: Hardware, lowering: str, engine: str, check: bool) -> Room:
+def room_for(
+    workload: Workload, hardware: Hardware, lowering: str, engine: str, check: bool, numbers: Numbers = SMALL
+) -> Room:
     """Look at every layer before the first is simulated.
 
     Raises:
@@ -103,7 +107,7 @@ def room_for(workload: Workload, hardware: Hardware, lowering: str, engine: str,
     free = free_bytes() - PROCESS_BYTES
     shapes: dict[Hashable, Asked] = {}
     for layer, name in asked_of(workload, lowering):
-        asked = Asked(layer, workload.batch, hardware, name, engine, check)
+        asked = Asked(layer, workload.batch, hardware, name, engine, check, numbers)
         shapes.setdefault(asked.kind, asked)
     needs = {shape: need_of(asked, free) for shape, asked in shapes.items()}
     # The neediest first, which is what advice mostly fails by.
@@ -142,16 +146,19 @@ def _planned(asked: Asked, free: int) -> Planned:
 
 
 def _values(asked: Asked, planned: Planned) -> int:
-    """Operands and what is known of outputs are bytes, in the register engine numbers besides. What is written to be
-    read again is numbers, and what is known of them.
+    """What is known of outputs are bytes, so are small operands; in the register engine there are numbers besides. What
+    is written to be read again is numbers, and what is known of them.
     """
     if not asked.check and asked.engine == "event":
         return 0
     layer, hardware = asked.layer, asked.hardware
-    elements = layer.operands(asked.batch) + layer.outputs(asked.batch)
+    operands, outputs, each = layer.operands(asked.batch), layer.outputs(asked.batch), asked.numbers.operand_bytes
+    elements = operands + outputs
     memories = hardware.lanes * hardware.capacity_words * hardware.vector_memory.word_elements
     # Of the ifmap there may be a second one, with a margin.
-    held = elements + prod(layer.sources(asked.batch)["ifmap"]) + FLOAT_BYTES * min(memories, elements)
+    held = (
+        outputs + (operands + prod(layer.sources(asked.batch)["ifmap"])) * each + FLOAT_BYTES * min(memories, elements)
+    )
     held += (1 + FLOAT_BYTES) * planned.intermediates
     # The register engine has every word that moves besides.
     moved = elements + 2 * planned.intermediates

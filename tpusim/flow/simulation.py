@@ -18,6 +18,7 @@ from tpusim.flow.choice import prepared
 from tpusim.flow.engines import ENGINES, Prepared, Task, Watch, unwatched
 from tpusim.flow.lowerings import asked_of
 from tpusim.flow.need import Room, room_for
+from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, check_numbers, numbers_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
@@ -39,6 +40,8 @@ def simulate(
     engine: str = "event",
     check: bool = True,
     seed: int = 0,
+    dtype: str = INTEGERS,
+    sums: str = ANY_ORDER,
     progress: Progress = unseen,
     watch: Watch = unwatched,
 ) -> Result:
@@ -49,14 +52,17 @@ def simulate(
             A layer of `workload` that has one of its own is lowered by that.
         engine: event, register or both.
         check: compute every output through the Program and compare it with the reference.
-        seed: of the random integer operands.
+        seed: of the random operands.
+        dtype: what operands are: integers (small ones, so that outputs must be equal), f32, bf16 (random reals; outputs
+            must be within a proven bound of sums in float64) or int8 (full range, equal). It changes values, not time.
+        sums: the order in which the data path adds: any, or array, that of the machine, which takes much longer.
         progress: called after each layer, in network order.
         watch: called now and then, on any thread, with a layer's name and what is done to it.
 
     Raises:
-        InputError: a name where a workload or a machine is asked for, unknown lowering or engine, a layer that cannot
-            fit (CapacityError, names the layer), a layer for which this computer has too little memory, or, with the
-            register engine, Numba is not installed.
+        InputError: a name where a workload or a machine is asked for, unknown lowering, engine, dtype or sums, a layer
+            that cannot fit (CapacityError, names the layer), a layer for which this computer has too little memory, a
+            lowering for which no bound is proven, or, with the register engine, Numba is not installed.
         CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
@@ -66,14 +72,19 @@ def simulate(
             raise InputError(f"{given!r} is no {kind.__name__}; give what tpusim.{load}(...) returns")
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
+    numbers = numbers_of(dtype, sums)
     began = time.perf_counter()
-    room = room_for(workload, hardware, lowering, engine, check)
+    if check:
+        check_numbers(workload, lowering, numbers)
+    room = room_for(workload, hardware, lowering, engine, check, numbers)
     layers = []
-    for layer in _Run(workload, hardware, lowering, engine, check, seed, watch, room).results():
+    for layer in _Run(workload, hardware, lowering, engine, check, seed, watch, room, numbers).results():
         layers.append(layer)
         progress(layer)
     seconds = time.perf_counter() - began
-    return result_of(workload, hardware, layers, seconds, lowering=lowering, engine=engine, seed=seed)
+    return result_of(
+        workload, hardware, layers, seconds, lowering=lowering, engine=engine, seed=seed, dtype=dtype, sums=sums
+    )
 
 
 def result_of(
@@ -85,11 +96,13 @@ def result_of(
     lowering: str,
     engine: str,
     seed: int,
+    dtype: str = INTEGERS,
+    sums: str = ANY_ORDER,
 ) -> Result:
     """The result of `layers`, the first of `workload`; at least one."""
     done, left = tuple(layers), len(workload.layers) - len(layers)
     asked = workload.name, workload.batch, lowering, engine, seed
-    more = dict(workload.not_timed), dict(workload.not_known), dict(workload.sizes)
+    more = dict(workload.not_timed), dict(workload.not_known), dict(workload.sizes), dtype, sums
     return Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
 
 
@@ -105,6 +118,7 @@ class _Run:
     seed: int
     watch: Watch
     room: Room
+    numbers: Numbers
 
     def results(self) -> Iterator[LayerResult]:
         """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
@@ -122,7 +136,9 @@ class _Run:
         """Time a layer; what is left to do for its result, and the bytes it takes."""
         layer, lowering, ready = each
         batch = self.workload.batch
-        timing, verdict = ENGINES[self.engine](Task(layer, batch, ready, self.check, self.seed, self.watch))
+        timing, verdict = ENGINES[self.engine](
+            Task(layer, batch, ready, self.check, self.seed, self.watch, self.numbers)
+        )
 
         def rest() -> LayerResult:
             return layer_result(layer, batch, ready, timing, verdict())

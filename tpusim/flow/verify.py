@@ -11,6 +11,7 @@ import numpy as np
 from tpusim import reference
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
 from tpusim.flow.held import Held, Told, unheard
+from tpusim.flow.numbers import SMALL, Expectation, Numbers
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import check_program
@@ -31,19 +32,30 @@ def failures_named(layer: Op) -> Iterator[None]:
 
 
 def check_layer(
-    layer: Op, batch: int, program: Program, hardware: Hardware, seed: int, told: Told = unheard
+    layer: Op,
+    batch: int,
+    program: Program,
+    hardware: Hardware,
+    seed: int,
+    told: Told = unheard,
+    numbers: Numbers = SMALL,
 ) -> Verdict:
-    """Compare every element that is written, for equality; `told` how many outputs have been, now and then.
+    """Compare every element that is written with the reference; `told` how many outputs have been, now and then.
 
     Raises:
+        InputError: when a sum of the layer is too long to be checked; names the layer.
         CheckFailed: when the Program addresses words or lanes that do not exist; names the layer.
     """
-    operands = operands_of(layer, batch, seed)
+    operands = numbers.operands(layer, batch, seed)
+    program = numbers.program(layer, batch, program)
+    told_of = {OFMAP: told}
     with failures_named(layer):
         check_program(program, hardware)
-        told_of = {OFMAP: told}
-        held = {name: Held(layer, program, name, operands, told_of.get(name, unheard)) for name in _written(program)}
-        datapath.run(program, hardware, operands, held)
+        held = {
+            name: Held(layer, program, name, Expectation(layer, name, operands, numbers), told_of.get(name, unheard))
+            for name in _written(program)
+        }
+        datapath.run(program, hardware, operands, held, in_array_order=numbers.in_array_order)
     return _together({name: each.verdict() for name, each in held.items()})
 
 
@@ -56,8 +68,8 @@ def _written(program: Program) -> set[str]:
 
 
 def operands_of(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
-    """The operands of a layer, by the names of the tensors in its Program."""
-    return reference.operands(layer, batch, seed)
+    """The operands of a layer, small whole numbers, by the names of the tensors in its Program."""
+    return SMALL.operands(layer, batch, seed)
 
 
 def as_floats(operands: Operands) -> dict[str, Tensor]:
@@ -65,15 +77,16 @@ def as_floats(operands: Operands) -> dict[str, Tensor]:
     return {name: each.astype(np.float32) for name, each in operands.items()}
 
 
-def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor]) -> Verdict:
+def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor], numbers: Numbers = SMALL) -> Verdict:
     """Hold what a Program has written against the reference."""
-    return _together({name: _verdict_of(name, layer, operands, each) for name, each in written.items()})
+    held = {name: (Expectation(layer, name, operands, numbers), each) for name, each in written.items()}
+    return _together({name: _verdict_of(*each) for name, each in held.items()})
 
 
-def _verdict_of(name: str, layer: Op, operands: Operands, written: Tensor) -> Verdict:
-    oracle, (channels, rows, cols, images) = reference.TENSORS[name], map(range, written.shape)
-    expected = oracle.compute(layer, operands, (channels, rows, cols, images))
-    return compare(written, expected, partial(oracle.element_name, layer), name)
+def _verdict_of(expectation: Expectation, written: Tensor) -> Verdict:
+    channels, rows, cols, images = map(range, written.shape)
+    element_name = partial(reference.TENSORS[expectation.tensor].element_name, expectation.layer)
+    return compare(written, expectation.of((channels, rows, cols, images)), element_name, expectation.tensor)
 
 
 def _together(verdicts: Mapping[str, Verdict]) -> Verdict:

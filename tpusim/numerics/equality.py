@@ -1,17 +1,19 @@
-"""How outputs are compared: every element must be equal."""
+"""How outputs are compared: every element must be equal, or, where sums are rounded, as near as is proven."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.numerics.bounds import BOUNDED
 from tpusim.result.records import Mismatch
 
 Tensor: TypeAlias = NDArray[np.float32]
+Values: TypeAlias = NDArray[Any]
 Index: TypeAlias = tuple[int, ...]
 ElementName: TypeAlias = Callable[[Index], tuple[tuple[str, ...], Index]]
 """From an index in the tensor to the axes and index by which its user knows the element."""
@@ -29,25 +31,47 @@ class Verdict:
     first: Mismatch | None
     intermediates_checked: int = 0
     intermediates_mismatched: int = 0
+    error_share: float | None = None
+    """The largest error of an output that is near enough, over its bound; None where they are equal."""
 
     def after(self, intermediate: Verdict) -> Verdict:
         """With what was found of one of the tensors that these outputs were made of."""
         checked = self.intermediates_checked + intermediate.checked
         mismatched = self.intermediates_mismatched + intermediate.mismatched
-        return Verdict(self.checked, self.mismatched, intermediate.first or self.first, checked, mismatched)
+        first = intermediate.first or self.first
+        return replace(self, first=first, intermediates_checked=checked, intermediates_mismatched=mismatched)
 
 
-def compare(actual: Tensor, expected: Tensor, element_name: ElementName, tensor: str = "ofmap") -> Verdict:
-    """Count the elements that differ; NaN (an output never written) differs from everything."""
-    if np.array_equal(actual, expected):
-        return Verdict(expected.size, 0, None)
-    wrong = actual != expected
-    at = tuple(map(int, np.unravel_index(int(wrong.argmax()), wrong.shape)))
-    first = difference(at, float(actual[at]), float(expected[at]), element_name, tensor)
-    return Verdict(expected.size, int(np.count_nonzero(wrong)), first)
+def agreement(actual: Tensor, expected: Values) -> tuple[NDArray[np.bool_], float | None]:
+    """Which elements are as expected, and the largest error of these over its bound; None where none has a bound.
+
+    `expected` are numbers, to be equal, or BOUNDED ones. NaN (an output never written) agrees with nothing.
+    """
+    if expected.dtype != BOUNDED:
+        return actual == expected, None
+    error, bound = np.abs(actual - expected["value"]), expected["bound"]
+    right = error <= bound
+    shares = np.divide(error, bound, out=np.zeros_like(error), where=right & (bound > 0))
+    return right, float(shares.max(initial=0.0))
 
 
-def difference(at: Index, actual: float, expected: float, element_name: ElementName, tensor: str = "ofmap") -> Mismatch:
+def larger(one: float | None, other: float | None) -> float | None:
+    """The larger share of those that there are."""
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+def compare(actual: Tensor, expected: Values, element_name: ElementName, tensor: str = "ofmap") -> Verdict:
+    """Count the elements that are not as `expected`, numbers or BOUNDED ones."""
+    right, share = agreement(actual, expected)
+    if right.all():
+        return Verdict(expected.size, 0, None, error_share=share)
+    at = tuple(map(int, np.unravel_index(int(right.argmin()), right.shape)))
+    first = difference(at, float(actual[at]), expected[at], element_name, tensor)
+    return Verdict(expected.size, int(np.count_nonzero(~right)), first, error_share=share)
+
+
+def difference(at: Index, actual: float, expected: Any, element_name: ElementName, tensor: str = "ofmap") -> Mismatch:
     """What is wrong with the element at `at`; NaN says that it was never written."""
     axes, index = element_name(at)
-    return Mismatch(index, axes, expected, None if np.isnan(actual) else actual, tensor)
+    value, bound = expected.item() if expected.dtype == BOUNDED else (expected.item(), 0.0)
+    return Mismatch(index, axes, float(value), None if np.isnan(actual) else actual, tensor, max(0.0, bound))

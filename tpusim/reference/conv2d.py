@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tpusim.network.ops import Conv2d
-from tpusim.reference.operands import Operand, Operands, Tensor
+from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 MOST_ELEMENTS = 1 << 19
 """The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
@@ -24,7 +24,7 @@ def compute(layer: Conv2d, operands: Operands, box: _Box) -> Tensor:
     for group, channels in _groups(layer, box[0]):
         fields = receptive_fields(layer, ifmap[group * into : (group + 1) * into], box)
         place = outputs[channels.start - box[0].start : channels.stop - box[0].start]
-        _convolve(fields, filter_[channels.start : channels.stop].astype(np.float32), place)
+        _convolve(fields, filter_[channels.start : channels.stop].astype(outputs.dtype), place)
     return outputs
 
 
@@ -43,7 +43,7 @@ def receptive_fields(layer: Conv2d, ifmap: Operand, box: _Box) -> Tensor:
         for part, stride, (pad, _), length in zip(box[1:3], layer.stride, layer.pads, reach, strict=True)
     ]
     (rows, cols), images = under, box[3]
-    window = np.zeros((len(ifmap), len(rows), len(cols), len(images)), np.float32)
+    window = np.zeros((len(ifmap), len(rows), len(cols), len(images)), number_of(ifmap))
     (to_row, from_row), (to_col, from_col) = (_stored(*each) for each in zip(under, ifmap.shape[1:3], strict=True))
     window[:, to_row, to_col] = ifmap[:, from_row, from_col, images.start : images.stop]
     fields = np.lib.stride_tricks.sliding_window_view(window, reach, axis=(1, 2))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.network.ops import ConvTranspose2d
-from tpusim.reference.operands import Operand, Operands, Tensor
+from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 _Box = tuple[range, range, range, range]
 _Places = NDArray[np.int64]
@@ -19,12 +19,12 @@ def compute(layer: ConvTranspose2d, operands: Operands, box: _Box) -> Tensor:
     """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, rows, cols, images = box
-    outputs = np.zeros([len(part) for part in box], np.float32)
+    outputs = np.zeros([len(part) for part in box], number_of(ifmap))
     size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups
     batch = slice(images.start, images.stop)
     for group in range(channels.start // size, (channels.stop - 1) // size + 1):
         mine = range(max(channels.start, group * size), min(channels.stop, (group + 1) * size))
-        weights = filter_[mine.start : mine.stop].astype(np.float32)
+        weights = filter_[mine.start : mine.stop].astype(outputs.dtype)
         source = ifmap[group * into : (group + 1) * into, ..., batch]
         place = outputs[mine.start - channels.start : mine.stop - channels.start]
         _scatter(layer, source, weights, (rows, cols), place)
@@ -43,7 +43,7 @@ def _scatter(
         for j in range(width):
             from_cols, to_cols = across[j]
             if len(from_rows) and len(from_cols):
-                elements = source[:, from_rows[:, None], from_cols].astype(np.float32)
+                elements = source[:, from_rows[:, None], from_cols].astype(outputs.dtype)
                 added = weights[:, i, j] @ elements.reshape(len(elements), -1)
                 shape = len(weights), len(from_rows), len(from_cols), elements.shape[-1]
                 outputs[:, to_rows[:, None], to_cols] += added.reshape(shape)

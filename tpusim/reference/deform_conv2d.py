@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tpusim.network.ops import DeformConv2d
 from tpusim.network.ops.offsets import MASK_PARTS, Offsets, offsets_of
-from tpusim.reference.operands import Operand, Operands, Tensor
+from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 _Box = tuple[range, range, range, range]
 _Places = NDArray[np.float64]
@@ -22,12 +22,12 @@ def compute(layer: DeformConv2d, operands: Operands, box: _Box) -> Tensor:
     """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, rows, cols, images = box
-    outputs = np.zeros([len(part) for part in box], np.float32)
+    outputs = np.zeros([len(part) for part in box], number_of(ifmap))
     size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups
     given, points = offsets_of_shape(layer, ifmap.shape[-1]), (rows, cols, images)
     for group in range(channels.start // size, (channels.stop - 1) // size + 1):
         mine = range(max(channels.start, group * size), min(channels.stop, (group + 1) * size))
-        weights = filter_[mine.start : mine.stop].astype(np.float32)
+        weights = filter_[mine.start : mine.stop].astype(outputs.dtype)
         place = outputs[mine.start - channels.start : mine.stop - channels.start]
         for tap in np.ndindex(*layer.kernel):
             samples = _samples(layer, ifmap, range(group * into, (group + 1) * into), tap, given, points)
@@ -46,7 +46,7 @@ def _samples(
     points: tuple[range, range, range],
 ) -> Tensor:  # fmt: skip
     """What a tap samples of some channels for the outputs in `points`, [channel, row, col, image]."""
-    samples = np.empty((len(channels), *map(len, points)), np.float32)
+    samples = np.empty((len(channels), *map(len, points)), number_of(ifmap))
     size = layer.in_channels // layer.offset_groups
     for number in range(channels.start // size, (channels.stop - 1) // size + 1):
         here = np.ix_((number,), (tap[0],), (tap[1],), *points)

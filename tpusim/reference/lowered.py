@@ -9,7 +9,7 @@ import numpy as np
 
 from tpusim.network.ops import ArrayOp, Conv2d
 from tpusim.reference.conv2d import receptive_fields
-from tpusim.reference.operands import Operand, Operands, Tensor
+from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 _Box: TypeAlias = tuple[range, range, range, range]
 _Index: TypeAlias = tuple[int, ...]
@@ -21,7 +21,7 @@ def compute(layer: ArrayOp, operands: Operands, box: _Box) -> Tensor:
     """
     ifmap = operands["ifmap"]
     conv, _ = layer.convolution(ifmap.shape[-1])
-    lowered = np.empty([len(part) for part in box], np.float32)
+    lowered = np.empty([len(part) for part in box], number_of(ifmap))
     for ks in _of_a_group(conv, box[0]):
         lowered[ks.start - box[0].start : ks.stop - box[0].start] = _group(conv, ifmap, (ks, *box[1:]))
     return lowered

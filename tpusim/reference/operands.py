@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,21 @@ from numpy.typing import NDArray
 from tpusim.base.errors import InputError
 from tpusim.network.ops import Op
 
-Operand: TypeAlias = NDArray[np.int8]
+Operand: TypeAlias = NDArray[Any]
 Operands: TypeAlias = Mapping[str, Operand]
 """Those of a layer, by the names of its tensors."""
-Tensor: TypeAlias = NDArray[np.float32]
+Tensor: TypeAlias = NDArray[np.floating[Any]]
 
 EXACT = 1 << 24
 """float32 holds every integer up to here exactly."""
 
 OPERAND_BITS = 4
 """Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
+
+
+def number_of(operand: Operand) -> np.dtype[Any]:
+    """What sums of such operands are computed in: float32, or float64 where they come in that."""
+    return np.result_type(operand, np.float32)
 
 
 def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:

@@ -84,18 +84,23 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The first wrong element of a layer's `tensor`, in coordinates of its own; None: it was never written."""
+    """The first wrong element of a layer's `tensor`, in coordinates of its own; None: it was never written.
+
+    It may be off by `bound`.
+    """
 
     index: tuple[Count, ...]
     axes: tuple[str, ...]
     expected: Element
     actual: Element | None
     tensor: str = "ofmap"
+    bound: Figure = 0.0
 
     def __str__(self) -> str:
         where = ", ".join(f"{axis}={i}" for axis, i in zip(self.axes, self.index, strict=True))
-        found = "was never written" if self.actual is None else f"is {self.actual:g}"
-        return f"{self.tensor}[{where}] {found}, expected {self.expected:g}"
+        digits, within = (".9g", f" within {self.bound:.2g}") if self.bound else ("g", "")
+        found = "was never written" if self.actual is None else f"is {self.actual:{digits}}"
+        return f"{self.tensor}[{where}] {found}, expected {self.expected:{digits}}{within}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,8 @@ class LayerResult:
 
     `lowering` is the one that its Program is from, also where the run was asked for another name, such as "auto".
     A layer may be lowered by writing a tensor to HBM and reading it again: an intermediate, of `lowered_bytes` in all,
-    which cost `transformation_cycles` of the bus, and whose elements are checked as the outputs are.
+    which cost `transformation_cycles` of the bus, and whose elements are checked as the outputs are. `error_share`
+    is the largest error of an output over its proven bound; None where outputs must be equal.
     """
 
     name: str
@@ -136,6 +142,7 @@ class LayerResult:
     transformation_share: Figure = 0.0
     dram: DramUse | None = None
     energy_use: EnergyUse | None = None
+    error_share: Figure | None = None
 
     @property
     def wrong(self) -> int:
@@ -145,7 +152,9 @@ class LayerResult:
 
 @dataclass(frozen=True)
 class Total:
-    """The layers run one after another: sums, ratios of sums, and the wall time of the simulation."""
+    """The layers run one after another: sums, ratios of sums, the largest `error_share`, and the wall time of the
+    simulation.
+    """
 
     macs: Count
     passes: Count
@@ -171,6 +180,7 @@ class Total:
     transformation_share: Figure = 0.0
     dram: DramUse | None = None
     energy_use: EnergyUse | None = None
+    error_share: Figure | None = None
 
     @property
     def wrong(self) -> int:
@@ -184,7 +194,8 @@ class Result:
 
     `layers_left` were not simulated, because the run was interrupted; `not_timed` are ops of the network, by name and
     count, that take no time here, `not_known` those that nobody here knows; `sizes` are those that the workload names,
-    such as the length of a sequence. The JSON has each only where there are any.
+    such as the length of a sequence. The JSON has each only where there are any. `dtype` says what operands were, and
+    `sums` in which order the data path added.
     """
 
     tpusim: str
@@ -200,6 +211,8 @@ class Result:
     not_timed: Mapping[str, Count] = field(default_factory=dict)
     not_known: Mapping[str, Count] = field(default_factory=dict)
     sizes: Mapping[str, Count] = field(default_factory=dict)
+    dtype: str = "integers"
+    sums: str = "any"
 
     @property
     def correct(self) -> bool:
@@ -253,6 +266,7 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
         units={unit: _sum_maps(_account(layer, unit) for layer in layers) for unit in _units(layers)},
         dram=_dram_total([layer.dram for layer in layers if layer.dram]),
         energy_use=_energy_total(layers, sums["macs"], sums["time_us"] / 1e6),
+        error_share=max((layer.error_share for layer in layers if layer.error_share is not None), default=None),
         wall_seconds=wall_seconds,
     )
 

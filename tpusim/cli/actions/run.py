@@ -68,7 +68,7 @@ def _simulated(work: Workload, machine: Hardware, choices: Mapping[str, Any]) ->
         if not finished:
             say_interrupted(f"Interrupted after 0 of {len(work.layers)} layers; no file was written.")
             raise typer.Exit(INTERRUPTED) from None
-    asked = {name: choices[name] for name in ("lowering", "engine", "seed")}
+    asked = {name: choices[name] for name in ("lowering", "engine", "seed", "dtype", "sums")}
     return result_of(work, machine, finished, time.perf_counter() - began, **asked), True
 
 

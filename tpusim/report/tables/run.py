@@ -200,8 +200,12 @@ def verdict(total: Total) -> str:
     """The one line that says whether the values are right."""
     if total.outputs_checked == 0:
         return "Outputs not checked (--no-check)."
-    equal = total.outputs_checked - total.outputs_mismatched
-    counts = f"{equal:,} of {total.outputs:,} elements equal the reference, {total.outputs_mismatched:,} wrong."
+    right = total.outputs_checked - total.outputs_mismatched
+    share = total.error_share
+    held = "equal the reference" if share is None else "are within the proven bound of sums in float64"
+    counts = f"{right:,} of {total.outputs:,} elements {held}, {total.outputs_mismatched:,} wrong."
+    if share is not None:
+        counts += f" The largest error of these is {100 * share:.2g} % of its bound."
     if total.intermediates_checked:
         counts += f" Of {total.intermediates_checked:,} on the way to them, {total.intermediates_mismatched:,} wrong."
     if total.outputs_checked < total.outputs:

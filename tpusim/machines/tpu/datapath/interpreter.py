@@ -6,7 +6,7 @@ through one, so a wrong address, lane, weight or order gives a wrong number.
 Passes that add to the same words one after the other are multiplied together: operands and weights are
 copied out of the memories when their step comes up, and one matrix product does the sums of them all. It
 runs no later than the next step that touches those words. Exact arithmetic makes that the same as one pass
-at a time.
+at a time; where sums are rounded, they are in an order of their own, unless that of the array is asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.datapath.hbm import hbm_tensors
-from tpusim.machines.tpu.datapath.reduction import Reduction
+from tpusim.machines.tpu.datapath.reduction import InArrayOrder, Reduction
 from tpusim.machines.tpu.datapath.words import (
     Read,
     Walk,
@@ -56,17 +56,19 @@ def run(
     hardware: Hardware,
     operands: Mapping[str, NDArray[Any]],
     takers: Mapping[str, Taker] | None = None,
+    in_array_order: bool = False,
 ) -> dict[str, Values]:
     """Every tensor that the Program writes, by its name; NaN where it never did.
 
     Args:
         operands: the tensors that are there before, in the Program's shape or one that reshapes to it.
         takers: by tensor, what takes the values written to it; it is held here only where the Program reads it again.
+        in_array_order: whether sums are added row by row of a pass and pass by pass, as the array does it.
 
     Raises:
         CheckFailed: when a step addresses words or lanes that do not exist.
     """
-    return _Run(program, hardware, operands, takers or {}).written()
+    return _Run(program, hardware, operands, takers or {}, InArrayOrder if in_array_order else Reduction).written()
 
 
 class _Run:
@@ -76,6 +78,7 @@ class _Run:
         hardware: Hardware,
         operands: Mapping[str, NDArray[Any]],
         takers: Mapping[str, Taker],
+        reduction: type[Reduction],
     ) -> None:
         self.program, self.operands, self.takers = program, program.given(operands), takers
         self.elements, self.word = program.word_fill, hardware.vector_memory.word_elements
@@ -85,7 +88,7 @@ class _Run:
         read = {step.tensor.name for step in program.steps if isinstance(step, Inbound)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Values] = {}
-        self.reduction = Reduction(self.elements, program.number)
+        self.reduction = reduction(self.elements, program.number)
 
     def written(self) -> dict[str, Values]:
         """Execute every step."""

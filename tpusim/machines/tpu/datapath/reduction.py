@@ -68,3 +68,22 @@ class Reduction:
         else:
             np.matmul(weights, operands, out=self.results.reshape(len(weights), -1))
         self.weights, self.filled, self.accumulate = [], 0, True
+
+
+class InArrayOrder(Reduction):
+    """The same, added in the order of the array: down the rows of a pass from zero, then to what the words hold."""
+
+    def multiply(self) -> None:
+        """Pass by pass; every product and every sum is rounded by itself."""
+        if not self.weights:
+            return
+        first = 0
+        for weights in self.weights:
+            rows = self.operands[first : first + weights.shape[1]]
+            sums = np.zeros((len(weights), rows.shape[1]), self.number)
+            for row, operands in enumerate(rows):
+                sums += weights[:, row, None] * operands
+            place = sums.reshape(self.results.shape)
+            self.results[...] = self.results + place if self.accumulate else place
+            self.accumulate, first = True, first + len(rows)
+        self.weights, self.filled, self.accumulate = [], 0, True

@@ -1,0 +1,161 @@
+"""Real numbers and bytes through the machine: both engines, every lowering; wrong addresses are still caught."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, reject, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_corruption import BATCH, CORRUPTIONS, LAYER, MACHINE
+from tests.strategies import conv, deform_convs, layers, machine, machines, small_layers, transposed_convs
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import CapacityError, InputError
+from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
+from tpusim.flow.numbers import ARRAY_ORDER, DTYPES, Numbers, numbers_of
+from tpusim.flow.verify import as_floats, check_layer
+from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
+from tpusim.machines.tpu.program.program import Program
+from tpusim.network.ops import Gemm, Op
+from tpusim.network.workload import Workload
+from tpusim.numerics.element_types import ELEMENT_TYPES, INT8
+from tpusim.numerics.equality import Verdict
+
+TYPES = [*ELEMENT_TYPES]
+
+
+def lowered(layer: Op, batch: int, hardware: Hardware) -> Program:
+    try:
+        return LOWERINGS[meant(layer, "channel_first")](layer, batch, hardware)[0]
+    except CapacityError:
+        reject()
+
+
+def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
+    prepared = Prepared(program, lower(LAYER, BATCH, MACHINE)[1], MACHINE, "channel_first")
+    return ENGINES[engine](Task(LAYER, BATCH, prepared, True, 0, unwatched, numbers))[1]()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=st.one_of(layers(), transposed_convs(), deform_convs()), batch=st.integers(1, 9), hardware=machines())
+def test_every_layer_is_right(dtype: str, layer: Op, batch: int, hardware: Hardware) -> None:
+    numbers = numbers_of(dtype, "any")
+    verdict = check_layer(layer, batch, lowered(layer, batch, hardware), hardware, 3, numbers=numbers)
+    assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
+    assert (verdict.error_share is None) == (dtype == "int8")
+    assert (verdict.error_share or 0) <= 1
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_both_engines(dtype: str) -> None:
+    verdict = verdict_of(lower(LAYER, BATCH, MACHINE)[0], "both", numbers_of(dtype, "any"))
+    assert (verdict.checked, verdict.mismatched) == (LAYER.outputs(BATCH), 0)
+
+
+SOME = ("an address", "a lost accumulation", "a result address")
+"""Each cycle of the register engine takes a while."""
+ASKED = [(name, dtype, "event") for name in CORRUPTIONS for dtype in ("f32", "int8")]
+
+
+@pytest.mark.parametrize(("name", "dtype", "engine"), [*ASKED, *((name, "bf16", "register") for name in SOME)])
+def test_the_bound_is_not_so_wide_that_a_wrong_address_passes(name: str, dtype: str, engine: str) -> None:
+    corrupted = CORRUPTIONS[name](lower(LAYER, BATCH, MACHINE)[0])
+    verdict = verdict_of(corrupted, engine, numbers_of(dtype, "any"))
+    assert verdict.mismatched > 0
+    if dtype != "int8" and verdict.first is not None and verdict.first.actual is not None:
+        assert abs(verdict.first.actual - verdict.first.expected) > verdict.first.bound
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    layer=st.one_of(small_layers(), transposed_convs(), deform_convs()),
+    batch=st.integers(1, 9),
+    hardware=machines(),
+    dtype=st.sampled_from(["f32", "bf16"]),
+)
+def test_in_array_order_both_levels_agree_bit_for_bit(layer: Op, batch: int, hardware: Hardware, dtype: str) -> None:
+    program = lowered(layer, batch, hardware)
+    assume(layer.macs(batch) / hardware.pes < 200)
+    assume(program.use.port_reads < 20_000 * hardware.lanes)
+    operands = numbers_of(dtype, ARRAY_ORDER).operands(layer, batch, 1)
+    added = datapath.run(program, hardware, operands, in_array_order=True)["ofmap"]
+    clocked = register.run(program, hardware, as_floats(operands))[1]["ofmap"]
+    np.testing.assert_array_equal(added.view(np.uint32), clocked.reshape(added.shape).view(np.uint32))
+
+
+def test_the_order_makes_a_difference() -> None:
+    """Otherwise there is nothing that the test before tells."""
+    layer, hardware = Gemm("fc", m=8, n=8, k=300), machine(16, 16)
+    operands = numbers_of("f32", "any").operands(layer, 1, 1)
+    program = lower(layer, 1, hardware)[0]
+    any_order, in_order = (
+        datapath.run(program, hardware, operands, in_array_order=each)["ofmap"] for each in (False, True)
+    )
+    assert not np.array_equal(any_order, in_order)
+    np.testing.assert_allclose(any_order, in_order, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["event", "register"])
+def test_bytes_whose_sums_float32_would_lose(engine: str) -> None:
+    layer, hardware = Gemm("fc", m=2, n=2, k=2001), machine(8, 8)
+    numbers = numbers_of("int8", "any")
+    operands = {"ifmap": np.full((2001, 1, 1, 2), -127, np.int8), "filter": np.full((2, 1, 1, 2001), -127, np.int8)}
+    program = numbers.program(layer, 1, lower(layer, 1, hardware)[0])
+    runs = {"event": lambda: datapath.run(program, hardware, operands),
+            "register": lambda: register.run(program, hardware, as_floats(operands))[1]}  # fmt: skip
+    assert 2001 * 127**2 > 2**24
+    assert (runs[engine]()["ofmap"] == 2001 * 127**2).all()
+
+
+def test_sums_too_long_for_32_bits_are_refused_before_the_work() -> None:
+    work = Workload("long", 1, (Gemm("a", 1, 1, 2**17), conv(3, 4, 2, 3), Gemm("b", 1, 1, 2**18)))
+    with pytest.raises(InputError) as caught:
+        simulate(work, load_hardware("tpu_v2"), dtype="int8")
+    assert [str(each).partition(" may")[0] for each in caught.value.problems] == [
+        "layer a: a sum of 131,072 products of int8",
+        "layer b: a sum of 262,144 products of int8",
+    ]
+    with pytest.raises(InputError, match="layer a: a sum of 2,097,152 products may be off by too much to be checked"):
+        simulate(Workload("long", 1, (Gemm("a", 1, 1, 2**21),)), load_hardware("tpu_v2"), dtype="f32")
+
+
+@pytest.mark.parametrize("lowering", ["winograd_2", "auto"])
+def test_what_has_no_bound_is_refused(lowering: str) -> None:
+    work = load_workload("tiny", batch=2)
+    with pytest.raises(InputError, match=r"no bound is proven for what winograd_2.* round"):
+        simulate(work, load_hardware("tiny_4x4"), lowering=lowering, dtype="bf16")
+
+
+@pytest.mark.parametrize("lowering", ["winograd_2", "winograd_4"])
+def test_bytes_are_exact_in_transformed_tiles(lowering: str) -> None:
+    work = Workload("tiles", 2, (conv(40, 8, 3, 3),))
+    result = simulate(work, load_hardware("tpu_v2"), lowering=lowering, dtype="int8")
+    assert (result.correct, result.layers[0].outputs_checked) == (True, work.layers[0].outputs(2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_result_says_which_numbers_they_were(dtype: str) -> None:
+    result = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), dtype=dtype, sums="array")
+    assert (result.dtype, result.sums, result.correct) == (dtype, "array", True)
+    assert (result.total.error_share is not None) == (dtype in ("f32", "bf16"))
+    assert result.total.cycles == simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4")).total.cycles
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [({"dtype": "f23"}, "--dtype f23; did you mean f32"), ({"sums": "x"}, "--sums x: there is any, array")],
+)
+def test_names_that_there_are_not(asked: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        simulate(load_workload("tiny"), load_hardware("tiny_4x4"), **asked)
+
+
+def test_the_largest_byte_sum_that_is_allowed_is_exact() -> None:
+    """The bound of `check_sum` is that of 32 bits, and float64 holds far more."""
+    products = 2**17 - 1
+    INT8.check_sum(products)
+    assert products * 128 * 128 <= 2**31 - 1 < 2**53

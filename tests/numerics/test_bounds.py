@@ -1,0 +1,81 @@
+"""The bound holds for every order of a sum, and some sums come near it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpusim.numerics.bounds import bounded, gamma, moved
+from tpusim.numerics.equality import compare
+
+NUMBERS = st.floats(width=32, min_value=-(2.0**50), max_value=2.0**50)
+
+
+def expected(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Of one sum of products, as the reference works it out."""
+    true = np.array([first.astype(float) @ second.astype(float)])
+    return bounded(true, np.array([np.abs(first) @ np.abs(second)]), len(first))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_no_order_goes_beyond_it(pairs, random) -> None:
+    first, second = np.float32(pairs).T
+    terms = [*(first * second)]
+    while len(terms) > 1:
+        one, other = (terms.pop(random.randrange(len(terms))) for _ in range(2))
+        terms.append(one + other)
+    true = sum(Fraction(float(a)) * Fraction(float(b)) for a, b in pairs)
+    (want,) = expected(first, second)
+    error = abs(Fraction(float(terms[0])) - Fraction(float(want["value"])))
+    assert error <= Fraction(float(want["bound"]))
+    # And it is not wider than that of exact arithmetic by more than a little.
+    magnitude = sum(abs(Fraction(float(a)) * Fraction(float(b))) for a, b in pairs)
+    room = Fraction(1001, 1000) * Fraction(gamma(len(pairs))) * magnitude + len(pairs) * Fraction(2) ** -149
+    assert Fraction(float(want["bound"])) <= room
+    assert abs(Fraction(float(want["value"])) - true) <= room
+
+
+def test_a_sum_that_loses_all_it_can() -> None:
+    """One and then what is rounded away each time."""
+    first = np.float32([1, *[2.0**-24] * 999])
+    second = np.ones(1000, np.float32)
+    total = np.float32(0)
+    for each in first:
+        total += each
+    assert total == 1
+    verdict = compare(np.float32([total]), expected(first, second), lambda index: (("at",), index))
+    assert verdict.mismatched == 0
+    assert 0.99 < verdict.error_share <= 1
+
+
+def test_what_is_just_beyond_is_wrong() -> None:
+    want = expected(np.ones(100, np.float32), np.ones(100, np.float32))
+    beyond = 100 + np.float32(1.01 * want["bound"][0])
+    verdict = compare(np.float32([beyond]), want, lambda index: (("at",), index))
+    assert verdict.mismatched == 1
+    assert str(verdict.first).startswith("ofmap[at=0] is 100.0006")
+    assert str(verdict.first).endswith(f"expected 100 within {want['bound'][0]:.2g}")
+
+
+def test_no_number_is_near_enough() -> None:
+    want = expected(np.ones(3, np.float32), np.ones(3, np.float32))
+    assert compare(np.float32([np.nan]), want, lambda index: (("at",), index)).mismatched == 1
+
+
+def test_beyond_float32_nothing_is_near_enough() -> None:
+    huge = np.full(4, 1e20, np.float32)
+    with np.errstate(over="ignore"):
+        want = expected(huge, huge)
+    for actual in (np.inf, 4e40):
+        assert compare(np.array([actual]), want, lambda index: (("at",), index)).mismatched == 1
+
+
+def test_what_is_moved_is_equal() -> None:
+    want = moved(np.array([1.5, -2.0]))
+    verdict = compare(np.float32([1.5, -2.0]), want, lambda index: (("at",), index))
+    assert (verdict.mismatched, verdict.error_share) == (0, 0.0)
+    nearly = np.nextafter(np.float32([1.5, -2.0]), np.float32(0))
+    assert compare(nearly, want, lambda index: (("at",), index)).mismatched == 2

@@ -1,0 +1,96 @@
+"""The numbers that a network is computed with: how operands are drawn or made of given ones, and what holds sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import InputError
+
+Values: TypeAlias = NDArray[Any]
+
+LEAST, MOST = -128, 127
+"""The whole numbers of a byte."""
+EXACT_FLOAT32 = 1 << 24
+"""float32 holds every whole number up to here."""
+MOST_SUM = (1 << 31) - 1
+"""The largest sum that 32 bits hold."""
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """A type of operands.
+
+    Attributes:
+        name: what `--dtype` calls it.
+        says: what operands and sums are, for people.
+        exact: whether sums are whole numbers, so that outputs must be equal; others have a bound.
+        rounded: from any numbers to operands: the nearest ones, as int8 or float32.
+        drawn: random operands of a shape.
+        limit: the largest sum of operands that may be; 0: none.
+    """
+
+    name: str
+    says: str
+    exact: bool
+    rounded: Callable[[Values], Values]
+    drawn: Callable[[np.random.Generator, tuple[int, ...]], Values]
+    limit: int = 0
+
+    def check_sum(self, products: int) -> None:
+        """Raise InputError where a sum of so many products may be larger than what holds it."""
+        if self.limit and products * LEAST * LEAST > self.limit:
+            most = self.limit // (LEAST * LEAST)
+            problem = f"a sum of {products:,} products of {self.name} may not fit 32 bits, {most:,} always do"
+            raise InputError(f"{problem}; use --dtype f32 or --no-check")
+
+    def needs_doubles(self, products: int) -> bool:
+        """Whether sums of so many products may be larger than what float32 holds exactly."""
+        return self.exact and self.limit > 0 and products * LEAST * LEAST > EXACT_FLOAT32
+
+
+def to_float32(values: Values) -> Values:
+    """The nearest float32."""
+    return values.astype(np.float32, copy=False)
+
+
+def to_bfloat16(values: Values) -> Values:
+    """The nearest numbers of 8 significant bits, as float32; of two as near the even one. NaN stays NaN."""
+    single = np.asarray(values, np.float32)
+    bits = single.view(np.uint32)
+    odd = bits >> np.uint32(16) & np.uint32(1)
+    near = ((bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)).view(np.float32)
+    # To add to the bits of a NaN may make a number of it.
+    return np.where(np.isnan(single), single, near)
+
+
+def to_int8(values: Values) -> Values:
+    """The nearest whole numbers of a byte; those beyond become the last one."""
+    return np.clip(np.rint(values), LEAST, MOST).astype(np.int8)
+
+
+def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
+    """Mean 0, deviation 1."""
+    return random.standard_normal(shape, np.float32)
+
+
+def _normal_bfloat16(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
+    return to_bfloat16(_normal(random, shape))
+
+
+def _bytes(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
+    """Each from LEAST to MOST."""
+    return np.frombuffer(random.bytes(prod(shape)), np.int8).reshape(shape)
+
+
+F32 = ElementType("f32", "float32, sums in float32", False, to_float32, _normal)
+BF16 = ElementType("bf16", "bfloat16, sums in float32", False, to_bfloat16, _normal_bfloat16)
+INT8 = ElementType("int8", "whole numbers from -128 to 127, sums of 32 bits", True, to_int8, _bytes, MOST_SUM)
+
+ELEMENT_TYPES = {each.name: each for each in (F32, BF16, INT8)}
+"""By what `--dtype` calls them; without it, operands are small whole numbers (`tpusim.reference.operands`)."""
