@@ -39,6 +39,7 @@ from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.explanation import Lowering
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm
 from tpusim.network.workload import load_workload
@@ -76,14 +77,19 @@ def lowered(layer: Layer, batch: int, hardware: Hardware, most_work: int = MOST_
 
 def fitted(layer: Layer, batch: int, hardware: Hardware, name: str) -> tuple[Program, Hardware]:
     """The Program and its machine, which has the least memory that does if the one given has too little."""
+    return fitted_by(LOWERINGS[name], layer, batch, hardware)
+
+
+def fitted_by(lower: Lowering, layer: Layer, batch: int, hardware: Hardware) -> tuple[Program, Hardware]:
+    """The same by a lowering that may have no name."""
     try:
-        return in_layout(LOWERINGS[name](layer, batch, hardware)[0], hardware), hardware
+        return in_layout(lower(layer, batch, hardware)[0], hardware), hardware
     except CapacityError as error:
         need = asked_for(error)
         with pytest.raises(CapacityError):
-            LOWERINGS[name](layer, batch, with_capacity(hardware, need - 1))
+            lower(layer, batch, with_capacity(hardware, need - 1))
         enough = with_capacity(hardware, need)
-        return in_layout(LOWERINGS[name](layer, batch, enough)[0], enough), enough
+        return in_layout(lower(layer, batch, enough)[0], enough), enough
 
 
 def assert_enough_is_enough(layer: Layer, batch: int, hardware: Hardware, error: CapacityError) -> None:

@@ -1,101 +1,26 @@
-"""Minimal filtering: exact at every level, to the cycle in both engines, and faster where the array has most to do."""
+"""Minimal filtering: its transforms, who it is for, and where it is faster: where the array has most to do."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
-from tests.agreement.test_agreement import fitted, suppose
-from tests.agreement.test_hazards import hazards
-from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, paddings, spills
+from tests.agreement.test_tiles import worked_out
+from tests.strategies import conv, fills, machine, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
-from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.minimal_filtering import F2, F4, MinimalFiltering, Recipe
-from tpusim.machines.tpu.lowering.registry import LEAST, LOWERINGS, lowered, planned_of
-from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Vector
+from tpusim.machines.tpu.description import load_hardware
+from tpusim.machines.tpu.lowering.minimal_filtering import F2, F4, MinimalFiltering
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, Gemm, Op
 from tpusim.network.workload import Workload
-
-SHORT = 3000
-"""Cycles of a case; transforms take many steps even of one tile."""
 
 TILES = {"winograd_2": F2, "winograd_4": F4}
 
 
-@st.composite
-def filtered(draw: st.DrawFn) -> Conv2d:
-    """3 x 3 taps of stride 1, with any padding."""
-    padding = draw(paddings(4))
-    added = (9, 9) if isinstance(padding, str) else tuple(map(int, np.add(padding[:2], padding[-2:])))
-    high, wide = (max(1, 3 - more) + draw(st.integers(0, 4)) for more in added)
-    return Conv2d("conv", draw(st.integers(1, 6)), high, wide, draw(st.integers(1, 6)), (3, 3), padding=padding)
-
-
-@settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    layer=filtered(),
-    batch=st.integers(1, 4),
-    hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
-    name=st.sampled_from([*TILES]),
-)
-@example(layer=conv(5, 5, 3, 3, padding=1), batch=1, hardware=machine(4, 4), name="winograd_4")
-@example(layer=conv(1, 1, 1, 3, padding=4), batch=1, hardware=machine(1, 1, word_elements=1), name="winograd_2")
-def test_random_layers(layer: Conv2d, batch: int, hardware: Hardware, name: str) -> None:
-    """Values at both levels, the engines to the cycle, no wait missing, steps told ahead, never below the least."""
-    suppose(not hardware.banked)
-    program, hardware = fitted(layer, batch, hardware, name)
-    check_program(program, hardware)
-    timing = event.run(program, hardware)
-    suppose(timing.cycles < SHORT)
-    assert LEAST[name](layer, batch, hardware) <= timing.cycles
-    assert not [*hazards(program, hardware)]
-    planned = planned_of(layer, batch, hardware, name)
-    assert planned is not None
-    assert planned.passes == len(program.streams)
-    assert planned.transfers >= sum(not isinstance(step, Stream | Preload) for step in program.steps)
-    operands = operands_of(layer, batch, seed=5)
-    ofmap = expected(layer, operands)
-    proven, registers = register.run(program, hardware, operands)
-    assert proven == timing
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(registers["ofmap"], ofmap)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
-
-
-def tight(name: str) -> tuple[Program, Hardware]:
-    layer = conv(6, 6, 9, 3, padding=1)
-    return fitted(layer, 4, machine(4, 4, word_elements=4, capacity_words=120), name)
-
-
-@pytest.mark.parametrize("kind", [Fill, Preload, Stream, Vector, Spill])
-@pytest.mark.parametrize("name", ["winograd_2"])
-def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: type[Step]) -> None:
-    program, hardware = tight(name)
-    assert not [*hazards(program, hardware)]
-    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
-    assert any(hazards(replace(program, steps=steps), hardware))
-
-
 # ---- the transforms
-
-
-def worked_out(recipe: Recipe, inputs: int) -> np.ndarray:
-    """The matrix of what a recipe makes, line by line."""
-    known = {f"x{number}": row for number, row in enumerate(np.eye(inputs))}
-    for made, factors in recipe:
-        known[made] = sum(factor * known[name] for name, factor in factors.items())
-    outputs = sorted(name for name in known if name.startswith("y"))
-    return np.array([known[name] for name in outputs])
 
 
 @pytest.mark.parametrize("by", TILES.values(), ids=TILES)

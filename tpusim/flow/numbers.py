@@ -26,7 +26,7 @@ DTYPES = (INTEGERS, *ELEMENT_TYPES)
 ANY_ORDER, ARRAY_ORDER = "any", "array"
 SUMS = (ANY_ORDER, ARRAY_ORDER)
 """The orders in which the data path may add: the fastest for this computer, or that of the array."""
-UNBOUNDED = frozenset({"winograd_2", "winograd_4"})
+UNBOUNDED = frozenset({"winograd_2", "winograd_4", "fft"})
 """Lowerings that round more than sums of products: what they transform grows before it cancels."""
 _MOST_TOLD = 8
 _SAMPLING = 4

@@ -25,9 +25,13 @@ SMALL = machine(8, 4, capacity_words=150, relayout_cycles=8, channel_multiple=8,
 PLAIN = conv(6, 7, 9, 5, 2, padding=2)
 LARGER = machine(8, 4, capacity_words=300, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
 """With room for a tile of 6 x 6."""
+LARGEST = machine(8, 4, capacity_words=3000, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
+"""With room for one of 16 x 16."""
 TILES = ("winograd_2", "winograd_4")
+MACHINES = {**dict.fromkeys(TILES, LARGER), "fft": LARGEST}
 LAYERS: dict[str, Op] = {
     **dict.fromkeys(TILES, conv(6, 7, 9, 3, padding=1)),
+    "fft": conv(6, 7, 9, 5, padding=2),
     "vector": conv(6, 7, 6, 3, 2, padding=1, groups=6),
     "block_diagonal": conv(6, 7, 6, 3, 2, padding=1, groups=2),
     **dict.fromkeys(
@@ -48,7 +52,7 @@ def changed(field: str, hardware: Hardware = SMALL) -> Hardware:
 
 @pytest.mark.parametrize("name", UNUSED)
 def test_what_a_lowering_does_not_know_changes_nothing_and_is_told(name: str) -> None:
-    layer, hardware = LAYERS.get(name, PLAIN), LARGER if name in TILES else SMALL
+    layer, hardware = LAYERS.get(name, PLAIN), MACHINES.get(name, SMALL)
     plain, explanation = lowered(layer, 3, hardware, name)
     assert "unused" not in explanation.aspects
     for field in sorted(UNUSED[name]):

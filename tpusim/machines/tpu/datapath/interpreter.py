@@ -151,9 +151,7 @@ class _Run:
         name = step.tensor.name
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         for part in step.parts:
-            values = self._spilled(part)
-            if step.tensor.scale > 1:
-                values = values / step.tensor.scale
+            values = step.tensor.in_hbm(self._spilled(part))
             for place in places:
                 place.write(part, values)
 

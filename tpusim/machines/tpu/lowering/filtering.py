@@ -1,7 +1,8 @@
-"""Minimal filtering of a layer on a machine: its folds and tiles, and what vector unit and array take for them."""
+"""A layer convolved in tiles on a machine: its folds and tiles, and what vector unit and array take for them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -11,7 +12,8 @@ from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Frame, fra
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.maps import portions
-from tpusim.machines.tpu.lowering.minimal_filtering import Line, MinimalFiltering, Recipe
+from tpusim.machines.tpu.lowering.recipe import Recipe, temporaries
+from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 
@@ -30,13 +32,20 @@ class Tiles(NamedTuple):
         return self.down * self.across * self.groups
 
 
+class Recipes(NamedTuple):
+    """Of the transforms down and across."""
+
+    down: Recipe
+    across: Recipe
+
+
 @dataclass(frozen=True)
 class Filtering:
-    """Minimal filtering of a layer of that shape on a machine: folds, recipes and their pace."""
+    """A layer of that shape convolved in tiles on a machine: folds, recipes and their pace."""
 
     shape: ConvShape
     hardware: Hardware
-    by: MinimalFiltering
+    by: TileAlgorithm
 
     @cached_property
     def row_folds(self) -> list[range]:
@@ -54,43 +63,54 @@ class Filtering:
         return word_groups(self.shape.word_images, self.hardware.vector_memory.word_elements)
 
     @cached_property
-    def data(self) -> Recipe:
+    def data(self) -> Recipes:
         """The fastest on this machine."""
-        return min(self.by.data_recipes, key=self.pace)
+        return Recipes(*(min(axis.data, key=self.pace) for axis in (self.by.down, self.by.across)))
 
     @cached_property
-    def inverse(self) -> Recipe:
+    def inverse(self) -> Recipes:
         """The same of results."""
-        return min(self.by.inverse_recipes, key=self.pace)
+        return Recipes(*(min(axis.inverse, key=self.pace) for axis in (self.by.down, self.by.across)))
 
     def pace(self, recipe: Recipe) -> int:
         """Cycles of the vector unit and the port for a word of every line."""
-        return sum(self.beat(line).period for line in recipe)
+        return sum(self.beat(line.factors.values()).period for line in recipe)
 
-    def beat(self, line: Line) -> Beat:
-        """The beat of a word of a line."""
-        counts, factors = Arity(len(line.factors), 0, len(line.factors)), tuple(map(float, line.factors.values()))
-        operations = OPERATIONS["combine"].alu(counts, factors)
-        return beat_of(counts.operands, operations, self.word_groups[1], self.hardware)
+    def mixed(self, mixes: tuple[Mix, ...]) -> int:
+        """The same for a tile of mixes."""
+        return sum(mix.made.size * self.beat(factor for _, factor in mix.terms).period for mix in mixes)
+
+    def beat(self, factors: Iterable[float]) -> Beat:
+        """The beat of a word of a sum."""
+        terms = tuple(map(float, factors))
+        counts = Arity(len(terms), 0, len(terms))
+        return beat_of(len(terms), OPERATIONS["combine"].alu(counts, terms), self.word_groups[1], self.hardware)
 
     def scratch_words(self, tiles: Tiles) -> int:
         """Words between stages: those of the data of a row fold, later the products and those of a column fold."""
-        reach, words, row_words = self.by.reach, tiles.words, tiles.down * tiles.cols * tiles.groups
-        more = temporaries(self.data)
-        data = (reach + more) * row_words + more * reach * words
-        inverse = (reach + self.by.outputs + temporaries(self.inverse)) * reach * words
-        return max(data, inverse)
+        by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
+        first, second = map(temporaries, self.data)
+        data = (by.down.reach + first) * row_words + second * by.down.reach * words
+        return max(data, self._inverse_words * words)
+
+    @cached_property
+    def _inverse_words(self) -> int:
+        """Words of a tile from its products to its outputs."""
+        by, (first, second) = self.by, map(temporaries, self.inverse)
+        between = max(first * by.across.reach, second * by.down.outputs)
+        return by.result_places + by.down.outputs * by.across.reach + between
 
     def vector_cycles(self, tiles: Tiles) -> tuple[int, int]:
         """Those of the vector unit for the data of a row fold, and for the products of a column fold."""
-        reach, words, row_words = self.by.reach, tiles.words, tiles.down * tiles.cols * tiles.groups
-        data = (row_words + reach * words) * self.pace(self.data)
-        return data, (reach + self.by.outputs) * words * self.pace(self.inverse)
+        by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
+        data = row_words * self.pace(self.data.down) + by.down.reach * words * self.pace(self.data.across)
+        inverse = by.across.reach * self.pace(self.inverse.down) + by.down.outputs * self.pace(self.inverse.across)
+        return data + words * self.mixed(by.data_mixes), words * (inverse + self.mixed(by.result_mixes))
 
     @cached_property
     def frame(self) -> Frame:
         """The port's period while products are streamed."""
-        clients = (IFMAP, PSUM, RESULT) if len(self.row_folds) > 1 else (IFMAP, RESULT)
+        clients = (IFMAP, PSUM, RESULT) if len(self.row_folds) > 1 or self.by.adds else (IFMAP, RESULT)
         return frame_of(self.hardware, self.word_groups[1], clients)
 
     @cached_property
@@ -101,17 +121,17 @@ class Filtering:
 
     def data_words(self, tiles: Tiles) -> int:
         """Words of the transformed data of a block."""
-        return len(self.row_folds) * self.by.products * tiles.words
+        return len(self.row_folds) * self.by.data_places * tiles.words
 
     @property
     def passes(self) -> int:
         """Passes of a block."""
-        return self.by.products * len(self.row_folds) * len(self.col_folds)
+        return len(self.by.products) * len(self.row_folds) * len(self.col_folds)
 
     def tiles(self, rows: int, cols: int, groups: int) -> Tiles:
         """Those of a block of so many outputs and word groups, at most."""
-        size = self.by.outputs
-        return Tiles(-(-rows // size), -(-cols // size), groups, self.shape.col.most_stored(cols))
+        down, across = self.by.down.outputs, self.by.across.outputs
+        return Tiles(-(-rows // down), -(-cols // across), groups, self.shape.col.most_stored(cols))
 
     @property
     def least_cycles(self) -> float:
@@ -120,10 +140,16 @@ class Filtering:
         every = self.tiles(row.extent, col.extent, groups)
         stored = len(col.stored(range(col.extent), range(col.kernel)))
         data, inverse = self.vector_cycles(every._replace(cols=stored))
-        streamed = self.passes * every.words * self.frame.period / self.hardware.array.count
-        return len(self.row_folds) * data + len(self.col_folds) * inverse + streamed
+        streamed = self._least_streamed(every.words)
+        return len(self.row_folds) * data + len(self.col_folds) * (inverse + streamed)
 
+    def _least_streamed(self, words: int) -> float:
+        """Cycles of the array for a column fold of a layer of so many words.
 
-def temporaries(recipe: Recipe) -> int:
-    """What is kept beside inputs and outputs, at most."""
-    return len({line.made for line in recipe if line.made.startswith("z")})
+        Blocks have no more of them than fit. A pass takes at least as long as the next one's weights; a block's
+        first ones may come while the vector unit works.
+        """
+        a_word = len(self.row_folds) * self.by.data_places + self._inverse_words
+        weights = -(-words // max(1, self.hardware.capacity_words // a_word)) * self.hardware.preload_cycles
+        streams = (len(each.data) * words * self.frame.period / self.hardware.array.count for each in self.by.products)
+        return len(self.row_folds) * sum(max(stream, weights) for stream in streams) - weights

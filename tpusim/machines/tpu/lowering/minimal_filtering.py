@@ -7,32 +7,20 @@ The matrices are those of A. Lavin and S. Gray, "Fast Algorithms for Convolution
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tpusim.machines.tpu.lowering.recipe import Line, Recipe, row_by_row
+from tpusim.machines.tpu.lowering.tile_algorithm import AxisTransform, Product, TileAlgorithm
 
 TAPS = 3
 """Of a filter along each axis."""
 
 Matrix: TypeAlias = tuple[tuple[int, ...], ...]
-
-
-class Line(NamedTuple):
-    """A linear combination of what there is by then: inputs x0, x1, ..., outputs y0, y1, ..., and z0, z1, ... between.
-
-    What has been worked out may be worked out anew under the same name.
-    """
-
-    made: str
-    factors: Mapping[str, int]
-
-
-Recipe: TypeAlias = tuple[Line, ...]
-"""A one-dimensional transform, line by line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,20 +67,27 @@ class MinimalFiltering:
         """Ways to make outputs of products along an axis."""
         return row_by_row(self.inverse), *self.shared_inverse
 
+    @cached_property
+    def tiles(self) -> TileAlgorithm:
+        """The same along both axes, and a product for every element of a tile."""
+        axis = AxisTransform(TAPS, self.outputs, self.data_recipes, self.inverse_recipes)
+        return TileAlgorithm(
+            name=f"F({self.outputs}x{self.outputs}, {TAPS}x{TAPS})",
+            down=axis,
+            across=axis,
+            products=tuple(Product((at,), at) for at in range(self.products)),
+            transformed=self.transformed,
+            data_places=self.products,
+            result_places=self.products,
+            outputs_scale=self.outputs_scale,
+        )
+
     def transformed(self, filter_: NDArray[Any]) -> NDArray[np.float64]:
         """The filters [out_channel, (row, col,) channel] of all products, [product, out_channel, channel]; scaled."""
         by_taps = filter_.reshape(len(filter_), TAPS, TAPS, -1).astype(np.float64)
         matrix = np.array(self.filter, np.float64)
         made: NDArray[np.float64] = np.einsum("ir,js,orsc->ijoc", matrix, matrix, by_taps, optimize=True)
         return made.reshape(self.products, *made.shape[2:])
-
-
-def row_by_row(matrix: Sequence[Sequence[int]]) -> Recipe:
-    """Every output for itself."""
-    return tuple(
-        Line(f"y{at}", {f"x{number}": factor for number, factor in enumerate(row) if factor})
-        for at, row in enumerate(matrix)
-    )
 
 
 F2 = MinimalFiltering(

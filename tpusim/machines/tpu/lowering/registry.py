@@ -42,13 +42,14 @@ GLOSSES = {
     "vector_ops": "pooling, sums and products of maps, activations: each output word by word, by the vector unit",
     "winograd_2": "3x3 convolutions in 2x2 tiles: the vector unit transforms, the array has 2.25 times fewer products",
     "winograd_4": "the same in 4x4 tiles: 4 times fewer products, and more to transform",
+    "fft": "large kernels by Fourier transforms, in tiles of 16x16: the vector unit transforms, the array multiplies",
     "stride_phases": "channel_first of transposed convolutions: one for each output between two elements of the ifmap",
     "zero_insertion": "transposed convolutions as ordinary ones, of an ifmap with zeros between its elements",
     "deformable": "deformable convolutions: the vector unit gathers samples by address tables, the array multiplies",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
 PARTIAL = frozenset(
-    {"vector", "vector_ops", "winograd_2", "winograd_4", "stride_phases", "zero_insertion", "deformable"}
+    {"vector", "vector_ops", "winograd_2", "winograd_4", "fft", "stride_phases", "zero_insertion", "deformable"}
 )
 """Those of some layers alone; they refuse all others (UnsuitableError)."""
 UNITS: dict[str, str] = {"vector_ops": "vector"}
@@ -59,7 +60,7 @@ LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES
 PLANNED: dict[str, Callable[[Op, int, Hardware], Planned]] = {name: _from(name, "planned") for name in GLOSSES}
 """How many steps a layer will take, for those lowerings that can tell before they write them down."""
 LEAST: dict[str, Callable[[Op, int, Hardware], float]] = {
-    name: _from(name, "least") for name in ("winograd_2", "winograd_4")
+    name: _from(name, "least") for name in ("winograd_2", "winograd_4", "fft")
 }
 """Cycles that no run of a lowering can do without, for those that can tell before they lower."""
 WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES if name not in PARTIAL}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.schedule import Load, assign_buffers
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
-from tpusim.machines.tpu.lowering.tile_stages import Stage, data_stages, in_turn, inverse_stages
+from tpusim.machines.tpu.lowering.tile_stages import data_base, data_stages, inverse_stages, mixed, streamed
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import delay_of
 from tpusim.machines.tpu.program.addresses import Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Buffer, Derived, Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.memory.layout import Box, whole_bursts
 
@@ -152,12 +152,14 @@ class TileEmitter:
         first, second = data_stages(self.work, block, self.plan.ifmap_base(self.buffer[number]), unit.fold)
         sizes = len(block.rows), len(block.cols), len(block.groups)
         delay = 0 if unit.fold else delay_of(self.plan.shape, sizes, self.plan.hardware)
-        self._work(first, lanes, (*self.filled[number], *self.last), delay)
+        self._work(first.steps(lanes, (*self.filled[number], *self.last), delay))
         (self.freed[number],) = self.last
-        self._work(second, lanes, self.last)
+        self._work(second.steps(lanes, self.last))
+        data, words = data_base(self.work, block, unit.fold), self.work.tiles(block).words
+        self._work(mixed(self.filtering.by.data_mixes, data, words, lanes, self.last))
 
-    def _work(self, stage: Stage, lanes: int, after: tuple[int, ...], delay: int = 0) -> None:
-        for step in stage.steps(lanes, after, delay):
+    def _work(self, steps: Iterable[Vector]) -> None:
+        for step in steps:
             self.last = (self._add(step),)
 
     def _multiply(self, number: int, unit: TileUnit, section: int) -> None:
@@ -166,14 +168,14 @@ class TileEmitter:
         words, folds = work.tiles(block).words, self.filtering.row_folds
         weights, loaded = self.plan.filter_base(self.buffer[number]), self._drained(unit, section)
         vectors, preload = self.last, -1
-        for product in work.sections[section]:
+        for product in (self.filtering.by.products[place] for place in work.sections[section]):
+            result, streams = work.scratch_base + product.results * words, len(product.data) * words
             for at, rows in enumerate(folds):
-                data = work.data_base + (at * self.filtering.by.products + product) * words
-                feed = Feed((LaneGroup(0, len(rows), in_turn(data, words)),))
-                result, sizes = work.scratch_base + product * words, (len(rows), len(fold))
+                reads, sizes = streamed(product, data_base(work, block, at), words), (len(rows), len(fold))
                 after = (*self.filled[number], *loaded)
                 preload = self._add(Preload(after, weights, self.filtering.weight_words[at], *sizes))
-                self.last = (self._add(Stream(vectors, preload, feed, result, words, *sizes, at > 0)),)
+                feed, adds = Feed((LaneGroup(0, len(rows), reads),)), at > 0 or product.adds
+                self.last = (self._add(Stream(vectors, preload, feed, result, streams, *sizes, adds)),)
                 weights, loaded = weights + self.filtering.weight_words[at], ()
         self.freed[number] = preload
         if section == len(work.sections) - 1:
@@ -188,9 +190,11 @@ class TileEmitter:
     def _outputs(self, block: Block, lanes: int) -> None:
         tiling, number = self.plan.tiling, len(self.spills) + len(self.unspilled)
         freed = number - tiling.psum_buffers
+        products, words = self.work.scratch_base, self.work.tiles(block).words
+        self._work(mixed(self.filtering.by.result_mixes, products, words, lanes, self.last))
         first, second = inverse_stages(self.work, block, self._results(number))
-        self._work(first, lanes, self.last)
-        self._work(second, lanes, (*self.last, *((self.spills[freed],) if freed >= 0 else ())))
+        self._work(first.steps(lanes, self.last))
+        self._work(second.steps(lanes, (*self.last, *((self.spills[freed],) if freed >= 0 else ()))))
 
     def _results(self, number: int) -> int:
         """First word of the results of that number."""

@@ -1,4 +1,4 @@
-"""The plan of a convolution by minimal filtering: blocks of tiles, and where their words lie."""
+"""The plan of a convolution in tiles: blocks of them, and where their words lie."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpusim.memory.orders import TRANSFORMED
 class TilePlan:
     """How a layer is cut up; `plan` tells how its maps lie, and where their buffers are.
 
-    Behind these come the transformed data of a block, [row fold, product, tile], and what lies between stages.
+    Behind these come the transformed data of a block, [row fold, place, tile], and what lies between stages.
     """
 
     plan: Plan
@@ -27,17 +27,19 @@ class TilePlan:
     def transformed(self) -> Tensor:
         """The filter in HBM, transformed beforehand: [product, out_channel, channel]."""
         shape = self.plan.shape
-        return Tensor(TRANSFORMED, (self.filtering.by.products, shape.out_channels, shape.channels))
+        return Tensor(TRANSFORMED, (len(self.filtering.by.products), shape.out_channels, shape.channels))
 
     @cached_property
     def ofmap(self) -> Tensor:
-        """The outputs, on chip larger by what makes the transformed filter whole numbers."""
-        return replace(self.plan.ofmap, scale=self.filtering.by.outputs_scale)
+        """The outputs, on chip larger by what makes the transformed filter whole numbers, or not quite whole."""
+        by = self.filtering.by
+        return replace(self.plan.ofmap, scale=by.outputs_scale, lost=by.lost(self.plan.shape.channels))
 
     @cached_property
     def sections(self) -> list[range]:
         """Products whose weights share a filter buffer, with all row folds of each."""
-        return portions(self.filtering.by.products, self.plan.tiling.section_passes // len(self.filtering.row_folds))
+        each = self.plan.tiling.section_passes // len(self.filtering.row_folds)
+        return portions(len(self.filtering.by.products), each)
 
     @property
     def data_base(self) -> int:

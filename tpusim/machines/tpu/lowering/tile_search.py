@@ -12,17 +12,17 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.filtering import Filtering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.given import Given, given_block
-from tpusim.machines.tpu.lowering.minimal_filtering import MinimalFiltering
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.search import too_small
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
 from tpusim.machines.tpu.lowering.tiling import Tiling
 
 
 @lru_cache(maxsize=1 << 12)
-def plan_of(shape: ConvShape, hardware: Hardware, by: MinimalFiltering) -> TilePlan:
+def plan_of(shape: ConvShape, hardware: Hardware, by: TileAlgorithm) -> TilePlan:
     """The cheapest that fits, by its estimate.
 
     Raises:
@@ -54,14 +54,15 @@ class _Costs:
     def all(self) -> Iterator[Tiling[int]]:
         """Every one to try: extents of the block, products a section, and whether all sections stay on chip."""
         (groups, _), shape, given = self.filtering.word_groups, self.filtering.shape, self.given
+        products, by = len(self.filtering.by.products), self.filtering.by
         extents = (
-            self._extents(given.rows, shape.row),
-            self._extents(given.cols, shape.col),
+            _extents(given.rows, shape.row, by.down.outputs),
+            _extents(given.cols, shape.col, by.across.outputs),
             [given.groups] if given.groups else halves(groups),
         )
         for block in product(*extents):
-            for section in halves(self.filtering.by.products):
-                sections = -(-self.filtering.by.products // section) * len(self.filtering.col_folds)
+            for section in halves(products):
+                sections = -(-products // section) * len(self.filtering.col_folds)
                 for buffers in sorted({min(2, sections), sections}):
                     yield self._tiling(block, section, buffers)
 
@@ -70,15 +71,9 @@ class _Costs:
         capacity = self.filtering.hardware.capacity_words
         return (each for each in self.all() if self.words(each) <= capacity)
 
-    def _extents(self, wanted: int | None, axis: MapAxis) -> list[int]:
-        """Outputs along an axis: whole tiles, unless given otherwise."""
-        size = self.filtering.by.outputs
-        tiles = halves(-(-axis.extent // size))
-        return [wanted] if wanted else [min(each * size, axis.extent) for each in tiles]
-
     def _tiling(self, block: tuple[int, int, int], section: int, filter_buffers: int) -> Tiling[int]:
         filtering, (rows, cols, groups) = self.filtering, block
-        shape, size = filtering.shape, filtering.by.outputs
+        shape, size = filtering.shape, filtering.by.down.outputs
         whole = shape.row.extent, shape.col.extent, filtering.word_groups[0]
         blocks = prod(-(-extent // part) for extent, part in zip(whole, block, strict=True))
         return Tiling(
@@ -111,9 +106,10 @@ class _Costs:
         filtering, hardware = self.filtering, self.filtering.hardware
         tiles, folds = filtering.tiles(tiling.rows, tiling.cols, tiling.groups), len(filtering.col_folds)
         data, inverse = filtering.vector_cycles(tiles)
-        stream = filtering.frame.frames(tiles.words) * filtering.frame.period
         # A pass takes at least as long as the next one's weights; before and behind products the array runs empty.
-        streamed = filtering.passes * max(stream, hardware.array.rows) + folds * 2 * hardware.array.rows
+        streams = (filtering.frame.frames(len(each.data) * tiles.words) for each in filtering.by.products)
+        a_fold = sum(max(frames * filtering.frame.period, hardware.array.rows) for frames in streams)
+        streamed = a_fold * len(filtering.row_folds) * folds + folds * 2 * hardware.array.rows
         worked = len(filtering.row_folds) * data + folds * inverse + streamed
         patches, weights, results = self._moved(tiling)
         first = patches / len(filtering.row_folds) + results / folds + 2 * hardware.latency_cycles
@@ -127,7 +123,7 @@ class _Costs:
         unit, fill = hardware.vector_unit, filtering.word_groups[1]
         element = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
         results = tiling.rows * tiling.cols * tiling.groups
-        weights = filtering.by.products * shape.channels * shape.out_channels * element
+        weights = len(filtering.by.products) * shape.channels * shape.out_channels * element
         return (
             max(
                 tiling.ifmap_words * fill * shape.channels * element,
@@ -139,3 +135,8 @@ class _Costs:
                 results * len(filtering.col_folds) * float(unit.pack_cycles),
             ),
         )
+
+
+def _extents(wanted: int | None, axis: MapAxis, size: int) -> list[int]:
+    """Outputs along an axis: whole tiles of so many, unless given otherwise."""
+    return [wanted] if wanted else [min(each * size, axis.extent) for each in halves(-(-axis.extent // size))]

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.filtering import Tiles
-from tpusim.machines.tpu.lowering.minimal_filtering import Recipe
+from tpusim.machines.tpu.lowering.recipe import Recipe
+from tpusim.machines.tpu.lowering.tile_algorithm import Grid, Mix, Product
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.steps import Vector
@@ -52,9 +53,8 @@ def data_stages(work: TilePlan, block: Block, patch_base: int, fold: int) -> tup
     Tiles that lie side by side share columns, which are transformed once.
     """
     filtering, tiles, patch = work.filtering, work.tiles(block), work.patch(block)
-    reach, size, words = filtering.by.reach, filtering.by.outputs, tiles.words
-    row_words = tiles.down * tiles.cols * tiles.groups
-    rows, data = work.scratch_base, work.data_base + fold * filtering.by.products * words
+    by, words, row_words = filtering.by, tiles.words, tiles.down * tiles.cols * tiles.groups
+    reach, rows, data = by.down.reach, work.scratch_base, data_base(work, block, fold)
     between = rows + reach * row_words
 
     def along_a_row(number: int) -> Counters:
@@ -64,21 +64,21 @@ def data_stages(work: TilePlan, block: Block, patch_base: int, fold: int) -> tup
             rows,
             (
                 Counter(reach * tiles.down, 0, 1, reach * tiles.down, tiles.cols * tiles.groups),
-                Counter(tiles.across, start, size, len(patch.cols), tiles.groups),
+                Counter(tiles.across, start, by.across.outputs, len(patch.cols), tiles.groups),
                 Counter(tiles.groups, 0, 1, tiles.groups, 1),
             ),
         )
 
     def product(number: int) -> Counters:
         """The products of that column of all transformed rows."""
-        counters = Counter(reach, 0, 1, reach, reach * words), Counter(words, 0, 1, words, 1)
+        counters = Counter(reach, 0, 1, reach, by.across.reach * words), Counter(words, 0, 1, words, 1)
         return Counters(data + number * words, counters)
 
     def row_of_tiles(number: int) -> Counters:
         return in_turn(rows + number * row_words, row_words)
 
-    first = Stage(filtering.data, _down(patch, patch_base, block, tiles, size), row_of_tiles, between)
-    return first, Stage(filtering.data, along_a_row, product, between)
+    first = Stage(filtering.data.down, _down(patch, patch_base, block, tiles, by.down.outputs), row_of_tiles, between)
+    return first, Stage(filtering.data.across, along_a_row, product, between)
 
 
 def _down(patch: Patch, base: int, block: Block, tiles: Tiles, size: int) -> At:
@@ -101,9 +101,8 @@ def _down(patch: Patch, base: int, block: Block, tiles: Tiles, size: int) -> At:
 def inverse_stages(work: TilePlan, block: Block, results: int) -> tuple[Stage, Stage]:
     """From the products of a column fold to its outputs; columns beyond the block are kept nowhere."""
     filtering, tiles = work.filtering, work.tiles(block)
-    reach, size, words = filtering.by.reach, filtering.by.outputs, tiles.words
-    products = work.scratch_base
-    rows = products + filtering.by.products * words
+    by, words, products = filtering.by, tiles.words, work.scratch_base
+    reach, size, rows = by.across.reach, by.down.outputs, products + by.result_places * words
     between, width = rows + size * reach * words, len(block.cols) * tiles.groups
 
     def row(base: int) -> At:
@@ -120,10 +119,40 @@ def inverse_stages(work: TilePlan, block: Block, results: int) -> tuple[Stage, S
             (
                 Counter(size, 0, 1, size, width),
                 Counter(tiles.down, 0, 1, tiles.down, size * width),
-                Counter(tiles.across, number, size, len(block.cols), tiles.groups),
+                Counter(tiles.across, number, by.across.outputs, len(block.cols), tiles.groups),
                 Counter(tiles.groups, 0, 1, tiles.groups, 1),
             ),
         )
 
-    recipe = filtering.inverse
-    return Stage(recipe, row(products), row(rows), between), Stage(recipe, column, outputs, between)
+    down, across = filtering.inverse
+    return Stage(down, row(products), row(rows), between), Stage(across, column, outputs, between)
+
+
+def data_base(work: TilePlan, block: Block, fold: int) -> int:
+    """First word of the transformed data of a row fold."""
+    return work.data_base + fold * work.filtering.by.data_places * work.tiles(block).words
+
+
+def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int, after: tuple[int, ...]) -> Iterator[Vector]:
+    """A step a mix, of so many words a place."""
+
+    def feed(grid: Grid) -> Feed:
+        sides = zip((grid.down, grid.across), grid.apart, strict=True)
+        counters = (Counter(count, 0, 1, count, apart * words) for count, apart in sides)
+        pattern = Counters(base + grid.first * words, (*counters, Counter(words, 0, 1, words, 1)))
+        return Feed((LaneGroup(0, lanes, pattern),))
+
+    for mix in mixes:
+        operands = tuple(feed(grid) for grid, _ in mix.terms)
+        factors = tuple(float(factor) for _, factor in mix.terms)
+        yield Vector(after, "combine", operands, feed(mix.made), mix.made.size * words, coefficients=factors)
+
+
+def streamed(product: Product, data: int, words: int) -> Counters:
+    """The data that the weights of a product meet, place after place."""
+    first, *others = product.data
+    if not others:
+        return in_turn(data + first * words, words)
+    (second,) = others
+    places = Counter(2, 0, 1, 2, (second - first) * words)
+    return Counters(data + first * words, (places, Counter(words, 0, 1, words, 1)))

@@ -33,6 +33,7 @@ UNUSED: dict[str, frozenset[str]] = {
     "vector_ops": frozenset({*_BY_VECTOR_UNIT, "block_n", "block.out_channels"}),
     "winograd_2": frozenset(_BY_VECTOR_UNIT),
     "winograd_4": frozenset(_BY_VECTOR_UNIT),
+    "fft": frozenset(_BY_VECTOR_UNIT),
 }  # fmt: skip
 """Fields below `mapping` that change nothing, by lowering; of explicit, where the lowered matrix is in HBM."""
 _ON_CHIP = frozenset({"multi_tile", "fetch", "k_order", "transposed_channels"})

@@ -54,7 +54,7 @@ def _multiply_add(operands: Operands, scalars: Values, _: Coefficients) -> Value
 
 def _combine(operands: Operands, _: Values, coefficients: Coefficients) -> Values:
     """Each operand times its coefficient."""
-    return _sum(each * np.float32(factor) for each, factor in zip(operands, coefficients, strict=True))
+    return _sum(each * each.dtype.type(factor) for each, factor in zip(operands, coefficients, strict=True))
 
 
 def _sum_of_products(operands: Operands, _: Values, __: Coefficients) -> Values:
@@ -171,7 +171,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "combine": Operation(
         _combine,
-        lambda counts, factors: _factors(factors) + counts.operands - 1,
+        lambda counts, factors: _factors(factors) + counts.operands - 1 + all(each == -1 for each in factors),
         lambda _, factors: _factors(factors),
         lambda counts: 0 < counts.coefficients == counts.operands and not counts.scalars,
     ),

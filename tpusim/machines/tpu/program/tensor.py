@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ class Tensor:
         padded: the shape as which it lies in HBM, where more than its elements; they come first along each axis.
         scale: on chip its numbers are so many times what they are in HBM: spills divide. It keeps fractions out of the
             values that are checked, and costs nothing.
+        lost: how far they may lie from whole ones on chip, which they would be but for what floating point loses.
     """
 
     name: str
@@ -35,6 +36,15 @@ class Tensor:
     number_bytes: int | None = None
     padded: tuple[int, ...] | None = None
     scale: int = 1
+    lost: float = 0.0
+
+    def in_hbm(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What a spill makes of numbers on chip. One further from a whole number than it may be stays as it is."""
+        values = values / self.scale if self.scale > 1 else values
+        if not self.lost:
+            return values
+        whole = np.rint(values)
+        return np.where(np.abs(values - whole) <= self.lost, whole, values)
 
     @property
     def size(self) -> int:

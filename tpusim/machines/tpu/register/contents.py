@@ -103,7 +103,7 @@ class HbmWords:
         for part, at in _places(step):
             elements = _elements(part, step.tensor.shape)
             inside = elements != NOTHING
-            stored[elements[inside]] = place[at[0], at[1], : part.per_word][inside] / step.tensor.scale
+            stored[elements[inside]] = step.tensor.in_hbm(place[at[0], at[1], : part.per_word][inside])
 
     def _transfer(self, index: int) -> LaneTransfer:
         step = self.program.steps[index]

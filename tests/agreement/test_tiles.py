@@ -1,0 +1,101 @@
+"""Convolutions in tiles: exact at every level, to the cycle in both engines, and no wait missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_agreement import fitted_by, suppose
+from tests.agreement.test_hazards import hazards
+from tests.strategies import cases, conv, machine, machines_of_all_kinds, paddings
+from tpusim.flow.verify import expected, operands_of
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import fft, winograd
+from tpusim.machines.tpu.lowering.minimal_filtering import F2, F4
+from tpusim.machines.tpu.lowering.recipe import Recipe
+from tpusim.machines.tpu.lowering.tile_lowering import Functions
+from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Vector
+from tpusim.network.ops import Conv2d
+
+SHORT = 3000
+"""Cycles of a case; transforms take many steps even of one tile."""
+
+WAYS: Mapping[str, Functions] = {
+    "winograd_2": winograd.of(F2), "winograd_4": winograd.of(F4), "fft_4": fft.of(4), "fft_8": fft.of(8),
+}  # fmt: skip
+"""Of Fourier's, tiles that are small enough for a register engine; `fft` has the same of 16 x 16."""
+
+
+@st.composite
+def in_tiles(draw: st.DrawFn, name: str) -> Conv2d:
+    """Stride 1, any padding; 3 x 3 taps, or any that are smaller than a tile."""
+    padding = draw(paddings(4))
+    sizes = st.integers(1, 3 if name == "fft_4" else 5)
+    kernel = (draw(sizes), draw(sizes)) if name.startswith("fft") else (3, 3)
+    added = (9, 9) if isinstance(padding, str) else tuple(map(int, np.add(padding[:2], padding[-2:])))
+    high, wide = (max(1, k - more) + draw(st.integers(0, 4)) for k, more in zip(kernel, added, strict=True))
+    return Conv2d("conv", draw(st.integers(1, 6)), high, wide, draw(st.integers(1, 6)), kernel, padding=padding)
+
+
+@settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    drawn=st.sampled_from([*WAYS]).flatmap(lambda name: st.tuples(st.just(name), in_tiles(name))),
+    batch=st.integers(1, 4),
+    hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
+)
+@example(drawn=("winograd_4", conv(5, 5, 3, 3, padding=1)), batch=1, hardware=machine(4, 4))
+@example(drawn=("winograd_2", conv(1, 1, 1, 3, padding=4)), batch=1, hardware=machine(1, 1, word_elements=1))
+@example(drawn=("fft_8", conv(1, 1, 1, 3, padding=3)), batch=1, hardware=machine(1, 1, word_elements=1))
+@example(drawn=("fft_4", conv(5, 5, 3, 2)), batch=1, hardware=machine(3, 8, alus=64))
+def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware) -> None:
+    """Values at both levels, the engines to the cycle, no wait missing, steps told ahead, never below the least."""
+    suppose(not hardware.banked)
+    name, layer = drawn
+    lower, planned_of, least_of = WAYS[name]
+    program, hardware = fitted_by(lower, layer, batch, hardware)
+    check_program(program, hardware)
+    timing = event.run(program, hardware)
+    suppose(timing.cycles < SHORT)
+    assert least_of(layer, batch, hardware) <= timing.cycles
+    assert not [*hazards(program, hardware)]
+    planned = planned_of(layer, batch, hardware)
+    assert planned.passes == len(program.streams)
+    assert planned.transfers >= sum(not isinstance(step, Stream | Preload) for step in program.steps)
+    operands = operands_of(layer, batch, seed=5)
+    ofmap = expected(layer, operands)
+    proven, registers = register.run(program, hardware, operands)
+    assert proven == timing
+    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
+    np.testing.assert_array_equal(registers["ofmap"], ofmap)
+    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
+
+
+def tight(name: str) -> tuple[Program, Hardware]:
+    layer = conv(6, 6, 9, 3, padding=1)
+    return fitted_by(WAYS[name].lower, layer, 4, machine(4, 4, word_elements=4, capacity_words=120))
+
+
+@pytest.mark.parametrize("kind", [Fill, Preload, Stream, Vector, Spill])
+@pytest.mark.parametrize("name", ["winograd_2", "fft_4"])
+def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: type[Step]) -> None:
+    program, hardware = tight(name)
+    assert not [*hazards(program, hardware)]
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
+    assert any(hazards(replace(program, steps=steps), hardware))
+
+
+def worked_out(recipe: Recipe, inputs: int) -> np.ndarray:
+    """The matrix of what a recipe makes, line by line."""
+    known = {f"x{number}": row for number, row in enumerate(np.eye(inputs))}
+    for made, factors in recipe:
+        known[made] = sum(factor * known[name] for name, factor in factors.items())
+    outputs = sum(name.startswith("y") for name in known)
+    return np.array([known[f"y{number}"] for number in range(outputs)])

@@ -1,0 +1,33 @@
+"""Convolutions by fast Fourier transforms, in tiles of 16 x 16 elements of the ifmap: large kernels."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tpusim.base.errors import UnsuitableError
+from tpusim.machines.tpu.lowering import tile_lowering
+from tpusim.machines.tpu.lowering.fourier_tiles import fourier_tiles
+from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
+from tpusim.machines.tpu.lowering.tile_lowering import Functions, told
+from tpusim.network.ops.conv2d import Conv2d
+
+LENGTH = 16
+
+
+def of(length: int) -> Functions:
+    """The lowering by tiles of so many elements each way, a power of two from 4 on."""
+    return tile_lowering.of(partial(tiles_of, length))
+
+
+def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
+    """Those of a convolution of stride 1 and one channel group, of whose outputs a tile has two each way at least.
+
+    Raises UnsuitableError for others.
+    """
+    if max(conv.kernel) >= length or (conv.stride, conv.dilation, conv.groups) != ((1, 1), (1, 1), 1):
+        takes = f"FFT of {length} x {length} takes convolutions of at most {length - 1} x {length - 1} taps, stride 1, "
+        raise UnsuitableError(f"{takes}dilation 1 and one channel group; this one has {told(conv)}")
+    return fourier_tiles(length, conv.kernel)
+
+
+lower, planned, least = of(LENGTH)

@@ -1,0 +1,100 @@
+"""Linear transforms as graphs of sums, and recipes made of them: transposed, with sums run together, given places."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tpusim.machines.tpu.lowering.recipe import Factors, Line, Recipe
+
+Sums = dict[str, dict[str, float]]
+"""Each of what has a name already; inputs are x0, x1, ..."""
+
+
+@dataclass
+class FlowGraph:
+    """Sums in the order in which they can be worked out, and which of them are asked for."""
+
+    sums: Sums = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+
+    def sum(self, *terms: tuple[str, float]) -> str:
+        """A new sum of factors times what there is; just its name where nothing is to be worked out."""
+        factors: dict[str, float] = defaultdict(float)
+        for name, factor in terms:
+            factors[name] += factor
+        if [*factors.values()] == [1]:
+            return terms[0][0]
+        made = f"v{len(self.sums)}"
+        self.sums[made] = dict(factors)
+        return made
+
+    def transposed(self, wanted: int) -> FlowGraph:
+        """The transposed transform, of which the first outputs are `wanted`: along each edge the other way.
+
+        It has as many multiplications, and as many additions but for those that only others want (H. Kahn's
+        transposition of signal flow graphs; A. Oppenheim and R. Schafer, "Discrete-Time Signal Processing").
+        """
+        users: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        asked = {f"x{at}" for at in range(wanted)}
+        order: dict[str, None] = {}
+        for made, factors in self.sums.items():
+            if asked & factors.keys():
+                asked.add(made)
+            for name, factor in factors.items():
+                users[name].append((made, factor))
+            order.update(dict.fromkeys((*factors, made)))
+        given, value, other = {name: f"x{at}" for at, name in enumerate(self.outputs)}, dict[str, str](), FlowGraph()
+        for name in reversed([each for each in order if each in asked]):
+            own = [(given[name], 1.0)] if name in given else []
+            value[name] = other.sum(*own, *((value[user], factor) for user, factor in users[name]))
+        other.outputs = [value[f"x{at}"] for at in range(wanted)]
+        return other
+
+    def run_together(self) -> FlowGraph:
+        """The same with fewer words read and written, for more operations: sums of sums where that saves words."""
+        sums: Sums = {made: dict(factors) for made, factors in self.sums.items()}
+        for name in [*sums]:
+            users = [made for made, factors in sums.items() if name in factors]
+            merged = {made: _merged(sums[made], name, sums[name]) for made in users}
+            before = sum(len(sums[made]) for made in users) + len(sums[name]) + 1
+            if name not in self.outputs and sum(map(len, merged.values())) < before:
+                sums.update(merged)
+                del sums[name]
+        return FlowGraph(sums, self.outputs)
+
+    def recipe(self, over_inputs: bool = False) -> Recipe:
+        """Its lines. A sum wanted for a while takes the place of an output that comes later, or that of an input which
+        nothing wants any more: these may be `over`, or be kept, and then outputs are kept nowhere but at the end.
+        """
+        made_at = {name: at for at, name in enumerate(self.sums)}
+        last_used = {name: at for at, factors in enumerate(self.sums.values()) for name in factors}
+        place = {name: f"y{at}" for at, name in enumerate(self.outputs)}
+        due = {} if over_inputs else {place[name]: made_at[name] for name in self.outputs}
+        free_from = (
+            {name: at for name, at in last_used.items() if name[0] == "x"} if over_inputs else dict.fromkeys(due, 0)
+        )
+        for name, at in made_at.items():
+            if name not in place:
+                place[name] = _free(free_from, due, at, last_used[name])
+                free_from[place[name]] = last_used[name]
+        return tuple(Line(place[name], _renamed(factors, place)) for name, factors in self.sums.items())
+
+
+def _free(free_from: Mapping[str, int], due: Mapping[str, int], at: int, until: int) -> str:
+    """A place that nobody wants from one line to another."""
+    fitting = (name for name, free in free_from.items() if free <= at and due.get(name, until) >= until)
+    return next(fitting, f"z{sum(name.startswith('z') for name in free_from)}")
+
+
+def _renamed(factors: Factors, place: Mapping[str, str]) -> Factors:
+    return {place.get(name, name): factor for name, factor in factors.items()}
+
+
+def _merged(factors: Factors, name: str, its: Factors) -> dict[str, float]:
+    """A sum with another, which it is made of, written out."""
+    made = defaultdict(float, {each: factor for each, factor in factors.items() if each != name})
+    for each, factor in its.items():
+        made[each] += factors[name] * factor
+    return {each: factor for each, factor in made.items() if factor}

@@ -1,0 +1,174 @@
+"""Convolutions in tiles: the vector unit transforms, the array multiplies.
+
+Tiles of the ifmap are transformed on chip, the filter beforehand. The array then has, for each number of a transformed
+tile, a 1x1 convolution over all tiles; of its sums the vector unit makes the outputs. What transforms and products are,
+a `TileAlgorithm` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from tpusim.base.collector import at_rest
+from tpusim.base.units import SIZE
+from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.banked import in_lanes
+from tpusim.machines.tpu.lowering.filtering import Filtering, Recipes
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.lowering.recipe import temporaries
+from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
+from tpusim.machines.tpu.lowering.tile_emitter import TileEmitter
+from tpusim.machines.tpu.lowering.tile_plan import TilePlan
+from tpusim.machines.tpu.lowering.tile_search import plan_of
+from tpusim.machines.tpu.lowering.words import block_of, blocking_of, words_of
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Lowering, Planned
+from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.conv2d import Conv2d
+
+Choice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
+"""Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""
+
+
+class Functions(NamedTuple):
+    """What a lowering's module has: each of a layer, the batch and the machine."""
+
+    lower: Lowering
+    planned: Callable[[ArrayOp, int, Hardware], Planned]
+    least: Callable[[ArrayOp, int, Hardware], float]
+
+
+def of(choice: Choice) -> Functions:
+    """Those of convolutions in such tiles."""
+    return Functions(partial(lowered_by, choice), partial(planned_by, choice), partial(least_by, choice))
+
+
+def lowered_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
+    """Lower one layer for one machine.
+
+    Raises:
+        UnsuitableError: when it is no convolution for such tiles.
+        CapacityError: when nothing fits the vector memories, or the machine has banks.
+    """
+    with at_rest():
+        work = _planned(choice, layer, batch, hardware)
+        return TileEmitter(work).program(), _explained(work, layer)
+
+
+def planned_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
+    """How many steps `lowered_by` would write down, those of the vector unit among the transfers. Raises as it does."""
+    work = _planned(choice, layer, batch, hardware)
+    filtering, blocks = work.filtering, len(work.plan.blocks)
+    by = filtering.by
+    data = len(filtering.row_folds) * (1 + sum(map(len, filtering.data)) + len(by.data_mixes))
+    inverse = sum(map(len, filtering.inverse)) + len(by.result_mixes)
+    outputs = len(filtering.col_folds) * (1 + len(work.sections) + inverse)
+    weights = len(by.products) * work.plan.shape.channels * work.plan.shape.out_channels
+    return Planned(blocks * filtering.passes, blocks * (data + outputs), weights)
+
+
+def least_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:
+    """Cycles that no run of it can do without. Raises as `lowered_by`, but for what does not fit."""
+    return Filtering(*_shape(choice, layer, batch, hardware)).least_cycles
+
+
+def _planned(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> TilePlan:
+    return plan_of(*_shape(choice, layer, batch, hardware))
+
+
+def _shape(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> tuple[ConvShape, Hardware, TileAlgorithm]:
+    by = choice(layer.convolution(batch)[0])
+    in_lanes(hardware)
+    # What the vector unit works on may lie in any way.
+    hardware = hardware.with_entry("ready")
+    return shape_of(layer, batch, hardware), hardware, by
+
+
+# ---- in words
+
+
+def told(conv: Conv2d) -> str:
+    """What tiles may not be for."""
+    sizes = [f"{size[0]} x {size[1]}" for size in (conv.kernel, conv.stride, conv.dilation)]
+    groups = counted(conv.groups, "channel group")
+    return f"{sizes[0]} taps, stride {sizes[1]}, dilation {sizes[2]} and {groups}"
+
+
+def _explained(work: TilePlan, layer: ArrayOp) -> Explanation:
+    plan, filtering = work.plan, work.filtering
+    rows = len(filtering.row_folds)
+    blocking = replace(blocking_of(plan), row_folds=rows, chunks=1)
+    channels, out = layer.folded
+    row_folds, col_folds = counted(rows, "row fold"), counted(len(filtering.col_folds), "column fold")
+    aspects = {
+        "taps": _taps(work),
+        "vector": _transforms(filtering),
+        "filter": _filter(work),
+        "folds": f"{row_folds} for {channels}, {col_folds} for {out}",
+        "passes": f"{len(plan.blocks) * filtering.passes:,}, {filtering.passes:,} a block: products x folds",
+        "block": block_of(plan, blocking, layer),
+        "order": "block by block: the data of all row folds transformed, then column fold by column fold multiplied",
+        "words": words_of(plan, layer),
+        "memory": _memory(work),
+    }
+    outputs, products = filtering.by.down.outputs, filtering.by.multiplications
+    choices = {**vars(plan.tiling), "tile_outputs": outputs, "products": products}
+    return Explanation(1, blocking, choices, aspects)
+
+
+def _taps(work: TilePlan) -> str:
+    by, block = work.filtering.by, work.tiles(work.plan.blocks[0])
+    fewer = f"{by.multiplications} products for {by.outputs} outputs instead of {by.outputs * by.taps}"
+    tiles = f"{block.down} x {block.across}"
+    return f"{by.down.taps} x {by.across.taps}, by {by.name}: {fewer}; a block is {tiles} tiles"
+
+
+def _transforms(filtering: Filtering) -> str:
+    """What they take of the vector unit, which array and streams do not share with it."""
+    by = filtering.by
+    data = _transform(filtering, filtering.data, f"{by.down.reach} words of data", by.data_mixes)
+    outputs = f"{by.down.outputs} words of outputs"
+    if by.down.outputs != by.across.outputs:
+        outputs = f"{by.down.outputs} and {by.across.outputs} words of outputs"
+    inverse = _transform(filtering, filtering.inverse, outputs, by.result_mixes)
+    return f"transforms down and then across; {data}; {inverse}; the array waits meanwhile"
+
+
+def _transform(filtering: Filtering, recipes: Recipes, of: str, mixes: tuple[Mix, ...]) -> str:
+    each = [
+        f"{sum(filtering.beat(line.factors.values()).reads + 1 for line in recipe)} words of the port and "
+        f"{filtering.pace(recipe)} cycles"
+        for recipe in recipes[: 1 if recipes.down == recipes.across else 2]
+    ]
+    once = ", what they have in common once" if any(map(temporaries, recipes)) else ""
+    mixed = f", and {filtering.mixed(mixes):,} cycles a tile to combine them" if mixes else ""
+    return f"{' and '.join(each)} for {of}{once}{mixed}"
+
+
+def _filter(work: TilePlan) -> str:
+    by, shape, hardware = work.filtering.by, work.plan.shape, work.plan.hardware
+    size = work.transformed.bytes(hardware.vector_memory.element_bytes)
+    more = len(by.products) / by.taps
+    return f"transformed beforehand: {SIZE.format(size)} in HBM, {more:.3g} times those of {shape.taps} taps"
+
+
+def _memory(work: TilePlan) -> str:
+    """What of the vector memory is set aside for what."""
+    tiling, hardware = work.plan.tiling, work.plan.hardware
+    areas = (
+        ("ifmap", tiling.ifmap_buffers, tiling.ifmap_words),
+        ("filter", tiling.filter_buffers, tiling.section_words),
+        ("results", tiling.psum_buffers, tiling.psum_words),
+        ("transformed data", 1, work.data_words),
+        ("products and what lies between", 1, work.scratch_words),
+    )
+    word = hardware.word_bytes
+    each = [(name, f"{count} x " if count > 1 else "", SIZE.format(words * word)) for name, count, words in areas]
+    held = ", ".join(f"{times}{size} of {name}" for name, times, size in each)
+    every = sum(count * words for _, count, words in areas)
+    capacity = SIZE.format(hardware.vector_memory.capacity_bytes)
+    part = f"; a filter buffer holds {len(work.sections[0])} of {len(work.filtering.by.products)} products"
+    return f"{SIZE.format(every * word)} of {capacity} a lane: {held}{part if len(work.sections) > 1 else ''}"
