@@ -68,18 +68,35 @@ class FlowGraph:
         """Its lines. A sum wanted for a while takes the place of an output that comes later, or that of an input which
         nothing wants any more: these may be `over`, or be kept, and then outputs are kept nowhere but at the end.
         """
-        made_at = {name: at for at, name in enumerate(self.sums)}
-        last_used = {name: at for at, factors in enumerate(self.sums.values()) for name in factors}
+        sums = _in_turn(self.sums)
+        made_at = {name: at for at, name in enumerate(sums)}
+        last_used = {name: at for at, factors in enumerate(sums.values()) for name in factors}
         place = {name: f"y{at}" for at, name in enumerate(self.outputs)}
         due = {} if over_inputs else {place[name]: made_at[name] for name in self.outputs}
-        free_from = (
-            {name: at for name, at in last_used.items() if name[0] == "x"} if over_inputs else dict.fromkeys(due, 0)
-        )
+        free_from = dict.fromkeys(due, 0)
+        if over_inputs:
+            free_from = {name: at for name, at in last_used.items() if name[0] == "x"}
         for name, at in made_at.items():
             if name not in place:
                 place[name] = _free(free_from, due, at, last_used[name])
                 free_from[place[name]] = last_used[name]
-        return tuple(Line(place[name], _renamed(factors, place)) for name, factors in self.sums.items())
+        return tuple(Line(place[name], _renamed(factors, place)) for name, factors in sums.items())
+
+
+def _in_turn(sums: Sums) -> Sums:
+    """So that few are wanted at a time: next is the sum behind which most of what it is made of is not."""
+    left, found = dict(sums), Sums()
+    users: dict[str, set[str]] = defaultdict(set)
+    for made, factors in sums.items():
+        for name in factors:
+            users[name].add(made)
+    while left:
+        ready = (made for made, factors in left.items() if left.keys().isdisjoint(factors))
+        best = max(ready, key=lambda made: sum(len(users[name]) == 1 for name in left[made]))
+        for name in left[best]:
+            users[name].discard(best)
+        found[best] = left.pop(best)
+    return found
 
 
 def _free(free_from: Mapping[str, int], due: Mapping[str, int], at: int, until: int) -> str:
