@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -41,11 +41,15 @@ class Recipes(NamedTuple):
 
 @dataclass(frozen=True)
 class Filtering:
-    """A layer of that shape convolved in tiles on a machine: folds, recipes and their pace."""
+    """A layer of that shape convolved in tiles on a machine: folds, recipes and their pace.
+
+    Recipes are the fastest on the machine, or those which want the fewest places between.
+    """
 
     shape: ConvShape
     hardware: Hardware
     by: TileAlgorithm
+    fewest_places: bool = False
 
     @cached_property
     def row_folds(self) -> list[range]:
@@ -64,13 +68,20 @@ class Filtering:
 
     @cached_property
     def data(self) -> Recipes:
-        """The fastest on this machine."""
-        return Recipes(*(min(axis.data, key=self.pace) for axis in (self.by.down, self.by.across)))
+        """Of data."""
+        return Recipes(self._best(self.by.down.data), self._best(self.by.across.data))
 
     @cached_property
     def inverse(self) -> Recipes:
-        """The same of results."""
-        return Recipes(*(min(axis.inverse, key=self.pace) for axis in (self.by.down, self.by.across)))
+        """Of results."""
+        return Recipes(self._best(self.by.down.inverse), self._best(self.by.across.inverse))
+
+    def _best(self, recipes: Sequence[Recipe]) -> Recipe:
+        def cost(recipe: Recipe) -> tuple[int, int]:
+            cycles, places = self.pace(recipe), temporaries(recipe)
+            return (places, cycles) if self.fewest_places else (cycles, places)
+
+        return min(recipes, key=cost)
 
     def pace(self, recipe: Recipe) -> int:
         """Cycles of the vector unit and the port for a word of every line."""
@@ -149,7 +160,7 @@ class Filtering:
         Blocks have no more of them than fit. A pass takes at least as long as the next one's weights; a block's
         first ones may come while the vector unit works.
         """
-        a_word = len(self.row_folds) * self.by.data_places + self._inverse_words
+        a_word = len(self.row_folds) * self.by.data_places + replace(self, fewest_places=True)._inverse_words
         weights = -(-words // max(1, self.hardware.capacity_words // a_word)) * self.hardware.preload_cycles
         streams = (len(each.data) * words * self.frame.period / self.hardware.array.count for each in self.by.products)
         return len(self.row_folds) * sum(max(stream, weights) for stream in streams) - weights

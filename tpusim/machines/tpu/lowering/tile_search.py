@@ -28,10 +28,11 @@ def plan_of(shape: ConvShape, hardware: Hardware, by: TileAlgorithm) -> TilePlan
     Raises:
         CapacityError: when not even a block of one tile fits; says how much memory would do.
     """
-    costs = _Costs(Filtering(shape, hardware, by))
-    best = min(costs.fitting(), key=costs.cycles, default=None)
+    choices = [_Costs(Filtering(shape, hardware, by, fewest_places)) for fewest_places in (False, True)]
+    fitting = ((costs, each) for costs in choices for each in costs.fitting())
+    costs, best = min(fitting, key=lambda pair: pair[0].cycles(pair[1]), default=(choices[0], None))
     if best is None:
-        raise too_small(min(map(costs.words, costs.all())), hardware)
+        raise too_small(min(costs.words(each) for costs in choices for each in costs.all()), hardware)
     return TilePlan(Plan(shape, hardware, best, costs.cut), costs.filtering)
 
 
