@@ -123,14 +123,15 @@ def test_sums_too_long_for_32_bits_are_refused_before_the_work() -> None:
         simulate(Workload("long", 1, (Gemm("a", 1, 1, 2**21),)), load_hardware("tpu_v2"), dtype="f32")
 
 
-@pytest.mark.parametrize("lowering", ["winograd_2", "auto"])
+@pytest.mark.parametrize("lowering", ["winograd_2", "fft", "auto"])
 def test_what_has_no_bound_is_refused(lowering: str) -> None:
     work = load_workload("tiny", batch=2)
-    with pytest.raises(InputError, match=r"no bound is proven for what winograd_2.* round"):
+    lost = "winograd_2" if lowering == "auto" else lowering
+    with pytest.raises(InputError, match=rf"no bound is proven for what .*{lost}.* round"):
         simulate(work, load_hardware("tiny_4x4"), lowering=lowering, dtype="bf16")
 
 
-@pytest.mark.parametrize("lowering", ["winograd_2", "winograd_4"])
+@pytest.mark.parametrize("lowering", ["winograd_2", "winograd_4", "fft"])
 def test_bytes_are_exact_in_transformed_tiles(lowering: str) -> None:
     work = Workload("tiles", 2, (conv(40, 8, 3, 3),))
     result = simulate(work, load_hardware("tpu_v2"), lowering=lowering, dtype="int8")

@@ -108,7 +108,7 @@ def check_numbers(workload: Workload, lowering: str, numbers: Numbers) -> None:
         except InputError as error:
             problems += error.problems
         if numbers.bounded and (lost := UNBOUNDED & {*tried(name, layer, workload.batch)}):
-            says = f"no bound is proven for what {' and '.join(sorted(lost))} round"
+            says = f"no bound is proven for what {', '.join(sorted(lost))} round"
             also = f", which {AUTO} may take" if name == AUTO else ""
             problems.append(Problem(f"{says}{also}; take another --lowering or --dtype", f"layer {layer.name}"))
     if problems:
