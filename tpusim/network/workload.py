@@ -19,6 +19,7 @@ from tpusim.network.foreign import instead_of
 from tpusim.network.formats import is_foreign, read
 from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.ops import OPS, Op
+from tpusim.network.ops.offset_file import beside
 from tpusim.network.sizes import Sizes, names_in, read_sizes, with_sizes
 
 MOST_IMAGES = 2**16
@@ -73,7 +74,9 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
     """
     if is_foreign(name_or_path):
         return read(Path(name_or_path), asked)
-    return with_sizes(open_document(name_or_path, "workloads"), asked.dims)
+    document = with_sizes(open_document(name_or_path, "workloads"), asked.dims)
+    layers = beside(document.data.get("layers"), Path(name_or_path).parent)
+    return replace(document, data={**document.data, "layers": layers}) if layers else document
 
 
 def workload_of(document: Document, batch: int) -> Workload:

@@ -14,6 +14,7 @@ from tpusim.network.ops.array_op import Tensors
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
 from tpusim.network.ops.kernel_axis import KernelAxis
+from tpusim.network.ops.offset_file import OffsetFile
 from tpusim.network.ops.offsets import MASK_PARTS, Given, offset_parts, offsets
 
 _Padding: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is added on opposite sides")]
@@ -126,6 +127,11 @@ class DeformConv2d(GroupedOp):
             sizes = f"offset_groups {self.offset_groups} does not divide in_channels {self.in_channels}"
             yield Problem(f"{sizes}; choose a divisor of in_channels", "offset_groups")
         wanted = 2 * self.offset_groups * prod(self.kernel)
+        of_file = wanted, self.out_height, self.out_width
+        if isinstance(self.offsets, OffsetFile) and self.offsets.shape[1:] != of_file:
+            sizes = " x ".join(map(str, self.offsets.shape[1:]))
+            needed = f"{' x '.join(map(str, of_file))}: 2 x offset groups x taps, rows, columns"
+            yield Problem(f"the file has {sizes} offsets an image; save {needed}", "offsets")
         if isinstance(self.offsets, tuple) and len(self.offsets) != wanted:
             rows, cols = self.kernel
             sizes = f"{len(self.offsets)} offsets for {self.offset_groups} x {rows} x {cols} taps, each down and across"

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import zlib
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PlainValidator
+from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, did_you_mean
+from tpusim.input.fields import names_of
 from tpusim.input.scalars import integer, show
+from tpusim.network.ops.offset_file import SUFFIX, OffsetFile, offset_file
+from tpusim.network.sizes import BATCH
 
 if TYPE_CHECKING:
     from tpusim.network.ops.deform_conv2d import DeformConv2d
 
-Given: TypeAlias = str | tuple[float, ...]
-"""How offsets are drawn; or those of every output and image: of each offset group, tap by tap, down and across."""
+Given: TypeAlias = str | tuple[float, ...] | OffsetFile
+"""How offsets are drawn; or those of every output and image: of each offset group, tap by tap, down and across; or
+those of a file.
+"""
 Parts: TypeAlias = NDArray[np.int64]
 
 MASK_PARTS = 4
@@ -53,11 +59,16 @@ def offsets_of(layer: DeformConv2d, batch: int) -> Offsets:
     """Those of a layer for so many images: the same for all layers of a shape."""
     random = np.random.default_rng(zlib.crc32(repr((layer.shape_key, batch)).encode()))
     shape, parts = layer.samples(batch), offset_parts(layer.offsets)
-    down, across = (
-        _drawn(random, layer.offsets, (2, *shape)) if isinstance(layer.offsets, str) else _written(layer, shape)
-    )
+    down, across = _displaced(random, layer.offsets, shape)
     masks = random.integers(0, MASK_PARTS, shape, endpoint=True) if layer.modulated else np.full(shape, MASK_PARTS)
     return Offsets(parts, down, across, masks)
+
+
+def _displaced(random: np.random.Generator, given: Given, shape: tuple[int, ...]) -> Parts:
+    """[down or across, *shape]."""
+    if isinstance(given, OffsetFile):
+        return given.by_tap(shape)
+    return _drawn(random, given, (2, *shape)) if isinstance(given, str) else _written(given, shape)
 
 
 def _drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Parts:
@@ -71,24 +82,30 @@ def _drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Pa
     return random.integers(-most, most, shape, endpoint=True)
 
 
-def _written(layer: DeformConv2d, shape: tuple[int, ...]) -> Parts:
+def _written(given: tuple[float, ...], shape: tuple[int, ...]) -> Parts:
     """[down or across, *shape] of those that are the same everywhere."""
-    values = np.array([round(each * _WRITTEN) for each in layer.offsets if not isinstance(each, str)])
+    values = np.array([round(each * _WRITTEN) for each in given])
     groups, rows, cols = shape[:3]
     by_tap = np.moveaxis(values.reshape(groups, rows, cols, 2), -1, 0)
     return np.broadcast_to(by_tap[..., None, None, None], (2, *shape))
 
 
 def offsets(most: int) -> PlainValidator:
-    """A word of KINDS, or multiples of a quarter from -`most` to `most`."""
+    """A word of KINDS, or multiples of a quarter from -`most` to `most`, in a list or a file."""
 
-    def read(value: object) -> Given:
-        if isinstance(value, str) and value in KINDS:
+    def read(value: object, info: ValidationInfo) -> Given:
+        if isinstance(value, OffsetFile) or (isinstance(value, str) and value in KINDS):
             return value
+        if isinstance(value, str) and value.endswith(SUFFIX):
+            found = offset_file(Path(value), _WRITTEN, most)
+            if images := names_of(info).get(BATCH):
+                found.check_images(images)
+            return found
         if not isinstance(value, list | tuple):
             hint = did_you_mean(value, KINDS) if isinstance(value, str) else ""
             words = ", ".join(KINDS)
-            raise InputError(f"{show(value)} are no offsets{hint or ';'} write {words}, or a list of numbers")
+            others = f"a list of numbers, or an {SUFFIX} file"
+            raise InputError(f"{show(value)} are no offsets{hint or ';'} write {words}, {others}")
         return tuple(_quarters(each, most) for each in value)
 
     return PlainValidator(read)

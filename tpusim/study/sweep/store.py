@@ -91,7 +91,13 @@ def key_of(point: Point) -> str:
 def _digest(workload: Workload) -> str:
     layers = [{"op": layer.op, **asdict(layer)} for layer in workload.layers]
     own = [(each.layer, each.lowering) for each in workload.lowerings]
-    return sha256(json.dumps([workload.batch, layers, own], sort_keys=True).encode()).hexdigest()
+    inputs = json.dumps([workload.batch, layers, own], sort_keys=True, default=_bytes_digest)
+    return sha256(inputs.encode()).hexdigest()
+
+
+def _bytes_digest(numbers: bytes) -> str:
+    """Of what a layer has read of a file."""
+    return sha256(numbers).hexdigest()
 
 
 class DamagedStore(InputError):
