@@ -45,10 +45,10 @@ def write_files(finished: Finished, folder: Path, parquet: bool, kinds: Sequence
     """
     digest = _digest(finished, parquet, kinds)
     before = finished.store.files(digest)
-    if before and _stamps(folder, before) == before:
+    if before and stamps(folder, before) == before:
         return list(before)
     names = [*_tables(finished, folder, parquet), *_pictures(finished, folder, kinds)]
-    finished.store.remember_files(digest, _stamps(folder, names))
+    finished.store.remember_files(digest, stamps(folder, names))
     return names
 
 
@@ -81,7 +81,7 @@ def _digest(finished: Finished, parquet: bool, kinds: Sequence[str]) -> str:
     return sha256(repr((drawn_by, finished.sweep, results, parquet, kinds)).encode()).hexdigest()
 
 
-def _stamps(folder: Path, names: Iterable[str]) -> dict[str, str]:
+def stamps(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return size and time of each file that is there."""
     found = ((name, folder / name) for name in names)
     return {name: f"{s.st_size} {s.st_mtime_ns}" for name, file in found if file.exists() for s in [file.stat()]}

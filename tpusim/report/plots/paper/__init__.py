@@ -1,0 +1,1 @@
+"""Pictures of the exhibits of `tpusim paper`."""

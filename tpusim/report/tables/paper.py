@@ -1,0 +1,72 @@
+"""The claims of the paper with their verdicts, as a table, as rows for documents, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from tpusim.report.tables.layout import Column, table
+from tpusim.report.text import document, folded
+from tpusim.study.paper.claim import VERDICTS, Claim
+from tpusim.study.paper.exhibit import Exhibit
+
+_WIDTH = 79
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim and where it stands."""
+
+    exhibit: Exhibit
+    claim: Claim
+
+
+def rows_of(made: Sequence[Exhibit]) -> list[Row]:
+    """Every claim, in the order of the exhibits."""
+    return [Row(each, claim) for each in made for claim in each.claims]
+
+
+def claim_table(made: Sequence[Exhibit], width: int | None = None) -> Table:
+    """A row a claim."""
+    columns: list[Column[Row]] = [
+        Column("where", lambda row: row.exhibit.words.name, justify="left"),
+        Column("claim", lambda row: row.claim.short, justify="left"),
+        Column("stated", lambda row: row.claim.stated, 1, justify="left"),
+        Column("ours", lambda row: row.claim.ours),
+        Column("agree", lambda row: agreeing(row.claim)),
+        Column("verdict", lambda row: row.claim.verdict, justify="left"),
+    ]
+    return table(columns, rows_of(made), width)
+
+
+def agreeing(claim: Claim) -> str:
+    """How many of our figures are within the rule: "2 of 4"."""
+    return f"{len(claim.kept)} of {len(claim.findings)}" if claim.findings else "-"
+
+
+def summary(made: Sequence[Exhibit], width: int = _WIDTH) -> str:
+    """How many claims have which verdict."""
+    counts = Counter(row.claim.verdict for row in rows_of(made))
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    return folded([f"{sum(counts.values())} claims: {told}."], width)
+
+
+def to_json(made: Sequence[Exhibit]) -> str:
+    """All of it: exhibits with their claims, rules, findings and verdicts."""
+    return document(exhibits=[_exhibit(each) for each in made])
+
+
+def _exhibit(exhibit: Exhibit) -> dict[str, Any]:
+    words = exhibit.words.model_dump(exclude={"claims"})
+    tables = [asdict(each) for each in exhibit.tables]
+    return {**words, "claims": [_claim(each) for each in exhibit.claims], "tables": tables}
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    rule, findings = claim.rule, [{**asdict(each), "agrees": each in claim.kept} for each in claim.findings]
+    told = {"rule": rule.text if rule else None, "unit": rule.unit if rule else None, "findings": findings}
+    return {**asdict(claim), **told, "verdict": claim.verdict}

@@ -1,0 +1,107 @@
+"""What the paper says, what we find, and a verdict that follows from both by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+HOLDS, CONDITION, FAILS, OPEN = "holds", "holds with a condition", "does not hold", "cannot be judged here"
+VERDICTS = {
+    HOLDS: "every figure of ours is within the rule",
+    CONDITION: "some are, under the conditions that are named, and some are not",
+    FAILS: "none is",
+    OPEN: "there is nothing here to judge it by",
+}
+"""Each verdict, and what it means."""
+
+SIMULATED, COUNTED, MODELLED, ESTIMATED = "simulated", "counted", "modelled", "estimated"
+AGAINST = "simulated, against what is {word}"
+"""Words for where a figure of ours comes from. The last is of an error against reference numbers of another word."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A figure of ours in the rule's unit, under which condition, and a word for where it comes from."""
+
+    when: str
+    value: float
+    word: str = SIMULATED
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A figure agrees with the claim from `least` to `most`, both included, in `unit`."""
+
+    least: float = -inf
+    most: float = inf
+    unit: str = ""
+
+    def holds(self, value: float) -> bool:
+        """Whether a figure agrees."""
+        return self.least <= value <= self.most
+
+    @property
+    def text(self) -> str:
+        """It in words: "from 17.2 to 28.8 %"."""
+        if not isfinite(self.least):
+            return f"at most {with_unit(self.most, self.unit)}"
+        if not isfinite(self.most):
+            return f"at least {with_unit(self.least, self.unit)}"
+        return f"from {number(self.least)} to {with_unit(self.most, self.unit)}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A `sentence` of the paper, `short` where there is little room, its section, the number `stated`, the rule, and
+    what we find.
+
+    `note` says how our figures are worked out, and why we disagree where we do. Without a rule or findings it cannot be
+    judged.
+    """
+
+    key: str
+    short: str
+    sentence: str
+    section: str
+    stated: str
+    note: str
+    rule: Rule | None
+    findings: Sequence[Finding] = ()
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS."""
+        if self.rule is None or not self.findings:
+            return OPEN
+        kept = len(self.kept)
+        return HOLDS if kept == len(self.findings) else CONDITION if kept else FAILS
+
+    @property
+    def kept(self) -> list[Finding]:
+        """The findings that agree with it."""
+        return [each for each in self.findings if self.rule and self.rule.holds(each.value)]
+
+    @property
+    def ours(self) -> str:
+        """Our figures in short: the only one, or the least and the greatest."""
+        values = sorted(each.value for each in self.findings)
+        if not values:
+            return "-"
+        low, high = values[0], values[-1]
+        return self.written(low) if number(low) == number(high) else f"{number(low)} to {self.written(high)}"
+
+    def written(self, value: float) -> str:
+        """A figure in the rule's unit."""
+        return with_unit(value, self.rule.unit if self.rule else "")
+
+
+def number(value: float) -> str:
+    """Three digits, or all of a larger whole part."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def with_unit(value: float, unit: str) -> str:
+    """Factors have their sign at once, units a space before them: "3.43x", "23.1 %"."""
+    space = "" if unit in ("", "x") else " "
+    return f"{number(value)}{space}{unit}"

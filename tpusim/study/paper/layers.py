@@ -1,0 +1,52 @@
+"""Layers that several exhibits are about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from statistics import fmean
+
+from tpusim.network.ops import Conv2d
+from tpusim.network.workload import load_workload
+
+SEVEN = {
+    "alexnet": "AlexNet", "densenet121": "DenseNet", "googlenet": "GoogleNet", "resnet50": "ResNet", "vgg16": "VGG",
+    "yolov2": "YOLO", "zfnet": "ZFNet",
+}  # fmt: skip
+"""The networks of the paper (VI), and what it calls them."""
+
+RESNET = ((56, 64, 64, 3), (56, 128, 128, 3), (28, 128, 128, 3), (28, 256, 256, 3), (14, 256, 256, 3))
+"""Layers of ResNet as the paper writes them: W_I, C_I, C_O, W_F. Which ones its Fig. 4 takes, it does not say."""
+
+
+def convolutions(network: str, batch: int) -> tuple[Conv2d, ...]:
+    """Those of a shipped network."""
+    return tuple(each for each in load_workload(network, batch=batch).layers if isinstance(each, Conv2d))
+
+
+def products(layers: Sequence[Conv2d]) -> tuple[Conv2d, ...]:
+    """The product of the lowered matrix of each, as a 1x1 convolution."""
+    return tuple(each.product for each in layers)
+
+
+def square(size: tuple[int, int, int, int], stride: int = 1) -> Conv2d:
+    """The convolution that the paper writes W_I, C_I, C_O, W_F, padded so that stride 1 keeps the size."""
+    width, channels, out, kernel = size
+    name = f"{width}, {channels}, {out}, {kernel}"
+    return Conv2d(name, channels, width, width, out, (kernel,) * 2, (stride,) * 2, (kernel // 2,) * 2)
+
+
+def numbered(layers: Sequence[Conv2d]) -> tuple[Conv2d, ...]:
+    """The same under names of their own."""
+    return tuple(replace(each, name=f"{place} {each.name}") for place, each in enumerate(layers))
+
+
+def ifmap_elements(layer: Conv2d) -> int:
+    """Of one image."""
+    return prod(layer.tensors(1).ifmap)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic one."""
+    return fmean(values)
