@@ -49,7 +49,10 @@ NUMBER_SETS = (
     "network_bert_layer", "scheduled_resnet50", "scheduled_vgg16", "v3_estimated", "v3_scheduled", "v3", "v3_odd",
     "training",
 )  # fmt: skip
-EXHIBITS = ("table1", "2b", "14a", "14b", "16a", "16b")
+EXHIBITS = (
+    "table1", "table2", "1", "2a", "2b", "3", "4a", "4b", "5", "6", "7", "8", "10", "11", "13a", "13b",
+    "14a", "14b", "15a", "15b", "16a", "16b", "17", "18a", "18b", "chip",
+)  # fmt: skip
 TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace")
 RESULT_FILE = "run.json"
 PAGE_FILE = "report.html"

@@ -92,8 +92,13 @@ def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterat
                 meter.show(done, picture.name)
                 yield picture
 
-        yield from (path.name for path in write_pictures(out, shown(), kinds))
-        images = {picture.name: picture.contents("png") for picture in shown()}
+        names = [path.name for path in write_pictures(out, shown(), kinds)]
+    yield from names
+    inside = {each.name: f"{each.name}.png" for each in drawn}
+    images = {
+        each.name: (out / name).read_bytes() if (name := inside[each.name]) in names else each.contents("png")
+        for each in drawn
+    }
     write(out / PAGE, paper_page(made, images, unverified()))
     yield PAGE
 

@@ -45,7 +45,6 @@ def bars_view(axes: Axes, view: Bars) -> None:
         axes.tick_params(axis="x", rotation=30)
     axes.set(title=plain(view.title), ylabel=plain(view.unit))
     _marks(axes, view.marks)
-    _legend(axes, len(view.series) + len(view.marks))
 
 
 def curves_view(axes: Axes, view: Curves) -> None:
@@ -58,7 +57,6 @@ def curves_view(axes: Axes, view: Curves) -> None:
         axes.set_xscale("log", base=2)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(view.x, [f"{each:g}" for each in view.x])
-    count = len(view.left) + len(view.marks)
     if view.right:
         other = axes.twinx()
         _lines(other, view.x, view.right, len(view.left))
@@ -68,7 +66,6 @@ def curves_view(axes: Axes, view: Curves) -> None:
         for line in other.get_lines():
             axes.plot([], [], color=line.get_color(), marker=line.get_marker(), ls=line.get_linestyle(), markersize=4,
                       label=f"{line.get_label()} (right)")  # fmt: skip
-    _legend(axes, count + len(view.right))
 
 
 def parity_view(axes: Axes, view: Parity) -> None:
@@ -82,7 +79,6 @@ def parity_view(axes: Axes, view: Parity) -> None:
     axes.plot([low, high], [low, high], color="black", linewidth=0.7)
     axes.set(title=plain(view.title), xlabel=f"{view.word} ({view.unit})", ylabel=f"tpusim ({view.unit})")
     axes.set(xlim=(low, high), ylim=(low, high))
-    _legend(axes, len(view.clouds))
 
 
 def errors_view(axes: Axes, view: Errors) -> None:
@@ -96,7 +92,6 @@ def errors_view(axes: Axes, view: Errors) -> None:
         axes.bar(at, counts / len(values) * 100, thick, label=plain(series.label), edgecolor="black", linewidth=0.4,
                  **look)  # fmt: skip
     axes.set(title=plain(view.title), xlabel="error (%), the outermost bars hold all beyond", ylabel="layers (%)")
-    _legend(axes, len(view.series))
 
 
 def _lines(axes: Axes, x: Sequence[float], lines: Sequence[Series], first: int) -> None:
@@ -114,10 +109,3 @@ def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
 
 def _light(index: int) -> str:
     return ("#9dbdd6", "#f0b27a", "#e6e6e6", "#7a7a7a", "#c9dfc0", "#d9c7e8")[index % 6]
-
-
-def _legend(axes: Axes, entries: int) -> None:
-    """Below, so that it covers nothing."""
-    if entries > 1:
-        # Beneath the label of x, whatever the height.
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, fontsize=7)

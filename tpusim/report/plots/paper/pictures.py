@@ -7,6 +7,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -30,6 +31,9 @@ _KINDS: Mapping[type, tuple[Draw, Size]] = {
 }
 _WIDEST = 10.5
 """Inches that panels beside one another may take."""
+_LEGEND = 0.45
+"""Inches for the legend."""
+_NARROW = 6.5
 
 
 def pictures(made: Sequence[Exhibit]) -> Iterator[Picture]:
@@ -47,10 +51,22 @@ def draw(views: Sequence[View]) -> Figure:
     columns = max(1, min(len(views), int(_WIDEST / widest)))
     rows = ceil(len(views) / columns)
     heights = [max(size[1] for size in sizes[row * columns : (row + 1) * columns]) for row in range(rows)]
-    figure = figure_of(columns * widest, max(sum(heights), tallest))
+    figure = figure_of(columns * widest, max(sum(heights), tallest) + _LEGEND)
     plots = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
     for plot, view in zip(plots, views, strict=False):
         _KINDS[type(view)][0](plot, view)
     for plot in plots[len(views) :]:
         plot.set_axis_off()
+    _legend(figure)
     return figure
+
+
+def _legend(figure: Figure) -> None:
+    """One for all panels, each name once, below everything."""
+    named: dict[str, Artist] = {}
+    for plot in figure.axes:
+        for handle, label in zip(*plot.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    if len(named) > 1:
+        columns = 3 if figure.get_figwidth() > _NARROW else 2
+        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=columns)
