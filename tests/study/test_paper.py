@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+import json
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from html import escape
+from itertools import islice
+from math import inf
+from pathlib import Path
+from typing import Any
 
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from tests import ROOT
+from tpusim import load_hardware, load_workload
 from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
 from tpusim.cli import commands
+from tpusim.flow.tracing import trace
+from tpusim.report.plots.paper.pictures import pictures
+from tpusim.report.tables import paper as tables
 from tpusim.study.paper.claim import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, Rule
+from tpusim.study.paper.exhibit import Exhibit, Maker
+from tpusim.study.paper.found import Simulated
 from tpusim.study.paper.registry import MAKERS, chosen
+from tpusim.study.paper.run import FILE, Plan
+from tpusim.study.paper.views import Grid
 from tpusim.study.paper.words import ClaimWords, words
+from tpusim.study.processes import Processes
+from tpusim.study.sweep.job import simulated
+from tpusim.study.sweep.store import Store
 
 
 def claim(rule: Rule | None, *values: float) -> Claim:
@@ -60,3 +87,173 @@ def test_exhibits_are_chosen_by_name() -> None:
     assert chosen([]) == [*words()]
     with pytest.raises(InputError, match=r"14c.*14a"):
         chosen(["14c"])
+
+
+# ---- what comes out
+
+DOCUMENT = (ROOT / "docs" / "paper.md").read_text()
+FAST = (
+    "table1",
+    "table2",
+    "1",
+    "2a",
+    "4a",
+    "4b",
+    "5",
+    "6",
+    "10",
+    "11",
+    "13b",
+    "14a",
+    "14b",
+    "17",
+    "18a",
+    "18b",
+    "chip",
+)
+"""Exhibits that take at most a second or two."""
+DRAWN = "10", "13b", "14a"
+"""Of these, one of each kind of picture or nearly."""
+
+
+def quiet(*_: object) -> None:
+    """No progress."""
+
+
+def made_in(folder: Path, figures: Sequence[str]) -> list[Exhibit]:
+    with closing(Store(folder / FILE)) as store, Processes(simulated, 1) as processes:
+        plan = Plan.of(figures)
+        plan.run(store, processes, quiet)
+        return plan.made(store)
+
+
+@pytest.fixture(scope="module")
+def exhibits(tmp_path_factory: pytest.TempPathFactory) -> list[Exhibit]:
+    return made_in(tmp_path_factory.mktemp("paper"), FAST)
+
+
+def printed(made: Sequence[Exhibit]) -> list[str]:
+    """The rows of the table as the command shows them, one blank between words."""
+    text = io.StringIO()
+    Console(file=text, width=1000).print(tables.claim_table(made))
+    return [" ".join(line.split()) for line in text.getvalue().splitlines()][2:]
+
+
+def documented() -> list[str]:
+    """The rows of the document's table, and the sentence under it."""
+    (block,) = re.findall(r"```\n(where.*?)```", DOCUMENT, re.DOTALL)
+    return [" ".join(line.split()) for line in block.splitlines() if line][2:]
+
+
+def test_the_document_says_what_comes_out(exhibits: list[Exhibit]) -> None:
+    names = {each.words.name for each in exhibits}
+    told = [line for line in documented() if any(line.startswith(f"{name} ") for name in names)]
+    assert printed(exhibits) == told
+
+
+def test_every_verdict_follows_from_its_numbers(exhibits: list[Exhibit]) -> None:
+    """Worked out once more from the JSON, as somebody else would."""
+    judged = 0
+    for exhibit, told in zip(exhibits, json.loads(tables.to_json(exhibits))["exhibits"], strict=True):
+        for rule, each in zip(exhibit.words.claims, told["claims"], strict=True):
+            low, high = bounds(rule)
+            agree = [low <= found["value"] <= high for found in each["findings"]]
+            assert agree == [found["agrees"] for found in each["findings"]]
+            expected = OPEN if not agree else HOLDS if all(agree) else CONDITION if any(agree) else FAILS
+            assert each["verdict"] == expected, each["key"]
+            assert each["note"]
+            judged += bool(agree)
+    assert judged > 15
+
+
+def bounds(rule: ClaimWords) -> tuple[float, float]:
+    if rule.about is not None:
+        return rule.about - rule.about * rule.within, rule.about + rule.about * rule.within
+    return -inf if rule.least is None else rule.least, inf if rule.most is None else rule.most
+
+
+def test_only_gpus_cannot_be_judged() -> None:
+    without = {name for name, each in words().items() if not any(claim.rule for claim in each.claims)}
+    assert without == {"2a", "4a", "17", "18a", "18b"}
+    assert {name for name, each in MAKERS.items() if each == Maker()} == without
+
+
+def test_no_figure_is_left_without_a_claim_or_a_claim_without_figures(exhibits: list[Exhibit]) -> None:
+    for exhibit in exhibits:
+        assert {*exhibit.shown.findings} == {each.key for each in exhibit.words.claims if each.rule}
+
+
+def test_pictures_name_what_they_show(exhibits: list[Exhibit]) -> None:
+    chosen_ones = [each for each in exhibits if each.words.figure in DRAWN]
+    for picture, exhibit in zip(pictures(chosen_ones), chosen_ones, strict=True):
+        svg = picture.contents("svg").decode()
+        for view in exhibit.drawn:
+            assert escape(view.title, quote=False) in svg
+
+
+def test_ports_are_as_the_register_engine_has_them() -> None:
+    """The picture of Fig. 10 comes from lane 0 of the event engine alone."""
+    work = load_workload("tiny", batch=2)
+    work = replace(work, layers=tuple(layer for layer in work.layers if layer.name == "fig10"))
+    _, cycles = trace(work, load_hardware("tiny_4x4"))
+    every = {cycle.number: cycle.ports for cycle in cycles(0, quiet)}
+    shown = MAKERS["10"].make(dict.fromkeys(("fig10", "fig11", "one tile"), Simulated({"port_stall_cycles": 0}, ())))
+    ports = shown.views[1]
+    assert isinstance(ports, Grid)
+    for column, number in enumerate(ports.columns):
+        letters = "".join(row[column].text or "." for row in ports.cells)
+        assert letters == re.sub("[^RW]", ".", every[int(number)])
+
+
+def test_finished_points_outlive_an_interruption(tmp_path: Path) -> None:
+    class Interrupted(Processes[Any, Any]):
+        def outcomes(self, inputs: Sequence[Any]) -> Any:
+            yield from islice(super().outcomes(inputs), len(inputs) // 2)
+            raise KeyboardInterrupt
+
+    plan = Plan.of(["14a"])
+    with closing(Store(tmp_path / FILE)) as store:
+        everything = plan.left(store)
+        with pytest.raises(KeyboardInterrupt):
+            plan.run(store, Interrupted(simulated, 1), quiet)
+        assert 0 < plan.left(store) < everything
+    made_in(tmp_path, ["14a"])
+    with closing(Store(tmp_path / FILE)) as store:
+        assert plan.left(store) == 0
+
+
+def paper(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["paper", *arguments, "--workers", "1"])
+
+
+def test_the_command_leaves_a_page_that_needs_nothing_else(tmp_path: Path) -> None:
+    command = ["--figure", "6", "--figure", "17", "--out", str(tmp_path), "--json", str(tmp_path / "claims.json")]
+    done = paper(*command)
+    assert done.exit_code == 0, done.output
+    assert "2 claims: 1 holds, 1 cannot be judged here." in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {
+        FILE, "claims.json", "fig_6.png", "fig_6.svg", "captions.txt", "paper.html",
+    }  # fmt: skip
+    page = (tmp_path / "paper.html").read_text()
+    assert page.count("data:image/png;base64,") == 1
+    assert "<script" not in page
+    assert "http" not in re.sub(r"http-equiv", "", page)
+    assert "not verified" in page
+    written = (tmp_path / "fig_6.png").stat().st_mtime_ns
+    assert paper(*command).exit_code == 0
+    assert (tmp_path / "fig_6.png").stat().st_mtime_ns == written
+
+
+def test_an_unknown_figure_leaves_nothing(tmp_path: Path) -> None:
+    done = paper("--figure", "16c", "--out", str(tmp_path / "none"))
+    assert done.exit_code == 2
+    assert "did you mean" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.long
+def test_the_whole_document_is_what_comes_out(tmp_path: Path) -> None:
+    made = made_in(tmp_path, chosen([]))
+    told = documented()
+    assert [*printed(made), *tables.summary(made).splitlines()] == told
+    assert len([*pictures(made)]) == len([each for each in made if each.drawn])

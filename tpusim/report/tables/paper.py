@@ -34,10 +34,10 @@ def claim_table(made: Sequence[Exhibit], width: int | None = None) -> Table:
     """A row a claim."""
     columns: list[Column[Row]] = [
         Column("where", lambda row: row.exhibit.words.name, justify="left"),
-        Column("claim", lambda row: row.claim.short, justify="left"),
+        Column("claim", lambda row: row.claim.short, justify="fold"),
         Column("stated", lambda row: row.claim.stated, 1, justify="left"),
         Column("ours", lambda row: row.claim.ours),
-        Column("agree", lambda row: agreeing(row.claim)),
+        Column("agree", lambda row: agreeing(row.claim), 1),
         Column("verdict", lambda row: row.claim.verdict, justify="left"),
     ]
     return table(columns, rows_of(made), width)
