@@ -232,9 +232,9 @@ def test_the_command_leaves_a_page_that_needs_nothing_else(tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
     assert "2 claims: 1 holds, 1 cannot be judged here." in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {
-        FILE, "claims.json", "fig_6.png", "fig_6.svg", "captions.txt", "paper.html",
+        FILE, "claims.json", "fig_6.png", "fig_6.svg", "captions.txt", "figures.html",
     }  # fmt: skip
-    page = (tmp_path / "paper.html").read_text()
+    page = (tmp_path / "figures.html").read_text()
     assert page.count("data:image/png;base64,") == 1
     assert "<script" not in page
     assert "http" not in re.sub(r"http-equiv", "", page)

@@ -18,7 +18,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say, show, terminal_width
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper.exhibit import Exhibit
-from tpusim.study.paper.registry import chosen
+from tpusim.study.paper.registry import MAKERS, chosen
 from tpusim.study.paper.run import FILE, Plan
 from tpusim.study.paper.sources import unverified
 from tpusim.study.processes import Processes
@@ -28,7 +28,8 @@ from tpusim.study.sweep.store import DamagedStore, Store, model_version, sources
 if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture
 
-PAGE = "paper.html"
+PAGE, SOME = "paper.html", "figures.html"
+"""The page of all exhibits, and that of some, which leaves the other as it is."""
 
 
 def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | None, kinds: Sequence[str]) -> None:
@@ -99,8 +100,9 @@ def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterat
         each.name: (out / name).read_bytes() if (name := inside[each.name]) in names else each.contents("png")
         for each in drawn
     }
-    write(out / PAGE, paper_page(made, images, unverified()))
-    yield PAGE
+    page = PAGE if len(made) == len(MAKERS) else SOME
+    write(out / page, paper_page(made, images, unverified()))
+    yield page
 
 
 def _digest(made: Sequence[Exhibit], plan: Plan, kinds: Sequence[str]) -> str:

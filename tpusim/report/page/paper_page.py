@@ -72,7 +72,7 @@ def _section(exhibit: Exhibit, image: bytes | None) -> str:
     title = escape(f"{words.name}: {words.title}")
     parts = [
         f'<section id="{words.stem}"><h2>{title}</h2>',
-        f"<p><b>The paper</b> (section {escape(words.section)}). {escape(words.states)}</p>",
+        f"<p>{_whose(words.section)} {escape(words.states)}</p>",
         f"<p><b>Here.</b> {escape(words.how)}</p>",
     ]
     if image:
@@ -99,8 +99,14 @@ def _claim(claim: Claim) -> str:
     )
     head = "".join(f"<th>{each}</th>" for each in ("agrees", "ours", "when", "how it is known"))
     shown = f'<div class="scroller"><table><thead><tr>{head}</tr></thead><tbody>{findings}</tbody></table></div>'
+    said = f"<q>{escape(claim.sentence)}</q>" if claim.section else escape(claim.sentence)
+    where = f"Section {escape(claim.section)}, stated" if claim.section else "Asked for"
     return (
-        f'<article><h3>{_verdict(claim)} <q>{escape(claim.sentence)}</q></h3><p class="soft">Section '
-        f"{escape(claim.section)}, stated: {escape(claim.stated)}{escape(rule)}.</p>{shown if findings else ''}"
-        f"<p>{escape(claim.note)}</p></article>"
+        f'<article><h3>{_verdict(claim)} {said}</h3><p class="soft">{where}: {escape(claim.stated)}{escape(rule)}.</p>'
+        f"{shown if findings else ''}<p>{escape(claim.note)}</p></article>"
     )
+
+
+def _whose(section: str) -> str:
+    """Whose words follow."""
+    return f"<b>The paper</b> (section {escape(section)})." if section else "<b>Elsewhere.</b>"

@@ -157,14 +157,19 @@ def _schedules(order: str, fetch: str) -> Iterator[Schedule]:
         tracks = recording.timeline(0, end).clipped(0, end).tracks
         fills = {index for index, step in enumerate(program.steps) if step.label == "ifmap fill"}
         hbm = [
-            Span(each.start, each.end, "fill" if each.step in fills else "other")
+            Span(each.start, each.end, _transfer(each.name, each.step in fills))
             for each in tracks["hbm"]
-            if each.name == "busy"
+            if each.name != "blocked"
         ]
         kinds = {"busy": "busy", "starved": "starved"}
         array = [Span(each.start, each.end, kinds.get(each.name, "waiting")) for each in tracks["systolic_array"]]
         title = f"{layer.name}, stride {stride}: the first of {recording.cycles:,} cycles"
         yield Schedule(title, [("HBM", _joined(hbm)), ("array", _joined(array))], end)
+
+
+def _transfer(doing: str, is_fill: bool) -> str:
+    """What a transfer does: it moves words, or waits until the lanes' ports take them."""
+    return "ports" if doing == "port_stall" else "fill" if is_fill else "other"
 
 
 def _joined(spans: list[Span]) -> list[Span]:

@@ -16,6 +16,7 @@ _FONT = 7
 _KINDS = {
     "fill": ("#f0c08a", "", "HBM fills the ifmap"),
     "other": ("#ffffff", "...", "other transfers"),
+    "ports": ("#ffffff", "|||", "a transfer waits for ports of the lanes"),
     "busy": ("#0b3c5d", "", "the array works"),
     "starved": ("#ffffff", "///", "the array waits for data"),
     "waiting": ("#d5d5d5", "xxx", "the array waits for something else"),

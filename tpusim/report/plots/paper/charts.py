@@ -59,13 +59,11 @@ def curves_view(axes: Axes, view: Curves) -> None:
     axes.set_xticks(view.x, [f"{each:g}" for each in view.x])
     if view.right:
         other = axes.twinx()
-        _lines(other, view.x, view.right, len(view.left))
+        right = [Series(f"{each.label} (right)", each.values) for each in view.right]
+        _lines(other, view.x, right, len(view.left))
         other.set_ylabel(plain(view.right_label))
         other.set_ylim(bottom=0)
         other.spines["right"].set_visible(True)
-        for line in other.get_lines():
-            axes.plot([], [], color=line.get_color(), marker=line.get_marker(), ls=line.get_linestyle(), markersize=4,
-                      label=f"{line.get_label()} (right)")  # fmt: skip
 
 
 def parity_view(axes: Axes, view: Parity) -> None:

@@ -34,6 +34,7 @@ _WIDEST = 10.5
 _LEGEND = 0.45
 """Inches for the legend."""
 _NARROW = 6.5
+_FONT = 7
 
 
 def pictures(made: Sequence[Exhibit]) -> Iterator[Picture]:
@@ -69,4 +70,4 @@ def _legend(figure: Figure) -> None:
             named.setdefault(label, handle)
     if len(named) > 1:
         columns = 3 if figure.get_figwidth() > _NARROW else 2
-        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=columns)
+        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=columns, fontsize=_FONT)
