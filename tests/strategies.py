@@ -512,7 +512,9 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     parts = st.integers(-8, 8).map(lambda number: number / 4)
     kind = draw(st.sampled_from([Add, Sub, Mul, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish]))
     if issubclass(kind, Add | Sub | Mul):
-        return kind(**sizes, other=draw(st.sampled_from(["each", "each", "channel", "image", "pixel", "number"])))
+        return kind(
+            **sizes, other=draw(st.sampled_from(["each", "each", "map", "channel", "image", "pixel", "number"]))
+        )
     if kind is LeakyRelu:
         return kind(**sizes, slope=draw(st.sampled_from([0.0, 0.125, 0.1, 0.01])))
     if kind is Clip:

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import MOST_CYCLES, fitted, suppose
+from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.agreement.test_hazards import hazards
-from tests.strategies import cases, machine, machines_of_all_kinds, spills, vector_ops
-from tpusim.flow.verify import check_layer, expected, operands_of
+from tests.strategies import cases, conv, machine, machines_of_all_kinds, spills, vector_ops
+from tpusim import simulate
+from tpusim.base.errors import CapacityError, UnsuitableError
+from tpusim.flow.lowerings import asked_of, known
+from tpusim.flow.numbers import numbers_of
+from tpusim.flow.verify import as_floats, check_layer, expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import planned_of
+from tpusim.machines.tpu.lowering import vector_ops as lowering
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, planned_of
+from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.network.ops import Add, Pool2d, VectorOp
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Vector
+from tpusim.network.ops import Add, Mul, Pool2d, Relu, ScaleShift, Sub, VectorOp
+from tpusim.network.workload import Workload
 
 LOWERING = "vector_ops"
+TIGHT = machine(8, 8, word_elements=4, capacity_words=60)
+POOL = Pool2d("pool", "average", 12, 9, 9, (3, 3), (2, 2), (1, 1))
+
+
+def least_padding() -> Hardware:
+    """A machine on which maps of few channels have their columns in lanes."""
+    return machine(4, 4, channel_multiple=8).with_overrides(["mapping.layout=least_padding"])
 
 
 @settings(max_examples=cases(1 / 25), deadline=None, suppress_health_check=list(HealthCheck))
@@ -28,6 +50,7 @@ LOWERING = "vector_ops"
 @example(layer=Pool2d("p", "max", 6, 7, 7, 3, 2, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
 @example(layer=Pool2d("p", "average", 6, 6, 7, 3, 2, 1, ceil_mode=True), batch=1, hardware=machine(4, 4))
 @example(layer=Add("a", 9, 5, 4, other="image"), batch=1, hardware=machine(4, 4, word_elements=8))
+@example(layer=Sub("s", 3, 4, 7), batch=2, hardware=least_padding())
 def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""
     suppose(len(layer.sources(batch)) - 1 <= hardware.vector_unit.scalar_words)
@@ -48,3 +71,122 @@ def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
     assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
     assert spills(program)
+
+
+# ---- the check bites
+
+
+def edit_feed(feed: Feed, **changes: Any) -> Feed:
+    """Its only pattern with changes."""
+    (group,) = feed.groups
+    assert isinstance(group.pattern, Counters)
+    return Feed((group._replace(pattern=group.pattern._replace(**changes)),))
+
+
+def moved(feed: Feed) -> Feed:
+    (group,) = feed.groups
+    return edit_feed(feed, base=group.pattern.base + 1)  # type: ignore[union-attr]
+
+
+def with_first_moved(step: Vector) -> Vector:
+    return replace(step, operands=(moved(step.operands[0]), *step.operands[1:]))
+
+
+CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
+    "an operand": lambda p: change(p, Vector, with_first_moved, 1),
+    "a lost tap": lambda p: change(p, Vector, lambda v: replace(v, operands=v.operands[1:]), 1),
+    "a result address": lambda p: change(p, Vector, lambda v: replace(v, writes=moved(v.writes)), 1),
+    "a count": lambda p: change(p, Vector, lambda v: replace(v, coefficients=(v.coefficients[0] / 2,)), 1),
+    "an operation": lambda p: change(p, Vector, lambda v: replace(v, operation="maximum", coefficients=()), 1),
+    "a lane": lambda p: change(p, Fill, lambda f: edit_part(f, shift_lanes), of="ifmap"),
+    "a row": lambda p: change(p, Fill, lambda f: edit_part(f, lambda part: shift_items(part, 1)), of="ifmap"),
+    "a spilled row": lambda p: change(p, Spill, lambda s: edit_part(s, lambda part: shift_items(part, -1)), 1),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corrupted_program_is_caught(name: str) -> None:
+    program, _ = lowering.lower(POOL, 4, TIGHT)
+    assert check_layer(POOL, 4, program, TIGHT, seed=0).mismatched == 0
+    corrupted = CORRUPTIONS[name](program)
+    assert check_layer(POOL, 4, corrupted, TIGHT, seed=0).mismatched > 0
+    operands = operands_of(POOL, 4, seed=0)
+    _, registers = register.run(corrupted, TIGHT, operands)
+    assert (registers["ofmap"] != expected(POOL, operands)).any()
+
+
+@pytest.mark.parametrize("kind", [Fill, Vector, Spill])
+def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
+    program, _ = lowering.lower(POOL, 4, TIGHT)
+    assert not [*hazards(program, TIGHT)]
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
+    assert any(hazards(replace(program, steps=steps), TIGHT))
+
+
+# ---- who lowers what
+
+
+@pytest.mark.parametrize("name", known())
+def test_whatever_a_run_asks_for_they_have_one_way(name: str) -> None:
+    work = Workload("net", 2, (Relu("relu", 3, 4, 4), conv(3, 4, 2, 1)))
+    (_, way), (_, other) = asked_of(work, name)
+    assert (way, other) == (LOWERING, name)
+
+
+def test_lowerings_of_the_array_refuse_them_and_theirs_refuses_convolutions() -> None:
+    for name in LOWERINGS.keys() - {LOWERING}:
+        with pytest.raises(UnsuitableError, match="relu is an op of the vector unit"):
+            lowered(Relu("r", 3, 4, 4), 2, machine(), name)
+    with pytest.raises(UnsuitableError, match="conv2d is an op of the array, and vector_ops lowers those"):
+        lowered(conv(3, 4, 2, 1), 2, machine(), LOWERING)
+
+
+def test_too_little_room_is_told() -> None:
+    with pytest.raises(CapacityError, match=r"layer s: vector_unit.scalar_words: a lane keeps 1 word"):
+        lowered(ScaleShift("s", 3, 4, 4), 2, machine(scalar_words=1), LOWERING)
+    with pytest.raises(CapacityError, match=r"layer m: the smallest tiling needs \d+ words"):
+        lowered(Mul("m", 300, 9, 9), 2, machine(capacity_words=2), LOWERING)
+
+
+# ---- what they cost, and what is told
+
+
+def test_an_edge_has_steps_of_its_own() -> None:
+    """9 x 9 in one block: corners see 4 elements, edges 6, the inside 9; five outputs a side."""
+    large = machine(12, 12, word_elements=4, scalar_words=3)
+    program, _ = lowering.lower(POOL, 4, large.with_overrides(["mapping.block.rows=5", "mapping.block.cols=5"]))
+    assert [(len(step.operands), step.words) for step in program.vectors] == [
+        (4, 1), (6, 3), (4, 1), (6, 3), (9, 9), (6, 3), (4, 1), (6, 3), (4, 1),
+    ]  # fmt: skip
+
+
+def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
+    fills = [step for step in lowering.lower(Add("a", 3, 4, 7), 2, least_padding())[0].steps if isinstance(step, Fill)]
+    assert {each.parts[0].lane[0].axis for each in fills} == {2}
+    plain = machine(4, 4, channel_multiple=8)
+    fills = [step for step in lowering.lower(Add("a", 3, 4, 7), 2, plain)[0].steps if isinstance(step, Fill)]
+    assert {each.parts[0].lane[0].axis for each in fills} == {0}
+
+
+def test_a_layer_without_products_has_no_utilisation() -> None:
+    work = Workload("net", 3, (POOL, Relu("relu", 12, 5, 5)))
+    result = simulate(work, TIGHT, engine="both")
+    for layer in result.layers:
+        assert (layer.macs, layer.passes, layer.pe_utilization, layer.tflops) == (0, 0, 0, 0)
+        assert layer.lowering == LOWERING
+        assert layer.outputs_checked == layer.outputs > 0
+    assert result.correct
+
+
+@settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=vector_ops(6, 3), dtype=st.sampled_from(["f32", "bf16", "int8"]))
+def test_numbers_of_any_type_are_rounded_as_the_reference_rounds(layer: VectorOp, dtype: str) -> None:
+    """Equal, not near: one multiplication, one addition after the other, in both."""
+    numbers = numbers_of(dtype, "any")
+    hardware = machine(4, 4, word_elements=2, scalar_words=3)
+    program, _ = lowering.lower(layer, 3, hardware)
+    verdict = check_layer(layer, 3, program, hardware, seed=1, numbers=numbers)
+    assert (verdict.mismatched, verdict.checked) == (0, layer.outputs(3))
+    operands = numbers.operands(layer, 3, seed=1)
+    _, registers = register.run(program, hardware, as_floats(operands))
+    assert verdict_of(layer, operands, registers, numbers).mismatched == 0

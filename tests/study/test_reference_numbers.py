@@ -20,7 +20,7 @@ from tpusim.study.validation.tables import rows, sizes
 COUNTS = {
     "gemm": 111, "resnet50": 52, "vgg16": 12, "yolov2": 19, "micro": 45,
     "first_layers": 38, "fresh": 28, "batch": 15, "1x1": 26, "3x3": 41, "thin": 19, "large_kernels": 107,
-    "depthwise": 9, "dilated": 5, "grouped": 11, "transposed": 4,
+    "depthwise": 9, "dilated": 5, "grouped": 11, "transposed": 4, "vector_ops": 27,
     "scheduled_first": 16, "scheduled_1x1": 14, "scheduled_3x3": 32, "scheduled_large": 24,
     "network_resnet18": 20, "network_resnet50": 41, "network_vgg16": 16, "network_yolov2": 22, "network_bert_layer": 11,
     "scheduled_resnet50": 41, "scheduled_vgg16": 16,

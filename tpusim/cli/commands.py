@@ -45,9 +45,9 @@ MEMORY_SETS = "dram"
 NUMBER_SETS = (
     "gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "fresh", "batch", "1x1", "3x3", "thin",
     "large_kernels", "scheduled_first", "scheduled_1x1", "scheduled_3x3", "scheduled_large", "depthwise",
-    "dilated", "grouped", "transposed", "network_resnet18", "network_resnet50", "network_vgg16", "network_yolov2",
-    "network_bert_layer", "scheduled_resnet50", "scheduled_vgg16", "v3_estimated", "v3_scheduled", "v3", "v3_odd",
-    "training",
+    "dilated", "grouped", "transposed", "vector_ops", "network_resnet18", "network_resnet50", "network_vgg16",
+    "network_yolov2", "network_bert_layer", "scheduled_resnet50", "scheduled_vgg16", "v3_estimated", "v3_scheduled",
+    "v3", "v3_odd", "training",
 )  # fmt: skip
 EXHIBITS = (
     "table1", "table2", "1", "2a", "2b", "3", "4a", "4b", "5", "6", "7", "8", "10", "11", "13a", "13b",

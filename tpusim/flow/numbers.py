@@ -63,7 +63,7 @@ class Numbers:
         try:
             if self.kind is not None:
                 self.kind.check_sum(products)
-            if self.bounded and products + _SAMPLING > MOST_ROUNDINGS:
+            if self.rounds(layer) and products + _SAMPLING > MOST_ROUNDINGS:
                 raise InputError(f"a sum of {products:,} products may be off by too much to be checked; use --no-check")
         except InputError as error:
             raise InputError(Problem(str(error), f"layer {layer.name}")) from None
@@ -72,6 +72,13 @@ class Numbers:
     def bounded(self) -> bool:
         """Whether outputs have a bound, instead of being equal to what is expected."""
         return self.kind is not None and not self.kind.exact
+
+    def rounds(self, layer: Op) -> bool:
+        """Whether outputs of a layer have a bound: those of the vector unit are rounded as the reference does it."""
+        return self.bounded and self._sums(layer)
+
+    def _sums(self, layer: Op) -> bool:
+        return layer.unit == "array"
 
     @property
     def operand_bytes(self) -> int:
@@ -82,7 +89,7 @@ class Numbers:
 
     def program(self, layer: Op, batch: int, program: Program) -> Program:
         """The Program, for numbers that hold these values."""
-        if self.kind is None or not self.kind.needs_doubles(layer.terms(batch)):
+        if self.kind is None or not self._sums(layer) or not self.kind.needs_doubles(layer.terms(batch)):
             return program
         return replace(program, doubles=True)
 
@@ -128,12 +135,12 @@ class Expectation:
     def number(self) -> np.dtype[Any]:
         """What is expected of an element: a number, or a BOUNDED one."""
         exact = np.float32 if self.numbers.kind is None else np.float64
-        return BOUNDED if self.numbers.bounded else np.dtype(exact)
+        return BOUNDED if self.numbers.rounds(self.layer) else np.dtype(exact)
 
     def of(self, box: Box) -> Values:
         """What is expected of the elements in a box of the tensor."""
         true = self._computed(self._exact, box)
-        if not self.numbers.bounded:
+        if not self.numbers.rounds(self.layer):
             return true
         return bounded(true, self._computed(self._sizes, box), self._roundings) if self._roundings else moved(true)
 

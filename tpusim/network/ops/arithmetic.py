@@ -10,10 +10,11 @@ from tpusim.input.form import validated
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.pointwise import Pointwise
 
-Other: TypeAlias = Literal["each", "channel", "image", "pixel", "number"]
+Other: TypeAlias = Literal["each", "map", "channel", "image", "pixel", "number"]
 
 _KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
     "each": (True, True, True, True),
+    "map": (True, True, True, False),
     "channel": (True, False, False, False),
     "image": (True, False, False, True),
     "pixel": (False, True, True, True),
@@ -26,8 +27,8 @@ _KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
 class Arithmetic(Pointwise):
     """Such an op.
 
-    The `other` operand has a number for `each` element, or one for a `channel` (a bias), for a channel of an `image` (a
-    gate), for a `pixel` of all channels, or one `number` in all.
+    The `other` operand has a number for `each` element, a `map` of them for all images, one for a `channel` (a bias), a
+    channel of an `image` (a gate), a `pixel` of all channels, or one `number` in all.
     """
 
     grammar: ClassVar[str] = "rows x columns x channels, and what the other operand has a number for if not for each"

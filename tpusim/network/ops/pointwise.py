@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from tpusim.input.fields import Name, whole
 from tpusim.input.form import validated
@@ -20,6 +20,8 @@ class Pointwise(VectorOp):
 
     `images` is how many there are, such as the rows of a product; 0: those of the batch.
     """
+
+    spatial: ClassVar[bool] = False
 
     name: Annotated[str, Name()]
     channels: Channels

@@ -56,10 +56,10 @@ def heading(found: Bottleneck, workload: str) -> str:
     """Which layer, on what, how its shape is to be read, and how long it takes."""
     layer, setup = found.layer, found.setup
     shape = folded([f"({setup.layer.op} {setup.layer.grammar})"], WIDTH, " ")
+    use = f"PE utilisation {percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
     return (
         f"{workload} {layer.name}, batch {setup.batch}, on {setup.hardware.name}: {setup.layer.text}\n{shape}\n"
-        f"{layer.cycles:,} cycles = {quantity(layer.time_us, TIMES)}; PE utilisation "
-        f"{percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
+        f"{layer.cycles:,} cycles = {quantity(layer.time_us, TIMES)}; {use if layer.macs else 'nothing for the array'}"
     )
 
 

@@ -147,7 +147,11 @@ def layer_columns(
 def _shape_legend(layers: Sequence[LayerResult]) -> str:
     """How the shapes of these layers are to be read."""
     kinds = dict.fromkeys(OPS[layer.op] for layer in layers if layer.op in OPS)
-    return f"shape: {'; '.join(f'{kind.op} {kind.grammar}' for kind in kinds)}"
+    alike: dict[str, list[str]] = {}
+    for kind in kinds:
+        alike.setdefault(kind.grammar, []).append(kind.op)
+    told = (f"{', '.join(ops)} {grammar}" for grammar, ops in alike.items())
+    return f"shape: {'; '.join(told)}"
 
 
 def heading(result: Result) -> str:

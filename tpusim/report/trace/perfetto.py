@@ -68,7 +68,7 @@ def perfetto(
     time = f"1 ns here is 1 cycle ({1e9 / hardware.clock_hz:.4g} ns at {hardware.clock_hz / 1e6:g} MHz)"
     root = packets.track(f"{title}: {time}", f"tpusim {__version__}, seen from lane 0. {time}.")
     layer_track = packets.track("layer", "Layers, one after another.", root)
-    known = layers[0].timeline.tracks
+    known = {name for layer in layers for name in layer.timeline.tracks}
     tracks = {name: packets.track(name, about, root) for name, about in TRACKS.items() if name in known}
     window = max(1, -(-(stop - first) // _MOST_WINDOWS))
     series = {

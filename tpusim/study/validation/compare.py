@@ -11,7 +11,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.choice import prepared
 from tpusim.flow.lowerings import check_known
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.registry import MEANT
+from tpusim.machines.tpu.lowering.registry import meant
 from tpusim.network.ops import Op
 from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import Case, NumberSet
@@ -91,7 +91,7 @@ def compare(plan: Validation, progress: Progress) -> list[Comparison]:
 def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Callable[..., Hardware]) -> Work:
     def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
         hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
-        how = [MEANT.get((layer.op, numbers.lowering), numbers.lowering) for layer in case.layers]
+        how = [meant(layer, numbers.lowering) for layer in case.layers]
         asked = zip(case.layers, how, strict=True)
         return tuple(Simulation(layer, case.batch, hardware, name, bool(more)) for layer, name in asked)
 

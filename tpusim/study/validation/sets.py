@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 from tpusim.network.ops import Gemm
-from tpusim.study.validation import chips, convolutions, networks, variants
+from tpusim.study.validation import chips, convolutions, networks, variants, vector_ops
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.tables import rows
 
@@ -20,7 +20,7 @@ _scheduled = partial(NumberSet, status="scheduled", hardware=CODE)
 @cache
 def number_sets() -> dict[str, NumberSet]:
     """Return every set by its name, in the order of reports."""
-    return {each.name: each for each in (*_layers(), *_shapes(), *_variants(), *_networks(), *_chips())}
+    return {each.name: each for each in (*_layers(), *_shapes(), *_variants(), *_vector_ops(), *_networks(), *_chips())}
 
 
 def _layers() -> Iterator[NumberSet]:
@@ -47,6 +47,11 @@ def _variants() -> Iterator[NumberSet]:
         kind = "variants" if name == "depthwise" else name
         cases, how = variants.estimated(name), variants.LOWERINGS.get(name, "channel_first")
         yield NumberSet(name, "estimated", kind, about, machine, cases, lowering=how)
+
+
+def _vector_ops() -> Iterator[NumberSet]:
+    about = "pooling, sums of maps, activations, each by itself"
+    yield _estimated("vector_ops", kind="vector_ops", about=about, cases=vector_ops.estimated(), lowering="vector_ops")
 
 
 def _networks() -> Iterator[NumberSet]:

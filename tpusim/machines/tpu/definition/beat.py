@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil
 
 from tpusim.machines.tpu.description import Hardware
@@ -28,6 +29,15 @@ class Beat:
         """Cycles from a word's first read to the write of its result, in the first slot that is not a read's."""
         done = self.reads + self.work
         return done if done % self.period >= self.reads else done + self.reads - done % self.period
+
+
+def ready_delay(words: int, hardware: Hardware) -> int:
+    """Cycles in which the vector unit makes so many words of a block ready, padding too.
+
+    Unpacking is a part of that: where words are unpacked on their way from HBM, it takes so much less.
+    """
+    unit = hardware.vector_unit
+    return ceil(words * max(unit.ready_cycles - unit.unpack_cycles, Fraction(0)))
 
 
 def beat_of(reads: int, operations: int, elements: int, hardware: Hardware) -> Beat:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tpusim.network.ops import ArrayOp, Op
 
 
+_SAID = {"array": "array", "vector": "vector unit"}
+"""Units of a machine, in words."""
+
+
 def _from(module: str, name: str) -> Callable[[Op, int, Hardware], Any]:
     """A function of a module, which is imported when the first layer is lowered: help pages only name it.
 
@@ -23,8 +27,9 @@ def _from(module: str, name: str) -> Callable[[Op, int, Hardware], Any]:
     """
 
     def called(layer: Op, batch: int, hardware: Hardware) -> Any:
-        if layer.unit != UNITS.get(module, "array"):
-            says = f"{layer.op} is an op of the {layer.unit} unit, and {module} lowers those of the array"
+        own = UNITS.get(module, "array")
+        if layer.unit != own:
+            says = f"{layer.op} is an op of the {_SAID[layer.unit]}, and {module} lowers those of the {_SAID[own]}"
             raise UnsuitableError(f"{says}; leave the choice of its lowering to the run")
         return getattr(import_module(f"tpusim.machines.tpu.lowering.{module}"), name)(layer, batch, hardware)
 

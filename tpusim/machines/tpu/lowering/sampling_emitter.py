@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import ceil
 
 import numpy as np
 
+from tpusim.machines.tpu.definition.beat import ready_delay
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.maps import CHANNEL
@@ -189,7 +189,7 @@ class SamplingEmitter(Emitter):
 
     def _ready(self, words: int) -> int:
         """Cycles in which what has come is made ready for the vector unit."""
-        return ceil(words * self.plan.hardware.vector_unit.ready_cycles)
+        return ready_delay(words, self.plan.hardware)
 
     def _operands(self, load: Load[TableKey], kind: int, patch: Patch, base: int) -> tuple[Feed, ...]:
         """Corner by corner the elements, and how near they are."""

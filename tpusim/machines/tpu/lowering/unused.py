@@ -30,7 +30,7 @@ UNUSED: dict[str, frozenset[str]] = {
     "stride_phases": frozenset({*_TRANSPOSED, "row_windows", "transposed_channels", "block_k", "block.taps"}),
     "zero_insertion": frozenset(_TRANSPOSED),
     "vector": frozenset({*_BY_VECTOR_UNIT - {"patch"}, "block_n", "block.out_channels"}),
-    "vector_ops": frozenset({*_BY_VECTOR_UNIT, "block_n", "block.out_channels"}),
+    "vector_ops": frozenset({*_BY_VECTOR_UNIT - {"layout"}, "block_n", "block.out_channels"}),
     "winograd_2": frozenset(_BY_VECTOR_UNIT),
     "winograd_4": frozenset(_BY_VECTOR_UNIT),
     "fft": frozenset(_BY_VECTOR_UNIT),

@@ -26,6 +26,7 @@ from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import VectorOp
+from tpusim.network.ops.op import OFMAP
 from tpusim.result.records import Blocking
 
 
@@ -98,10 +99,16 @@ class _PointByPoint(VectorWork):
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
         items = map_items(shape, self._fill, rows, cols, patch.groups, apart)
+        items = tuple(_still(each) if source.spread[IMAGE] and each.axis == IMAGE else each for each in items)
         part = Part(base, (0,), (_lanes(source, portion),), items, self._fill)
         channels = range(1) if source.spread[CHANNEL] else portion
-        box = Box(channels, rows, cols, images_of(shape, self._fill, patch.groups))
-        return Load.of(source.tensor, part, self.traffic.of((box,), source.tensor, apart))
+        images = range(1) if source.spread[IMAGE] else images_of(shape, self._fill, patch.groups)
+        box = Box(channels, rows, cols, images)
+        return self._load(source.tensor, part, box, apart)
+
+    def _load(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Load:
+        moved = self.traffic.of((self.plan.boxed(box),), tensor, apart)
+        return Load.of(tensor, self.plan.placed(part), moved)
 
     def work(self, unit: Unit, bases: tuple[int, int, int]) -> list[Vector]:
         words = sum(source.patch(self.plan.patch(unit.block)).words for source in self.plan.maps)
@@ -158,17 +165,23 @@ class _PointByPoint(VectorWork):
         return walk._replace(base=base + walk.base, counters=tuple(counters))
 
     def results(self, unit: Unit, base: int) -> Load:
-        plan, shape, (portion, block) = self.plan, self.plan.outputs, unit
+        shape, (portion, block) = self.plan.outputs, unit
         apart = shape.row.extent, shape.col.extent
         items = map_items(shape, self._fill, block.rows, block.cols, block.groups, apart)
         part = Part(base, (0,), (Along(CHANNEL, portion),), items, self._fill)
         box = Box(portion, block.rows, block.cols, images_of(shape, self._fill, block.groups))
-        return Load.of(plan.ofmap, part, self.traffic.of((box,), plan.ofmap, apart))
+        return self._load(self.plan.ofmap, part, box, apart)
 
 
 def _lanes(source: Source, portion: range) -> Along:
     """The channel of each lane."""
-    return Along(CHANNEL, (0,) * len(portion) if source.spread[CHANNEL] else portion)
+    lanes = Along(CHANNEL, portion)
+    return _still(lanes) if source.spread[CHANNEL] else lanes
+
+
+def _still(counter: Along) -> Along:
+    """One that stays at the only element."""
+    return counter._replace(coordinates=(0,) * len(counter.coordinates))
 
 
 def _written(block: Block, part: Rectangle, base: int) -> Counters:
@@ -184,7 +197,7 @@ def _written(block: Block, part: Rectangle, base: int) -> Counters:
 
 def _explained(work: _PointByPoint) -> Explanation:
     plan, tiling, shape = work.plan, work.tiling, work.plan.outputs
-    _, high, wide, images = plan.shapes["ofmap"]
+    _, high, wide, images = plan.shapes[OFMAP]
     blocking = Blocking(
         rows=min(tiling.rows, high),
         cols=min(tiling.cols, wide),
@@ -200,7 +213,7 @@ def _explained(work: _PointByPoint) -> Explanation:
     sources = ", ".join(each.tensor.name for each in (*plan.maps, *plan.scalars))
     aspects = {
         **({"taps": f"{taps}, of which padding is none"} if plan.layer.spatial else {}),
-        "folds": f"{counted(len(plan.portions), 'portion')} of at most {plan.hardware.lanes} channels, one a lane",
+        "folds": _portions(plan),
         "passes": f"none: the vector unit makes each output of {sources}",
         "block": _block(blocking, work),
         "order": "portion by portion, in each all blocks",
@@ -210,8 +223,13 @@ def _explained(work: _PointByPoint) -> Explanation:
     return Explanation(1, blocking, dict(vars(tiling)), aspects)
 
 
+def _portions(plan: VectorOpPlan) -> str:
+    what = "columns, in which tiles are less padded" if plan.columns_in_lanes else "channels"
+    return f"{counted(len(plan.portions), 'portion')} of at most {plan.hardware.lanes} {what}, one a lane"
+
+
 def _block(blocking: Blocking, work: _PointByPoint) -> str:
-    _, high, wide, images = work.plan.shapes["ofmap"]
+    _, high, wide, images = work.plan.shapes[OFMAP]
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
     given = said(work.hardware)
     each = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
-from math import ceil, prod
+from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.definition.beat import beat_of
+from tpusim.machines.tpu.definition.beat import beat_of, ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
-from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips
-from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, portions
+from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips, padded
+from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, IMAGE, ROW, portions
 from tpusim.machines.tpu.lowering.search import TOLERANCE
-from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.vector_search import VectorCosts
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.tensor import Part, Tensor
+from tpusim.memory.layout import Box
 from tpusim.network.ops import VectorOp
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.vector_op import Window
@@ -68,14 +68,45 @@ class VectorOpPlan:
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
-        """Of all tensors, by name."""
-        return dict(self.layer.shapes(self.batch))
+        """Of all tensors, by name: what goes into lanes, rows, columns, images."""
+        return {name: self.turned(shape) for name, shape in self.layer.shapes(self.batch).items()}
+
+    @cached_property
+    def columns_in_lanes(self) -> bool:
+        """Whether the columns of a map are in the lanes, its channels in words: where tiles are less padded so, and the
+        machine's tensors lie in such (`mapping.layout`). Windows keep to channels.
+        """
+        shapes = self.layer.shapes(self.batch)
+        channels, _, cols, _ = shapes[OFMAP]
+        alike = not self.layer.spatial and len(set(shapes.values())) == 1
+        least = self.hardware.mapping.layout == "least_padding"
+        wide = self.hardware.hbm.channel_multiple
+        return alike and least and channels * padded(cols, wide) < cols * padded(channels, wide)
+
+    def turned(self, shape: Shape) -> Shape:
+        """From [channel, row, col, image] to what goes into lanes, rows, columns, images; or back."""
+        channel, row, col, image = shape
+        return (col, row, channel, image) if self.columns_in_lanes else shape
+
+    def placed(self, part: Part) -> Part:
+        """The same along the axes of the tensor."""
+        axes = self.turned((CHANNEL, ROW, COL, IMAGE))
+        lane, items = (
+            tuple(each._replace(axis=axes[each.axis]) for each in counters) for counters in (part.lane, part.items)
+        )
+        return part._replace(lane=lane, items=items)
+
+    def boxed(self, box: Box) -> Box:
+        """The same of the tensor."""
+        return Box(box.cols, box.rows, box.channels, box.images) if self.columns_in_lanes else box
 
     @cached_property
     def outputs(self) -> Maps:
         """In strips where no window reaches beyond the map, and all maps are cut alike."""
         images = self.shapes[OFMAP][3]
         row, col = (MapAxis(each.size, each.kernel, each.stride, each.ends, each.dilation) for each in self.layer.axes)
+        if self.columns_in_lanes:
+            return Maps(images, row, replace(col, size=self.shapes[OFMAP][COL]))
         apart = any(each.spread[ROW] or each.spread[COL] for each in self.maps)
         if apart or any(each.padding != (0, 0) for each in (row, col)):
             return Maps(images, row, col)
@@ -103,8 +134,9 @@ class VectorOpPlan:
 
     @cached_property
     def most_operands(self) -> int:
-        """That a step takes: as many as a lane keeps words of scalars, each for a word's elements."""
-        return self.hardware.vector_unit.scalar_words * self.hardware.vector_memory.word_elements
+        """That a step takes: as many as a lane has scalars, or one of each map."""
+        scalars = self.hardware.vector_unit.scalar_words * self.hardware.vector_memory.word_elements
+        return max(scalars, len(self.maps))
 
     def patch(self, block: Block) -> Patch:
         """The grid points of the ifmap that a block needs."""
@@ -129,7 +161,7 @@ class VectorOpPlan:
     def _windows(self) -> tuple[Sequence[Window], Sequence[Window]]:
         """In strips, outputs beyond the end of the last have windows, too; they are all alike."""
         shape, (rows, cols) = self.outputs, self.layer.windows
-        if shape.strips == 1:
+        if shape.strips == 1 and not self.columns_in_lanes:
             return rows, cols
         return rows[:1] * shape.row.extent, cols[:1] * shape.col.extent
 
@@ -145,8 +177,10 @@ class VectorOpPlan:
         """Scalars are kept as they come."""
         shape = self.shapes[name]
         if self._is_scalar(name) and name != OFMAP:
-            return Tensor(name, shape)
-        return Tensor(name, shape, converted=True, padded=padded_map(shape, self.hardware))
+            return Tensor(name, self.turned(shape))
+        lanes, rows, cols, images = shape
+        padding = padded(lanes, self.hardware.hbm.channel_multiple), rows, cols, images
+        return Tensor(name, self.turned(shape), converted=True, padded=self.turned(padding))
 
 
 def _alike(outputs: range, windows: Sequence[Window]) -> list[tuple[range, Window]]:
@@ -223,19 +257,27 @@ class _Costs(VectorCosts):
             read += tiling.psum_words * (operands + 1)
         return cycles, read
 
-    def turn(self, worked: float, moved: float) -> float:
-        """Two fills may wait for HBM at a time, and half of the buffers are filled while the other half is worked on."""
-        waits = len(self.plan.maps) * self.hardware.latency_cycles
-        return max(waits + moved, self.hardware.latency_cycles + worked + moved) / 2
-
-    def moved(self, tiling: Tiling[int]) -> float:
+    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
         unit, channels = self.hardware.vector_unit, min(self.hardware.lanes, self.plan.shapes[OFMAP][0])
-        cycles = self.map_cycles(tiling.psum_words, tiling.groups, channels, float(unit.pack_cycles))
-        sizes = self._map_words(tiling.rows, tiling.cols, tiling.groups)
+        spilled = self.map_cycles(tiling.psum_words, tiling.groups, channels, float(unit.pack_cycles))
+        sizes, filled = self._map_words(tiling.rows, tiling.cols, tiling.groups), 0.0
         for source, words in zip(self.plan.maps, sizes, strict=True):
             into = 1 if source.spread[CHANNEL] else channels
-            cycles += self.map_cycles(words, tiling.groups, into, float(unit.unpack_cycles))
-        return cycles
+            filled += self.map_cycles(words, tiling.groups, into, float(unit.unpack_cycles))
+        return filled, spilled
+
+    def cycles(self, tiling: Tiling[int]) -> float:
+        """The bus is never idle but at the ends, or the vector unit is not, or a block waits for what comes for it.
+
+        Of two buffers of a kind one is filled while the other is worked on, and two transfers may be under way.
+        """
+        (worked, read), (filled, spilled) = self.worked(tiling), self.moved(tiling)
+        units, latency = tiling.blocks * self.portions, self.hardware.latency_cycles
+        port = read + tiling.ifmap_words + tiling.psum_words
+        turn = max(worked, port, filled + latency, (latency + worked + filled + spilled) / 2)
+        exposed = max(0.0, worked + latency - spilled) if units > 1 else worked
+        bus = units * (filled + spilled) + exposed
+        return max(bus, units * turn + filled + spilled) + 2 * latency
 
     def _map_words(self, rows: int, cols: int, groups: int) -> list[int]:
         """What a block needs of each map at most."""
@@ -248,4 +290,4 @@ class _Costs(VectorCosts):
 
 def delay_of(words: int, hardware: Hardware) -> int:
     """What comes before a block: its turn of the loop, and its words made ready."""
-    return hardware.sequencer.block_cycles + ceil(words * hardware.vector_unit.ready_cycles)
+    return hardware.sequencer.block_cycles + ready_delay(words, hardware)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import ceil
 
-from tpusim.machines.tpu.definition.beat import beat_of
+from tpusim.machines.tpu.definition.beat import beat_of, ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
@@ -132,16 +131,16 @@ class _Costs(VectorCosts):
             read += tiling.psum_words * (operands + 1)
         return cycles, read
 
-    def moved(self, tiling: Tiling[int]) -> float:
+    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
         unit, shape = self.hardware.vector_unit, self.shape
         channels = min(self.hardware.lanes, shape.groups * shape.out_channels)
         into = -(-channels // shape.out_channels)
         filled = self.map_cycles(tiling.ifmap_words, tiling.groups, into, float(unit.unpack_cycles))
-        return filled + self.map_cycles(tiling.psum_words, tiling.groups, channels, float(unit.pack_cycles))
+        return filled, self.map_cycles(tiling.psum_words, tiling.groups, channels, float(unit.pack_cycles))
 
 
 def delay_of(shape: ConvShape, sizes: Sizes, hardware: Hardware) -> int:
     """What comes before a block: its turn of the loop, and its words made ready, padding too."""
     rows, cols, groups = sizes
     words = shape.row.reach(rows, range(shape.row.kernel)) * shape.col.reach(cols, range(shape.col.kernel)) * groups
-    return hardware.sequencer.block_cycles + ceil(words * hardware.vector_unit.ready_cycles)
+    return hardware.sequencer.block_cycles + ready_delay(words, hardware)

@@ -46,12 +46,8 @@ class VectorCosts(ABC):
         """Cycles of the vector unit for a block and portion, and those of the port that are its own."""
 
     @abstractmethod
-    def moved(self, tiling: Tiling[int]) -> float:
-        """Cycles of the bus for a block and portion."""
-
-    def turn(self, worked: float, moved: float) -> float:
-        """Cycles from a block to the next at least, as there are two buffers of a kind, and two transfers at a time."""
-        return 0.0
+    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
+        """Cycles of the bus for a block and portion: into the chip, and out."""
 
     @cached_property
     def word_groups(self) -> tuple[int, int]:
@@ -74,10 +70,10 @@ class VectorCosts(ABC):
 
     def cycles(self, tiling: Tiling[int]) -> float:
         """Block after block the longest of vector unit, bus and port; what comes first and goes last, nothing hides."""
-        (worked, read), moved = self.worked(tiling), self.moved(tiling)
+        (worked, read), moved = self.worked(tiling), sum(self.moved(tiling))
         port = read + tiling.ifmap_words + tiling.psum_words
         units = tiling.blocks * self.portions
-        return units * max(worked, moved, port, self.turn(worked, moved)) + moved + 2 * self.hardware.latency_cycles
+        return units * max(worked, moved, port) + moved + 2 * self.hardware.latency_cycles
 
     def blocks(self, rows: int, cols: int, groups: int) -> int:
         """How many there are of that size."""
