@@ -139,7 +139,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--dim", "seq=4"], 'the workload has no size "seq"; it names none; leave --dim out'),
     (["run", "small.yaml", "--dim", "seq"], "no name; write name=n"),
     (["run", "small.yaml", "--dim", "seq=0"], "0 is out of range"),
-    (["run", "small.yaml", "--ops", "all"], "in this version there is array"),
+    (["run", "small.yaml", "--ops", "every"], "unknown ops 'every'; there is all, or array:"),
     (["import", "small.yaml"], "files that are read: .csv, .onnx"),
     (["import", "small.csv", "-o", "net.txt"], "a workload is written as .yaml or .yml, not as .txt"),
     (["import", "small.csv", "-o", "nowhere/net.yaml"], "cannot be written"),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from tpusim.cli import app as cli
 
-MISSING = "3 ops of the network not timed: Relu 2, Softmax 1."
+MISSING = "1 op of the network not timed: Softmax 1."
 UNKNOWN = "1 op not known, whose work is missing, also that of convolutions and products among them: Mystery 1."
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
 
@@ -53,9 +53,13 @@ def test_a_model_is_run_and_what_it_misses_is_told_on_screen_and_in_json() -> No
     assert "Note: its batch is open (N); layers are for --batch images" in done.stderr
     result: dict[str, Any] = json.loads(Path("run.json").read_text())
     assert [(each["name"], each["macs"]) for each in result["layers"]] == [
-        ("conv", 2 * 16 * 3 * 18), ("product_1", 200), ("product_2", 200),
+        ("conv", 2 * 16 * 3 * 18), ("a", 0), ("product_1", 200), ("product_2", 200), ("b", 0),
     ]  # fmt: skip
-    assert (result["not_timed"], result["not_known"]) == ({"Relu": 2, "Softmax": 1}, {"Mystery": 1})
+    assert (result["not_timed"], result["not_known"]) == ({"Softmax": 1}, {"Mystery": 1})
+    assert tpusim("run", *ASKED, *TINY, "--ops", "array", "--json", "array.json").exit_code == 0
+    result = json.loads(Path("array.json").read_text())
+    assert [each["name"] for each in result["layers"]] == ["conv", "product_1", "product_2"]
+    assert result["not_timed"] == {"Relu": 2, "Softmax": 1}
     compared = tpusim("compare", "run.json", "run.json")
     assert UNKNOWN.split()[-1] in compared.stdout
     assert tpusim("report", "run.json", "-o", "page.html").exit_code == 0
@@ -65,19 +69,22 @@ def test_a_model_is_run_and_what_it_misses_is_told_on_screen_and_in_json() -> No
 def test_what_is_imported_runs_the_same() -> None:
     imported = tpusim("import", *ASKED, "-o", "net.yaml", "--batch", "2")
     assert imported.exit_code == 0, imported.output
-    assert "net.yaml: 3 layers, 2.13 kMAC at batch 2" in imported.stderr
+    assert "net.yaml: 5 layers, 2.13 kMAC at batch 2" in imported.stderr
     assert MISSING in imported.stderr
     assert Path("net.yaml").read_text() == tpusim("import", *ASKED).stdout == (
         "# its batch is open (N); layers are for --batch images\n"
         "# sizes given: seq=5\n"
+        "# pooling, sums and activations are layers of their own, from HBM and back; --ops array leaves them out\n"
         "# 1 op of weights and shapes alone: worked out before the network runs, no time\n"
         "name: model\n"
         "source: 'model.onnx, an ONNX model of opset 17, made by hand'\n"
-        "not_timed: {Relu: 2, Softmax: 1}\n"
+        "not_timed: {Softmax: 1}\n"
         "not_known: {Mystery: 1}\n"
         "layers:\n"
         "  - {name: conv, op: conv2d, in_channels: 2, in_height: 6, in_width: 6, out_channels: 3, kernel: 3}\n"
+        "  - {name: a, op: relu, channels: 3, height: 4, width: 4}\n"
         "  - {name: product, op: gemm, m: 5, n: 5, k: 8, count: batch}\n"
+        "  - {name: b, op: relu, channels: 5, height: 5, width: 1}\n"
     )  # fmt: skip
     for source, file in ((ASKED, "one.json"), (("net.yaml",), "other.json")):
         assert tpusim("run", *source, *TINY, "--no-check", "--json", file).exit_code == 0

@@ -15,8 +15,15 @@ from tpusim.base.errors import InputError
         *((op, "write op: conv2d, with in_channels") for op in ("conv", "Conv", "pointwise_conv")),
         *((op, "write a group a channel: {name: dw, op: conv2d, ... groups: 32}; ops: ")
           for op in ("depthwise", "DepthwiseConv2D", "dwconv", "depthwise_conv")),
-        *((op, "leave this layer out; only convolutions and matrix products take time in this version; ops: ")
-          for op in ("maxpool", "nn.MaxPool2d", "relu", "BatchNormalization", "softmax", "add", "Concat", "transpose")),
+        *((op, "leave this layer out; it takes no time in this version; ops: ")
+          for op in ("softmax", "Concat", "transpose", "nn.GELU", "Tanh", "LayerNorm")),
+        *((op, "write op: pool2d, with kind: max or average") for op in ("maxpool", "nn.MaxPool2d", "GlobalAvgPool")),
+        *((op, "write op: scale_shift, with channels") for op in ("BatchNormalization", "bn")),
+        *((op, "write op: add, with channels") for op in ("residual", "Eltwise")),
+        ("relu6", "write op: clip, with channels, height, width, min and max"),
+        ("nn.ReLU", "write op: relu, with channels"),
+        ("nn.Hardswish", "write op: hard_swish, with channels"),
+        ("Relu", "did you mean relu?"),
         ("nn.Conv1d", "write op: conv1d, with in_channels, in_length"),
         *((op, "write op: conv_transpose2d, with in") for op in ("nn.ConvTranspose2d", "deconv", "ConvTranspose")),
         ("nn.ConvTranspose3d", "write the product it is: op: gemm"),

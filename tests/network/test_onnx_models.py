@@ -23,6 +23,8 @@ from tpusim.base.errors import InputError
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
+from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
+from tpusim.network.ops import Add, Clip, HardSigmoid, HardSwish, LeakyRelu, Mul, Pool2d, Relu, ScaleShift, Sub
 from tpusim.network.workload import open_workload, workload_of
 from tpusim.network.written import yaml_of
 
@@ -126,7 +128,7 @@ def test_more_images_than_the_batch_are_as_many_layers(tmp_path: Path) -> None:
     )
     model.graph.initializer.append(shape)
     assert layers_of(tmp_path, model, batch=2) == tuple(Conv2d(f"conv_y_{i}", 3, 8, 8, 4, (3, 3)) for i in range(1, 6))
-    told = "1 convolution of several maps an image (conv_y, ...): a layer for each map"
+    told = "1 op of several maps an image (conv_y, ...): a layer for each map"
     assert told in open_workload(tmp_path / "net.onnx").notes
 
 
@@ -178,6 +180,66 @@ def test_outputs_and_macs_are_those_of_the_inferred_shapes(tmp_path_factory, mod
     assert layer.macs(2) == 2 * over * per_output
 
 
+# ---- ops of the vector unit
+
+
+@pytest.mark.parametrize(
+    ("nodes", "layers"),
+    [
+        ([node("MaxPool", "x", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1])],
+         [Pool2d("maxpool_y", "max", 4, 9, 8, (3, 2), (2, 1), (1, 0, 1, 1))]),
+        ([node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, count_include_pad=1)],
+         [Pool2d("averagepool_y", "average", 4, 9, 8, 3, 2, ceil_mode=True, count_include_pad=True)]),
+        ([node("AveragePool", "x", kernel_shape=[2, 2], auto_pad="SAME_UPPER")],
+         [Pool2d("averagepool_y", "average", 4, 9, 8, 2, padding="same")]),
+        ([node("GlobalAveragePool", "x")], [Pool2d("globalaveragepool_y", "average", 4, 9, 8, (9, 8))]),
+        ([node("MaxPool", "l", kernel_shape=[3], pads=[1, 1])],
+         [Pool2d("maxpool_y", "max", 4, 1, 7, (1, 3), padding=(0, 1))]),
+        ([node("Add", "x c")], [Add("add_y", 4, 9, 8, other="channel")]),
+        ([node("Sum", "x m")], [Add("sum_y", 4, 9, 8, other="map")]),
+        ([node("GlobalMaxPool", "x", "g"), node("Mul", "x g")],
+         [Pool2d("globalmaxpool_g", "max", 4, 9, 8, (9, 8)), Mul("mul_y", 4, 9, 8, other="image")]),
+        ([node("Relu", "x", "a"), node("Sub", "a x")], [Relu("relu_a", 4, 9, 8), Sub("sub_y", 4, 9, 8)]),
+        ([node("Sub", "x n")], [Sub("sub_y", 4, 9, 8, other="number")]),
+        ([node("MatMul", "t w", "a"), node("Add", "a b")],
+         [Gemm("matmul_a", 15, 6, 4), Add("add_y", 6, 5, 1, other="channel")]),
+        ([node("MatMul", "t w", "a"), node("Relu", "a", "d"), node("Add", "d p")],
+         [Gemm("matmul_a", 15, 6, 4), Relu("relu_d", 6, 5), Add("add_y", 6, 5, 1, other="map")]),
+        ([node("Clip", "x n k")], [Clip("clip_y", 4, 9, 8, min=1, max=1)]),
+        ([node("Clip", "x k")], [Clip("clip_y", 4, 9, 8, min=1)]),
+        ([node("LeakyRelu", "x", alpha=0.125)], [LeakyRelu("leakyrelu_y", 4, 9, 8, slope=0.125)]),
+        ([node("HardSigmoid", "x")], [HardSigmoid("hardsigmoid_y", 4, 9, 8)]),
+        ([node("HardSwish", "x")], [HardSwish("hardswish_y", 4, 9, 8)]),
+        ([node("BatchNormalization", "x s s s s")], [ScaleShift("batchnormalization_y", 4, 9, 8)]),
+        ([node("Conv", "x f", "a"), node("BatchNormalization", "a s s s s")], [Conv2d("conv_a", 4, 9, 8, 4, 1)]),
+    ],
+)  # fmt: skip
+def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[NodeProto], layers: list[Any]) -> None:
+    weights = {"c": [4, 1, 1], "m": [1, 4, 9, 8], "w": [4, 6], "b": [6], "p": [1, 5, 6], "s": [4], "f": [4, 4, 1, 1]}
+    model = model_of(nodes, {"x": ["N", 4, 9, 8], "l": ["N", 4, 7], "t": ["N", 5, 4]}, weights)
+    for name in "nk":
+        model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.float32), name))
+    assert [*layers_of(tmp_path, model, batch=3)] == layers
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("MaxPool", "v", kernel_shape=[2, 2, 2])],
+        [node("Sub", "c x")],
+        [node("Clip", "x a"), node("ReduceMax", "x", "a", keepdims=0)][::-1],
+        [node("LeakyRelu", "x", alpha=2.0)],
+        [node("Add", "x r")],
+    ],
+)
+def test_what_is_no_layer_takes_no_time_and_is_named(tmp_path: Path, nodes: list[NodeProto]) -> None:
+    inputs = {"x": ["N", 4, 9, 8], "v": ["N", 4, 9, 8, 7], "r": [8]}
+    model = model_of([*nodes, node("Conv", "x f", "z")], inputs, {"c": [1, 1, 1, 1], "f": [4, 4, 1, 1]})
+    work = load_workload(saved(tmp_path, model), 2)
+    assert [layer.op for layer in work.layers] == ["conv2d"]
+    assert nodes[-1].op_type in dict(work.not_timed)
+
+
 # ---- whole models
 
 
@@ -197,7 +259,7 @@ def by_hand(path: Path) -> tuple[Counter[str], int]:
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_light_models_have_the_layers_that_their_shapes_say(path: Path) -> None:
-    document = open_workload(path)
+    document = open_workload(path, ModelOptions(ops="array"))
     kinds, macs = by_hand(path)
     for batch in (1, 3):
         work = workload_of(document, batch)
@@ -210,12 +272,27 @@ def test_light_models_have_the_layers_that_their_shapes_say(path: Path) -> None:
     assert f"{folded:,} ops of weights and shapes alone" in document.notes[1]
 
 
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_light_models_have_the_maps_of_the_vector_unit_that_their_shapes_say(path: Path) -> None:
+    """Every op that is known and not folded is a layer, with as many outputs as onnx infers; the array's stay so."""
+    work, shapes = load_workload(path, 1), inferred(onnx.load(path))
+    assert work.with_ops("array").layers == load_workload(path, 1, ops="array").layers
+    nodes, counted = onnx.load(path).graph.node, Counter[int]()
+    convolved = {each.output[0] for each in nodes if each.op_type == "Conv"}
+    for each in nodes:
+        folded = each.op_type == "BatchNormalization" and each.input[0] in convolved
+        if each.op_type in VECTOR_OPS and not folded:
+            counted[prod(shapes[each.output[0]])] += 1
+    assert Counter(layer.outputs(1) for layer in work.layers if layer.unit == "vector") == counted
+    assert not {op for op, _ in work.not_timed} & VECTOR_OPS.keys() - {"BatchNormalization"}
+
+
 def test_there_are_nine_of_them() -> None:
     assert len(MODELS) == 9
 
 
 def test_resnet50_has_the_shapes_of_the_shipped_workload() -> None:
-    shipped, read = load_workload("resnet50"), load_workload(LIGHT / "light_resnet50.onnx")
+    shipped, read = load_workload("resnet50"), load_workload(LIGHT / "light_resnet50.onnx", ops="array")
     assert Counter(each.shape_key for each in read.layers) == Counter(each.shape_key for each in shipped.layers)
     assert dict(read.not_timed)["Relu"] == 49
 
@@ -251,8 +328,9 @@ def encoder(tokens: Any, opset: int = 17) -> ModelProto:
 def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, dims: dict[str, int], opset: int) -> None:
     path = saved(tmp_path, encoder(tokens, opset))
     work = load_workload(path, batch=2, dims=dims)
-    assert work.layers == (Gemm("matmul_q", 18, 32, 32), *(Gemm(f"matmul_scores_{i}", 9, 9, 8) for i in range(1, 9)))
-    assert dict(work.not_timed) == {"Transpose": 2, "Reshape": 1, "Softmax": 1, "Relu": 1}
+    products = (Gemm("matmul_q", 18, 32, 32), *(Gemm(f"matmul_scores_{i}", 9, 9, 8) for i in range(1, 9)))
+    assert work.layers == (*products, Relu("relu_y", 9, 9, 1, images=8))
+    assert dict(work.not_timed) == {"Transpose": 2, "Reshape": 1, "Softmax": 1}
     notes = open_workload(path, ModelOptions(dims)).notes
     assert notes[0] == "its batch is open (batch_size); layers are for --batch images"
     assert ("sizes given: seq=9" in notes) == bool(dims)
@@ -316,7 +394,7 @@ def test_ops_that_are_not_known_are_named_at_once(tmp_path: Path) -> None:
     )
     work = load_workload(path, skip_unknown=True)
     assert work.not_known == (("NonZero", 2), ("Cell", 1), ("com.mine.Fused", 1))
-    assert [layer.name for layer in work.layers] == ["conv_a"]
+    assert [layer.name for layer in work.layers] == ["conv_a", "relu_y"]
 
 
 @pytest.mark.parametrize(
@@ -441,7 +519,7 @@ WHOLE = chained(0, 1, 2).SerializeToString()
         (without("graph"), "is not ONNX: it has no version and no graph"),
         (without("opset_import"), "says nothing of its opset, or is cut off"),
         (model_of([], {"x": [1]}, {}), "the graph has no nodes; export the model itself"),
-        (model_of([node("Relu", "x")], {"x": [1]}, {}), "no convolution and no matrix product"),
+        (model_of([node("Relu", "x")], {"x": [1]}, {}), "no op that could be run as a layer"),
         (model_of([node("Relu", "x")], {"x": [1]}, {}, opset=99), "opset 99; onnx "),
         (in_a_circle(), "the graph goes round in a circle: "),
         (chained(1, 0, 2), "Relu relu_b stands before what it reads, and ONNX wants nodes in order"),

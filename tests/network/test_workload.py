@@ -1,6 +1,7 @@
 import time
 from dataclasses import FrozenInstanceError, asdict
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -324,3 +325,16 @@ def test_what_is_no_count_of_ops_is_told(tmp_path, text, says):
     with pytest.raises(InputError) as error:
         load_workload(path)
     assert says in str(error.value)
+
+
+def test_ops_of_the_array_alone(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    relu = "{name: relu, op: relu, channels: 3, count: 2}"
+    path.write_text(f"name: net\nnot_timed: {{Softmax: 1}}\nlayers: [{{name: fc, op: gemm, m: 1, n: 1, k: 1}}, {relu}]")
+    work = load_workload(path, ops="array")
+    assert [layer.name for layer in work.layers] == ["fc"]
+    assert dict(work.not_timed) == {"Softmax": 1, "relu": 2}
+    assert len(load_workload(path).layers) == 3
+    path.write_text(f"name: net\nlayers: [{relu}]")
+    with pytest.raises(InputError, match="net has no layer of the array; give --ops all"):
+        load_workload(path, ops="array")

@@ -63,7 +63,7 @@ def typed(words: list[str], desk: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_readme_has_what_is_tested_here() -> None:
-    assert set(FILES) == {"my_net.yaml", "my_machine.yaml", "my_encoder.yaml"}
+    assert set(FILES) == {"my_net.yaml", "my_machine.yaml", "my_encoder.yaml", "my_block.yaml"}
     assert len(COMMANDS) >= 8
 
 

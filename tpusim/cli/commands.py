@@ -115,8 +115,12 @@ def run(
     dims: Dims = None,
     skip_unknown: SkipUnknown = False,
     ops: Annotated[
-        str, Option(metavar="NAME", help="What is timed: array, that is convolutions and products; others are named.")
-    ] = "array",
+        str,
+        Option(
+            metavar="NAME",
+            help="What is timed: all ops that are known, or array: convolutions and products alone, others are named.",
+        ),
+    ] = "all",
     json: Json = None,
     out: Annotated[Path | None, Option(metavar="DIR", help=f"Write DIR/{RESULT_FILE}, for tpusim plot DIR.")] = None,
 ) -> None:
@@ -125,11 +129,10 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import asked_of, check_ops, load
+    from tpusim.cli.actions.inputs import asked_of, load
     from tpusim.cli.actions.run import simulate_and_report
 
-    check_ops(ops)
-    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown))
+    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown, ops))
     values = {"check": check, "seed": seed, "dtype": dtype, "sums": sums}
     simulate_and_report(work, machine, json, out, lowering=lowering, engine=engine, **values)
 

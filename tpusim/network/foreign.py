@@ -23,10 +23,18 @@ _ELSEWHERE = (
     (r"attention|sdpa", "write its products: op: gemm, m: tokens, n: tokens, k: size of a head, and the like"),
     (r"lstm|gru|rnn", "write its gates as a product: op: gemm, m: batch, n: gates x hidden, k: inputs + hidden"),
     (r"matmul|linear|dense|einsum|innerproduct|fullyconnected|addmm|bmm|matrix|^(fc|mm|dot|mlp|projection)$", _GEMM),
-    (r"pool|relu|^[sg]?elu|silu|swish|sigmoid|tanh|softmax|norm|^bn|dropout|concat|flatten|reshape|permute|transpose|"
-     r"padding|upsample|interpolate|resize|embedding|activation|residual|identity|shuffle|squeeze|quantize|im2col|"
-     r"eltwise|elementwise|^(add|sub|mul|div|sum|mean|max|min|cat|pad|clip|split|slice|gather)$",
-     "leave this layer out; only convolutions and matrix products take time in this version"),
+    (r"pool", "write op: pool2d, with kind: max or average, channels, in_height, in_width and kernel"),
+    (r"relu6|hardtanh|clamp", "write op: clip, with channels, height, width, min and max"),
+    (r"leaky", "write op: leaky_relu, with channels, height, width and slope"),
+    (r"hardsigmoid", "write op: hard_sigmoid, with channels, height and width"),
+    (r"hard\w*swish|hswish", "write op: hard_swish, with channels, height and width"),
+    (r"^relu$", "write op: relu, with channels, height and width"),
+    (r"batchnorm|^bn", "write op: scale_shift, with channels, height and width, or leave it out behind a convolution"),
+    (r"residual|eltwise|elementwise|^(plus|sum)$", "write op: add, with channels, height and width"),
+    (r"relu|^[sg]?elu|silu|swish|sigmoid|tanh|softmax|norm|^bn|dropout|concat|flatten|reshape|permute|transpose|"
+     r"padding|upsample|interpolate|resize|embedding|activation|identity|shuffle|squeeze|quantize|im2col|"
+     r"^(div|mean|max|min|cat|pad|split|slice|gather)$",
+     "leave this layer out; it takes no time in this version"),
 )  # fmt: skip
 """Part of a name, small letters and digits only, and what to do; the first that fits."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,15 +49,21 @@ Read = tuple[tuple[Op, ...], str | None]
 
 
 def load_workload(
-    name_or_path: str | Path, batch: int = 8, *, dims: Mapping[str, int] | None = None, skip_unknown: bool = False
+    name_or_path: str | Path,
+    batch: int = 8,
+    *,
+    dims: Mapping[str, int] | None = None,
+    skip_unknown: bool = False,
+    ops: str = "all",
 ) -> Workload:
     """The workload of a shipped name, a path (YAML, .onnx, a .csv of SCALE-Sim), or "-", for `batch` images.
 
     `dims` are sizes that a workload file names, or that a model leaves open; with `skip_unknown`, ops that nobody here
-    knows are left out of it. Raises InputError with every problem of the file.
+    knows are left out of it; so are those that are not the array's where `ops` is "array". Raises InputError with every
+    problem of the file.
     """
-    images = images_of(batch)
-    return workload_of(open_workload(name_or_path, ModelOptions(dims or {}, skip_unknown)), images)
+    images, asked = images_of(batch), ModelOptions(dims or {}, skip_unknown, ops)
+    return workload_of(open_workload(name_or_path, asked), images).with_ops(ops)
 
 
 def images_of(batch: object) -> int:
@@ -271,6 +278,19 @@ class Workload:
         layers = tuple(layer for layer in self.layers if keep(layer))
         names = {layer.name for layer in layers}
         return replace(self, layers=layers, lowerings=tuple(each for each in self.lowerings if each.layer in names))
+
+    def with_ops(self, ops: str) -> Self:
+        """The same; of "array", without the layers of other units, which take no time then and are named so.
+
+        Raises InputError where nothing is left.
+        """
+        left = Counter(layer.op for layer in self.layers if layer.unit != "array")
+        if ops == "all" or not left:
+            return self
+        if left.total() == len(self.layers):
+            raise InputError(f"{self.name} has no layer of the array; give --ops all")
+        counts = Counter(dict(self.not_timed)) + left
+        return replace(self.with_layers(lambda layer: layer.unit == "array"), not_timed=tuple(counts.items()))
 
 
 def _no_layer(own: OwnLowering, names: Iterable[str]) -> Problem:

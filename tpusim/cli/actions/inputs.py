@@ -15,8 +15,6 @@ from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.workload import Workload, images_of, open_workload, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
-OPS = ("array",)
-"""What `--ops` may ask to be timed."""
 MOST_SIZE = 2**31 - 1
 
 
@@ -38,17 +36,17 @@ def load(
     machine = load_hardware(hardware, changes or [])
     images = images_of(batch)
     document = open_workload(workload, asked)
-    work = workload_of(document, images)
+    work = workload_of(document, images).with_ops(asked.ops)
     check_own(work)
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     return select_layers(work, layers), machine
 
 
-def asked_of(dims: Sequence[str] | None, skip_unknown: bool) -> ModelOptions:
-    """Return what `--dim NAME=N ...` and `--skip-unknown` ask.
+def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str = "all") -> ModelOptions:
+    """Return what `--dim NAME=N ...`, `--skip-unknown` and `--ops` ask.
 
     Raises:
-        InputError: with every `--dim` that is not of that form.
+        InputError: with every `--dim` that is not of that form, or unknown ops.
     """
     given: dict[str, int] = {}
     problems: list[Problem] = []
@@ -62,14 +60,7 @@ def asked_of(dims: Sequence[str] | None, skip_unknown: bool) -> ModelOptions:
             problems.append(Problem("no name; write NAME=N, such as --dim seq=128", f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return ModelOptions(given, skip_unknown)
-
-
-def check_ops(ops: str) -> None:
-    """Raise InputError for what cannot be timed in this version."""
-    if ops not in OPS:
-        there = "array, that is convolutions and matrix products; other ops are named, and take no time"
-        raise InputError(f"--ops {ops}: in this version there is {there}")
+    return ModelOptions(given, skip_unknown, ops)
 
 
 def tell_left_out(work: Workload) -> None:

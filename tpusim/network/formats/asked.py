@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tpusim.base.errors import InputError, Problem
+from tpusim.base.errors import InputError, Problem, did_you_mean
+
+OPS = ("all", "array")
+"""What may become layers."""
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Sizes of dimensions that a model leaves open, and whether ops that nobody here knows are left out of it."""
+    """Sizes of dimensions that a model leaves open, and whether ops that nobody here knows are left out of it.
+
+    `ops` is what becomes layers: all that can, or those of the array alone.
+    """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     skip_unknown: bool = False
+    ops: str = "all"
+
+    def __post_init__(self) -> None:
+        if self.ops not in OPS:
+            hint = did_you_mean(self.ops, OPS) or ";"
+            says = "all, or array: convolutions and matrix products alone, others are named and take no time"
+            raise InputError(f"unknown ops {self.ops!r}{hint} there is {says}")
 
     def no_dims(self, label: str, what: str) -> None:
         """Raise InputError for dimensions given to what has none open."""

@@ -1,4 +1,4 @@
-"""Models in ONNX: the convolutions and products of a graph as layers, and what of it is left out, by name and count."""
+"""Models in ONNX: the ops of a graph as layers, and what of it is left out, by name and count."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from tpusim.network.formats.onnx_model.file import called, load, operator
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, Sizes, UnfitNode, doubled, for_any_batch, layer, needed
 from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
+from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS, VectorNodes
 from tpusim.network.ops import OPS
 
 _MOST_TOLD = 8
+_OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
 
 
 @dataclass
@@ -35,6 +37,7 @@ class _Found:
     reasons: list[str] = field(default_factory=list)
     """Of what the array would compute, why it cannot be a layer."""
     folded: int = 0
+    normalizations: int = 0
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -49,11 +52,12 @@ def read(path: Path, asked: ModelOptions) -> Document:
     weights = without_weights(model)
     model = inlined(model, path)
     constants = constants_of(model.graph, weights)
-    found = _found(model.graph, _probes(model, batch, asked, constants, path), batch)
+    vector = VectorNodes.of(model.graph) if asked.ops == "all" else None
+    found = _found(model.graph, _probes(model, batch, asked, constants, path), batch, vector)
     if found.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(found), str(path)))
     if not found.layers:
-        raise InputError(Problem("no convolution and no matrix product that could be run is in the model", str(path)))
+        raise InputError(Problem("no op that could be run as a layer is in the model", str(path)))
     return _document(model, path, found, [*_notes(batch, asked, found)])
 
 
@@ -61,7 +65,8 @@ def _probes(
     model: ModelProto, batch: Batch, asked: ModelOptions, constants: frozenset[str], path: Path
 ) -> list[Values]:
     """The shapes for as many images as it takes to know them for any number. Raises InputError where there are none."""
-    wanted, probes = needed(model.graph), list[Values]()
+    ops = ARRAY_OPS if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
+    wanted, probes = needed(model.graph, ops), list[Values]()
     for images in batch.probed:
         sizes = {**asked.dims, **dict.fromkeys(batch.names, images)}
         try:
@@ -74,17 +79,18 @@ def _probes(
     return probes
 
 
-def _found(graph: GraphProto, probes: Sequence[Values], batch: Batch) -> _Found:
+def _found(graph: GraphProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes | None) -> _Found:
+    """With `vector`, what takes the vector unit is a layer where it can be, else it takes no time."""
     found = _Found()
     for node in graph.node:
         name = operator(node)
         if name in ARRAY_OPS or name in NOT_TIMED:
             if not depends(node, probes[0].constants):
                 found.folded += 1
-            elif name in NOT_TIMED:
-                found.not_timed[name] += 1
-            else:
+            elif name in ARRAY_OPS:
                 _add_layer(found, node, probes, batch)
+            elif not vector or not _add_vector_layer(found, node, probes, batch, vector):
+                found.not_timed[name] += 1
         else:
             found.not_known[name] += 1
             found.reasons += _inside(node)
@@ -93,21 +99,41 @@ def _found(graph: GraphProto, probes: Sequence[Values], batch: Batch) -> _Found:
 
 def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch) -> None:
     try:
-        each = [layer(node, values) for values in probes]
-        one, two = each if len(each) == 2 else doubled(each[0], batch.fixed)
-        sizes = for_any_batch(one, two)
-        build: Any = OPS[sizes["op"]]
-        build(name="layer", **_of_one_image(sizes))
-        found.layers.append((node, sizes))
+        found.layers.append((node, _merged([layer(node, values) for values in probes], batch)))
     except (UnfitNode, InputError) as error:
         found.not_known[operator(node)] += 1
         found.reasons.append(f"{operator(node)} {called(node)}: {', '.join(str(error).splitlines())}")
 
 
+def _add_vector_layer(
+    found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes
+) -> bool:
+    """Whether a node is a layer of the vector unit."""
+    if node.op_type not in VECTOR_OPS:
+        return False
+    if vector.is_folded(node):
+        found.normalizations += 1
+        return False
+    try:
+        found.layers.append((node, _merged([vector.layer(node, values) for values in probes], batch)))
+    except (UnfitNode, InputError):
+        return False
+    return True
+
+
+def _merged(each: Sequence[Sizes], batch: Batch) -> Sizes:
+    """The layer for any batch, of what it is for one or more. Raises UnfitNode, or InputError where there is none."""
+    one, two = each if len(each) == 2 else doubled(each[0], batch.fixed)
+    sizes = for_any_batch(one, two)
+    build: Any = OPS[sizes["op"]]
+    build(name="layer", **_of_one_image(sizes))
+    return sizes
+
+
 def _of_one_image(sizes: Sizes) -> dict[str, Any]:
     """What the op is built with, to see that there is such a layer."""
     plain = {key: value for key, value in sizes.items() if key not in ("op", "count")}
-    return {key: 1 if key == "m" and isinstance(value, str) else value for key, value in plain.items()}
+    return {key: 1 if key in ("m", "images") and isinstance(value, str) else value for key, value in plain.items()}
 
 
 def _inside(node: NodeProto) -> Iterator[str]:
@@ -155,7 +181,21 @@ def _document(model: ModelProto, path: Path, found: _Found, notes: Sequence[str]
 
 def _ordered(sizes: Sizes) -> Sizes:
     """As people write them: the map before what moves over it."""
-    first = ("op", "in_channels", "in_length", "in_height", "in_width", "out_channels", "m", "n", "k")
+    first = (
+        "op",
+        "kind",
+        "channels",
+        "height",
+        "width",
+        "in_channels",
+        "in_length",
+        "in_height",
+        "in_width",
+        "out_channels",
+        "m",
+        "n",
+        "k",
+    )
     return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
 
 
@@ -174,8 +214,12 @@ def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
     if asked.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in asked.dims.items())}"
     if several := [called(node) for node, sizes in found.layers if "count" in sizes and sizes["op"] != "gemm"]:
-        which = f"{counted(len(several), 'convolution')} of several maps an image ({several[0]}, ...)"
+        which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
+    if any(sizes["op"] not in _OF_THE_ARRAY for _, sizes in found.layers):
+        yield "pooling, sums and activations are layers of their own, from HBM and back; --ops array leaves them out"
+    if found.normalizations:
+        yield f"{counted(found.normalizations, 'batch normalization')} folded into the weights before: no time"
     if found.folded:
         yield f"{counted(found.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
     if found.reasons:

@@ -26,4 +26,4 @@ _MOVES = (
 )
 
 NOT_TIMED = frozenset(" ".join((_POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES)).split())
-"""They take no time in this version."""
+"""They take no time, but for those of them that the vector unit computes as layers (vector_nodes.py)."""

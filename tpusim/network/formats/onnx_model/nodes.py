@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from tpusim.base.words import counted
@@ -20,7 +21,7 @@ class UnfitNode(Exception):
     """No layer computes such a node; says what of it is the reason."""
 
 
-class _Node(NamedTuple):
+class Node(NamedTuple):
     """A node with the shapes of its operands and of its first result."""
 
     shapes: Sequence[Shape]
@@ -40,6 +41,11 @@ class _Node(NamedTuple):
         """An attribute of one whole number."""
         given = self._of(name, AttributeProto.INT)
         return given.i if given else default
+
+    def number(self, name: str, default: float) -> float:
+        """An attribute of one number, as short as float32 tells it."""
+        given = self._of(name, AttributeProto.FLOAT)
+        return float(str(np.float32(given.f))) if given else default
 
     @property
     def auto_pad(self) -> str:
@@ -66,23 +72,23 @@ def layer(node: NodeProto, values: Values) -> Sizes:
     shapes = [values.shape(name) for name in names[:2]]
     attributes = {each.name: each for each in node.attribute}
     constant = [name in values.constants for name in names[:2]]
-    return ARRAY_OPS[node.op_type](_Node(shapes, values.shape(node.output[0]), constant, attributes))
+    return ARRAY_OPS[node.op_type](Node(shapes, values.shape(node.output[0]), constant, attributes))
 
 
-def needed(graph: GraphProto) -> set[str]:
-    """The values whose shapes say what the layers of a graph are."""
-    nodes = (node for node in graph.node if node.op_type in ARRAY_OPS)
+def needed(graph: GraphProto, ops: Container[str]) -> set[str]:
+    """The values whose shapes say what the layers of a graph are that such ops become."""
+    nodes = (node for node in graph.node if node.op_type in ops)
     return {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
 
 
-def _conv(node: _Node) -> Sizes:
+def _conv(node: Node) -> Sizes:
     (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
     sizes = {"images": images, "in_channels": channels, "out_channels": outputs, "groups": _groups(node)}
     axes = len(sides)
     steps: Sizes = {
         "kernel": kernel,
         "stride": node.ints("strides", axes, 1),
-        "padding": _padding(node, axes),
+        "padding": padding_of(node, axes),
         "dilation": node.ints("dilations", axes, 1),
     }
     if axes == 2:
@@ -91,12 +97,12 @@ def _conv(node: _Node) -> Sizes:
     return {"op": "conv1d", **sizes, "in_length": sides[0], "padding": steps["padding"], **one}
 
 
-def _padding(node: _Node, axes: int) -> list[int] | str:
+def padding_of(node: Node, axes: int) -> list[int] | str:
     """As files write it: what stands before both axes, then after them, is ONNX's order too."""
     return _AUTO_PADS[node.auto_pad] or node.ints("pads", 2 * axes, 0)
 
 
-def _maps(node: _Node) -> tuple[Shape, Shape]:
+def _maps(node: Node) -> tuple[Shape, Shape]:
     """The shapes of a map and a filter. Raises UnfitNode for those of other than one or two axes."""
     (image, weights), axes = node.shapes, len(node.shapes[0]) - 2
     if axes not in (1, 2) or len(weights) != axes + 2:
@@ -104,11 +110,11 @@ def _maps(node: _Node) -> tuple[Shape, Shape]:
     return image, weights
 
 
-def _groups(node: _Node) -> int:
+def _groups(node: Node) -> int:
     return node.whole("group", 1)
 
 
-def _conv_transpose(node: _Node) -> Sizes:
+def _conv_transpose(node: Node) -> Sizes:
     """One axis becomes two, the first of one element."""
     (images, channels, *sides), (_, outputs, *kernel) = _maps(node)
     axes, groups = len(sides), _groups(node)
@@ -126,7 +132,7 @@ def _conv_transpose(node: _Node) -> Sizes:
     }  # fmt: skip
 
 
-def _cut(node: _Node, axis: int, spread: int) -> tuple[int, int]:
+def _cut(node: Node, axis: int, spread: int) -> tuple[int, int]:
     """What is cut off at both ends of an axis of `spread` elements, and what is then added at its far end.
 
     Where more is cut off there than before, the layer is written mirrored, as it takes as long.
@@ -144,7 +150,7 @@ def _cut(node: _Node, axis: int, spread: int) -> tuple[int, int]:
     return start, size - spread + 2 * start
 
 
-def _gemm(node: _Node) -> Sizes:
+def _gemm(node: Node) -> Sizes:
     first, second = node.shapes
     if len(first) != 2 or len(second) != 2:
         raise UnfitNode("its operands are no matrices")
@@ -152,7 +158,7 @@ def _gemm(node: _Node) -> Sizes:
     return {"op": "gemm", "m": m, "n": second[0 if node.whole("transB", 0) else 1], "k": k}
 
 
-def _matmul(node: _Node) -> Sizes:
+def _matmul(node: Node) -> Sizes:
     """One product where one factor is the same for all, else a product for each pair."""
     first, second = ((1, *node.shapes[0]) if len(node.shapes[0]) == 1 else node.shapes[0]), node.shapes[1]
     second = (*second, 1) if len(second) == 1 else second
@@ -176,7 +182,7 @@ def _pairs(first: Shape, second: Shape) -> int:
     return prod(max(pair) for pair in both)
 
 
-ARRAY_OPS: dict[str, Callable[[_Node], Sizes]] = {
+ARRAY_OPS: dict[str, Callable[[Node], Sizes]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
 }  # fmt: skip
 """What the array computes, of ONNX's own operators."""
@@ -218,10 +224,15 @@ def _line(one: int, two: int) -> str | int:
 
 
 def _without_images(sizes: Sizes) -> Sizes:
-    """A convolution is run for the batch; where its input holds more images, as many layers stand for it."""
+    """A layer is run for the batch; where its input holds more images, as many layers stand for it.
+
+    One that works element by element can be told how many there are.
+    """
     images = sizes.pop("images", "batch")
     if images == "batch":
         return sizes
+    if "channels" in sizes and "kernel" not in sizes:
+        return {**sizes, "images": images}
     times = str(images).removeprefix("batch*")
     if not str(images).startswith("batch*") or not times.isdigit():
         raise UnfitNode(f"its input holds {images} images, which is no multiple of the batch")

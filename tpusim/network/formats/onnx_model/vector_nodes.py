@@ -1,0 +1,243 @@
+"""What the vector unit computes of a node of a model: a layer's sizes, from the shapes of its operands.
+
+A map is [channel, row, col, image] here. Behind a convolution, axis 1 of a value are the channels; behind a product the
+last; what takes an element at a time leaves that as it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from onnx import GraphProto, NodeProto, numpy_helper
+
+from tpusim.network.formats.onnx_model.folding import Shape
+from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode, padding_of
+from tpusim.network.formats.onnx_model.shapes import Values
+
+Numbers = Mapping[str, float]
+"""Constants of one element, by name."""
+
+_CHANNELS_FIRST = frozenset({
+    "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
+})  # fmt: skip
+_CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
+_TURNS = frozenset({
+    "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
+"""Behind these, any axis may be the channels."""
+_LONGEST_MATRIX = 3
+"""Axes up to which a value of which nothing is known has its channels last."""
+
+
+class Place(NamedTuple):
+    """A node among those of its model.
+
+    Attributes:
+        node: its shapes and attributes; of all operands.
+        names: of the operands.
+        numbers: constants of one element.
+        first: whether axis 1 of its values are the channels, not the last.
+    """
+
+    node: Node
+    names: Sequence[str]
+    numbers: Numbers
+    first: bool
+
+
+class VectorNodes(NamedTuple):
+    """What is known of a model beyond shapes.
+
+    Attributes:
+        numbers: constants of one element.
+        first: by value, whether its channels are axis 1; of what comes of convolutions or products.
+        merged: the results of batch normalizations that become part of the weights before them.
+    """
+
+    numbers: Numbers
+    first: Mapping[str, bool]
+    merged: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: GraphProto) -> VectorNodes:
+        """Of a graph."""
+        return cls(_numbers(graph), _first(graph), _merged(graph))
+
+    def is_folded(self, node: NodeProto) -> bool:
+        """Whether nothing is left of it to do."""
+        return node.output[0] in self.merged
+
+    def layer(self, node: NodeProto, values: Values) -> Sizes:
+        """The layer that a node of VECTOR_OPS is. Raises UnfitNode where there is none."""
+        names = [*node.input]
+        lost = next((name for name in (*names, *node.output[:1]) if name and name not in values.shapes), None)
+        if lost is not None or not names or not names[0]:
+            raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
+        shapes = [values.shape(name) if name else () for name in names]
+        result, attributes = values.shape(node.output[0]), {each.name: each for each in node.attribute}
+        there = Node(shapes, result, [name in values.constants for name in names], attributes)
+        known = [self.first[name] for name in names if name in self.first]
+        first = known[0] if known else len(result) > _LONGEST_MATRIX
+        return VECTOR_OPS[node.op_type](Place(there, names, self.numbers, first), node.op_type)
+
+
+def _numbers(graph: GraphProto) -> dict[str, float]:
+    tensors = {each.name: each for each in graph.initializer if prod(each.dims) == 1}
+    for node in graph.node:
+        value = node.op_type == "Constant" and next((each.t for each in node.attribute if each.name == "value"), None)
+        if value and prod(value.dims) == 1:
+            tensors[node.output[0]] = value
+    found = {name: numpy_helper.to_array(each) for name, each in tensors.items() if not each.external_data}
+    return {name: float(each.reshape(-1)[0]) for name, each in found.items() if each.dtype.kind in "fiu"}
+
+
+def _first(graph: GraphProto) -> dict[str, bool]:
+    first: dict[str, bool] = {}
+    for node in graph.node:
+        known = [first[name] for name in node.input if name in first]
+        if node.op_type in _CHANNELS_FIRST | _CHANNELS_LAST:
+            first.update(dict.fromkeys(node.output, node.op_type in _CHANNELS_FIRST))
+        elif node.op_type not in _TURNS and known:
+            first.update(dict.fromkeys(node.output, known[0]))
+    return first
+
+
+def _merged(graph: GraphProto) -> frozenset[str]:
+    makers = {name: node.op_type for node in graph.node for name in node.output}
+    uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
+    alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
+    return frozenset(each.output[0] for each in alone if makers.get(each.input[0]) in ("Conv", "ConvTranspose", "Gemm"))
+
+
+# ---- pooling
+
+
+def _pool(place: Place, op: str) -> Sizes:
+    node, kind = place.node, "max" if "Max" in op else "average"
+    images, channels, *sides = node.shapes[0]
+    axes = len(sides)
+    if axes not in (1, 2):
+        raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
+    sizes = {"op": "pool2d", "kind": kind, "images": images, "channels": channels}
+    height, width = [1] * (2 - axes) + sides
+    sizes |= {"in_height": height, "in_width": width}
+    if op.startswith("Global"):
+        return {**sizes, "kernel": [height, width]}
+    one = [1] * (2 - axes)
+    kernel = node.ints("kernel_shape", axes, 1)
+    pads = padding_of(node, axes)
+    if isinstance(pads, list) and axes == 1:
+        pads = [0, pads[0], 0, pads[1]]
+    return {
+        **sizes,
+        "kernel": [*one, *kernel],
+        "stride": [*one, *node.ints("strides", axes, 1)],
+        "padding": pads,
+        "dilation": [*one, *node.ints("dilations", axes, 1)],
+        "ceil_mode": bool(node.whole("ceil_mode", 0)),
+        "count_include_pad": bool(node.whole("count_include_pad", 0)),
+    }
+
+
+# ---- element by element
+
+
+def _map(shape: Shape, first: bool) -> tuple[int, int, int, int]:
+    """[channel, row, col, image] of a value: further axes are rows together, or images."""
+    if len(shape) < 2:
+        raise UnfitNode(f"it works on values of {len(shape)} axes; maps have two or more")
+    if first:
+        images, channels, *sides = shape
+        return channels, prod(sides[:-1]), sides[-1] if sides else 1, images
+    *outer, channels = shape
+    return channels, outer[-1] if len(outer) > 1 else 1, 1, prod(outer[:-1]) if len(outer) > 1 else outer[0]
+
+
+def _sizes(op: str, place: Place) -> Sizes:
+    channels, height, width, images = _map(place.node.result, place.first)
+    return {"op": op, "channels": channels, "height": height, "width": width, "images": images}
+
+
+def _arithmetic(place: Place, op: str) -> Sizes:
+    node, sizes = place.node, _sizes("add" if op == "Sum" else op.lower(), place)
+    whole = [index for index, shape in enumerate(node.shapes[:2]) if shape == node.result]
+    if not whole or len(node.shapes) != 2:
+        raise UnfitNode("neither operand is as large as what it makes")
+    main = next((index for index in whole if not node.constant[index]), whole[0])
+    if main == 1 and op == "Sub":
+        raise UnfitNode("what is taken away from is the smaller operand")
+    return {**sizes, "other": _other(node, 1 - main, place.first)}
+
+
+def _other(node: Node, which: int, first: bool) -> str:
+    """Along which axes the other operand has elements of its own. A constant is the same for all images."""
+    shape, constant = node.shapes[which], node.constant[which]
+    filled = (1,) * (len(node.result) - len(shape)) + tuple(shape)
+    if prod(filled) == 1 and constant:
+        return "number"
+    mine, result = _map(filled, first), _map(node.result, first)
+    for kind, kept in _KINDS.items():
+        alike = all(a == b if keep else a == 1 for a, b, keep in zip(mine[:3], result[:3], kept[:3], strict=True))
+        if alike and kept[3] != constant and mine[3] == (result[3] if kept[3] else 1):
+            return kind
+    raise UnfitNode("its operands are spread over one another as no layer here knows it")
+
+
+_KINDS: Mapping[str, tuple[bool, bool, bool, bool]] = {
+    "each": (True, True, True, True),
+    "map": (True, True, True, False),
+    "channel": (True, False, False, False),
+    "image": (True, False, False, True),
+    "pixel": (False, True, True, True),
+}
+"""Axes [channel, row, col, image] along which an operand has elements of its own."""
+
+
+def _scale_shift(place: Place, _: str) -> Sizes:
+    if place.node.whole("training_mode", 0):
+        raise UnfitNode("it is for training")
+    return _sizes("scale_shift", place._replace(first=True))
+
+
+def _plain(name: str) -> Callable[[Place, str], Sizes]:
+    return lambda place, _: _sizes(name, place)
+
+
+def _leaky_relu(place: Place, _: str) -> Sizes:
+    return {**_sizes("leaky_relu", place), "slope": place.node.number("alpha", 0.01)}
+
+
+def _clip(place: Place, _: str) -> Sizes:
+    """Its ends are attributes in old models, operands in others."""
+    sizes = _sizes("clip", place)
+    for at, key in enumerate(("min", "max"), start=1):
+        name = place.names[at] if len(place.names) > at else ""
+        if name and name not in place.numbers:
+            raise UnfitNode(f"its {key} is worked out by the model")
+        if name or key in place.node.attributes:
+            sizes[key] = place.numbers[name] if name else place.node.number(key, 0.0)
+    return sizes
+
+
+def _hard_sigmoid(place: Place, _: str) -> Sizes:
+    return {
+        **_sizes("hard_sigmoid", place),
+        "alpha": place.node.number("alpha", 0.2),
+        "beta": place.node.number("beta", 0.5),
+    }
+
+
+VECTOR_OPS: dict[str, Callable[[Place, str], Sizes]] = {
+    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Sum"), _arithmetic),
+    "BatchNormalization": _scale_shift,
+    "Relu": _plain("relu"),
+    "LeakyRelu": _leaky_relu,
+    "Clip": _clip,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _plain("hard_swish"),
+}
+"""What the vector unit computes, of ONNX's own operators."""
