@@ -49,7 +49,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         lowered_bytes=sum(program.tensor(name).bytes(element_bytes) for name in program.intermediates),
         transformation_cycles=transformation,
         transformation_share=transformation / cycles,
-        dram=dram_use(ready.traffic, timing, hardware),
+        dram=dram_use(ready.wanted_bytes, timing, hardware),
         energy_use=energy_of(macs, program, timing, hardware),
         error_share=verdict.error_share,
     )

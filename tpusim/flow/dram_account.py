@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.moves import Moves
@@ -14,35 +12,20 @@ from tpusim.memory.dram.device import Device
 from tpusim.result.records import DramUse
 
 
-class DramTraffic(NamedTuple):
-    """What a Program asks of a DRAM: bytes of elements, and `DramUse.channel_imbalance`."""
-
-    wanted_bytes: int
-    imbalance: float
-
-    @classmethod
-    def of(cls, program: Program, hardware: Hardware) -> DramTraffic:
-        """All transfers together. Of each the bursts of its busiest channel, over what a channel would have of all."""
-        device, moves = hardware.hbm.dram, Moves(program, hardware)
-        if device is None:
-            return cls(0, 0.0)
-        # Its loops are compiled, and importing the compiler takes longer than many a layer.
-        from tpusim.memory.dram.places import by_channel
-
-        mapping, wanted, busiest, bursts = device.addresses(), 0, 0, 0
-        for step in (step for step in program.steps if isinstance(step, Transfer)):
-            channels = by_channel(mapping, moves.bursts(step))
-            busiest, bursts = busiest + int(channels.max()), bursts + int(channels.sum())
-            wanted += moves.wanted(step)
-        return cls(wanted, busiest * device.channels / max(1, bursts))
+def wanted_bytes(program: Program, hardware: Hardware) -> int:
+    """Bytes of the elements that all transfers move; 0 where no banks are modelled."""
+    if hardware.hbm.dram is None:
+        return 0
+    moves = Moves(program, hardware)
+    return sum(moves.wanted(step) for step in program.steps if isinstance(step, Transfer))
 
 
-def dram_use(traffic: DramTraffic, timing: Timing, hardware: Hardware) -> DramUse | None:
-    """None where no banks are modelled."""
+def dram_use(wanted: int, timing: Timing, hardware: Hardware) -> DramUse | None:
+    """None where no banks are modelled; `wanted` are `wanted_bytes` of the Program."""
     use, device = timing.hbm, hardware.hbm.dram
     if use is None or device is None:
         return None
-    bursts, hits, wanted = sum((*use.reads, *use.writes)), sum(use.row_hits), traffic.wanted_bytes
+    bursts, hits = sum((*use.reads, *use.writes)), sum(use.row_hits)
     moved = bursts * device.organisation.burst_bytes
     seconds, conflicts = use.cycles / device.clock_hz, sum(use.conflicts)
     return DramUse(
@@ -54,7 +37,7 @@ def dram_use(traffic: DramTraffic, timing: Timing, hardware: Hardware) -> DramUs
         row_misses=bursts - hits - conflicts,
         row_conflicts=conflicts,
         refreshes=_refreshes(device, Clocks.of(hardware.clock_hz, device.clock_hz).to_memory(timing.cycles)),
-        channel_imbalance=traffic.imbalance,
+        channel_imbalance=use.busiest * device.channels / max(1, use.requested),
     )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
-from tpusim.flow.dram_account import DramTraffic
+from tpusim.flow.dram_account import wanted_bytes
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.flow.verify import as_floats, check_layer, failures_named, verdict_of
 from tpusim.machines.tpu import event
@@ -59,9 +59,9 @@ class Prepared:
         return event.run(self.program, self.hardware)
 
     @cached_property
-    def traffic(self) -> DramTraffic:
+    def wanted_bytes(self) -> int:
         """The same."""
-        return DramTraffic.of(self.program, self.hardware)
+        return wanted_bytes(self.program, self.hardware)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tpusim.base.errors import InputError
-from tpusim.memory.dram.cells import ALSO, CELLS, COMPLETE, COUNTS, LAST, OPEN, OWN, TRANSFER
+from tpusim.memory.dram.cells import ALSO, CELLS, CHANNEL, COMPLETE, COUNTS, LAST, OPEN, OWN, TRANSFER
 from tpusim.memory.dram.controller import clock_all
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.one_pass import Counts, Served
+from tpusim.memory.dram.one_pass import Counts, Requested, Served
 from tpusim.memory.dram.queueing import accept
 from tpusim.memory.dram.requests import transfer
 from tpusim.memory.dram.rules import BANKS, DEPTH, INTERVAL, LOOKAHEAD, PER_CYCLE, WAITING, Numbers, rules
@@ -76,7 +76,7 @@ class Clocked:
     """
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
-        self.device, self.now = device, 0
+        self.device, self.now, self.requested = device, 0, Requested()
         self._rules = r = rules(device)
         self._mapping = device.addresses()
         self._first_refresh = int(r[INTERVAL]) if first_refresh is None else first_refresh
@@ -99,6 +99,8 @@ class Clocked:
     ) -> Offered:
         """Hand over one transfer, as `OnePass.serve` takes it; its requests are accepted from the next cycle on."""
         rows = np.ascontiguousarray(transfer(self._mapping, addresses, write, times)[0].T)
+        busiest = np.bincount(rows[:, CHANNEL]).max(initial=0)
+        self.requested = self.requested.and_also(len(rows), int(busiest))
         if all(each.finished for each in self._live):
             for each in self._live:
                 each.leave()

@@ -41,6 +41,17 @@ class Counts(NamedTuple):
     conflicts: Numbers
 
 
+class Requested(NamedTuple):
+    """Bursts that transfers asked for; `busiest` of them those of each transfer's busiest channel."""
+
+    bursts: int = 0
+    busiest: int = 0
+
+    def and_also(self, bursts: int, busiest: int) -> Requested:
+        """With those of one more transfer."""
+        return Requested(self.bursts + bursts, self.busiest + busiest)
+
+
 class OnePass:
     """A DRAM with all it remembers: open rows, what commands must wait for, the refresh clock, how far it has come.
 
@@ -55,7 +66,7 @@ class OnePass:
         self._state = fresh(self._rules, device.channels, due)
         sizes = (int(self._rules[LOOKAHEAD]), int(self._rules[OUTSTANDING]) + 1, (device.channels, 2))
         self._room = tuple(np.zeros(size, np.int64) for size in sizes)
-        self._last = (0, 0)
+        self._last, self.requested = (0, 0), Requested()
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
@@ -66,7 +77,8 @@ class OnePass:
         the last one of the transfer before. In each channel its commands begin when the transfer before has
         issued its column commands there; nothing of this transfer depends on the next.
         """
-        requests, distinct = transfer(self._mapping, addresses, write, times)
+        requests, distinct, busiest = transfer(self._mapping, addresses, write, times)
+        self.requested = self.requested.and_also(requests.shape[1], busiest)
         if requests.size:
             last, taken = self._last
             begin = max(last, start)

@@ -30,30 +30,12 @@ def places(mapping: Mapping, addresses: Numbers) -> Places:
     return Places(*table)
 
 
-def by_channel(mapping: Mapping, addresses: Numbers) -> Numbers:
-    """How many of these bytes each channel has, int64[channels]."""
-    counts = np.zeros(mapping.channels, np.int64)
-    _count(addresses, mapping.cuts, np.zeros(len(FIELDS), np.int64), counts)
-    return counts
-
-
 @kernel
 def _fill(addresses: Numbers, cuts: Numbers, found: Numbers, table: Numbers) -> None:
     for at, address in enumerate(addresses):
         burst = burst_of(address, cuts)
         place(burst, cuts, found)
         table[0, at], table[1, at], table[2, at], table[3, at] = found[CHANNEL], found[BANK], found[ROW], burst
-
-
-@kernel
-def _count(addresses: Numbers, cuts: Numbers, found: Numbers, counts: Numbers) -> None:
-    before = -1
-    for address in addresses:
-        burst = burst_of(address, cuts)
-        if before < 0 or elsewhere(before, burst, cuts):
-            place(burst, cuts, found)
-        counts[found[CHANNEL]] += 1
-        before = burst
 
 
 @part

@@ -62,7 +62,7 @@ class BankedHbm:
     @property
     def use(self) -> HbmUse:
         """What has happened in the DRAM."""
-        return HbmUse.of(self._dram.counts(), self._cycles)
+        return HbmUse.of(self._dram.counts(), self._dram.requested, self._cycles)
 
     def _served(self, bursts: Cycles, write: bool, start: int, times: Cycles | None = None) -> Served:
         """What the DRAM says of a transfer; `times` are the memory's."""

@@ -10,7 +10,7 @@ from tpusim.machines.tpu.definition.frame import CLIENTS, Ports, port_name
 from tpusim.result.records import STALL_CAUSES
 
 if TYPE_CHECKING:
-    from tpusim.memory.dram.one_pass import Counts
+    from tpusim.memory.dram.one_pass import Counts, Requested
 
 STARVED = STALL_CAUSES[0]
 """What a unit is while it waits for data."""
@@ -39,7 +39,7 @@ def port_accounts(owned: Mapping[str, int], cycles: int, ports: Ports) -> dict[s
 class HbmUse(NamedTuple):
     """What has happened in each channel of the DRAM: accesses that found their row open, rows opened, rows closed for
     others, bursts read and written. `cycles`: those of the memory in which some transfer was under way, from its first
-    burst accepted to its last one done.
+    burst accepted to its last one done. `requested` bursts, `busiest` of them by the busiest channel of their transfer.
     """
 
     row_hits: tuple[int, ...]
@@ -48,22 +48,25 @@ class HbmUse(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     cycles: int
+    requested: int
+    busiest: int
 
     @classmethod
-    def of(cls, counts: Counts, cycles: int) -> HbmUse:
+    def of(cls, counts: Counts, requested: Requested, cycles: int) -> HbmUse:
         """What a model of the DRAM has counted."""
         hits, activates, conflicts, reads, writes = (
             tuple(each.tolist())
             for each in (counts.row_hits, counts.activates, counts.conflicts, counts.reads, counts.writes)
         )
-        return cls(hits, activates, conflicts, reads, writes, cycles)
+        return cls(hits, activates, conflicts, reads, writes, cycles, *requested)
 
     @property
     def figures(self) -> dict[str, int]:
         """All of it by name, channel by channel."""
-        by_channel = {name: of for name, of in self._asdict().items() if name != "cycles"}
+        by_channel = {name: of for name, of in self._asdict().items() if isinstance(of, tuple)}
         named = {f"{name} of channel {at}": n for name, of in by_channel.items() for at, n in enumerate(of)}
-        return {**named, "cycles of the DRAM": self.cycles}
+        asked = {"bursts requested": self.requested, "bursts of busiest channels": self.busiest}
+        return {**named, **asked, "cycles of the DRAM": self.cycles}
 
 
 @dataclass(frozen=True)

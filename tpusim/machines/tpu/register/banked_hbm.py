@@ -35,7 +35,7 @@ class BankedMemory:
         for each in self.offered:
             busy[each.accepted.min()] += 1
             busy[each.done.max()] -= 1
-        return HbmUse.of(self.dram.counts(), int((busy.cumsum() > 0).sum()))
+        return HbmUse.of(self.dram.counts(), self.dram.requested, int((busy.cumsum() > 0).sum()))
 
     def clock(self, now: int) -> None:
         """The DRAM's cycles that begin before this one."""
