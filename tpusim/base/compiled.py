@@ -35,7 +35,7 @@ def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any)
         config.CACHE_DIR = before
 
 
-def compiled_if_possible(function: F, sources: tuple[Path, ...], here: Path, **options: bool) -> F:
+def compiled_if_possible(function: F, sources: tuple[Path, ...], here: Path, **options: Any) -> F:
     """The same, and the function itself where Numba cannot be imported."""
     try:
         return compiled(function, sources, here, **options)

@@ -8,7 +8,7 @@ stands in docs/memory.md.
 from __future__ import annotations
 
 from tpusim.memory.dram.constraints import ACT, PRE, RD, REF, WR
-from tpusim.memory.dram.kernel import kernel, part
+from tpusim.memory.dram.kernel import inlined, kernel, part
 from tpusim.memory.dram.rules import (
     ALL_BANKS,
     BANKS,
@@ -62,11 +62,10 @@ from tpusim.memory.dram.state import (
     TURN,
     USED,
     WAKE,
-    WRITE,
     WRITE_BURSTS,
     WRITE_HIT,
 )
-from tpusim.memory.dram.transactions import idle, look, more, remove, take_one
+from tpusim.memory.dram.transactions import idle, look, remove, take_one
 
 _EVERY = -2
 """In place of a bank: all of them."""
@@ -83,18 +82,18 @@ def step(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numb
         m[WAKE] = now
     if m[WAKE] <= now:
         m[WAKE] = _commands(rules, m, groups, banks, seen, requests, now)
-    coming, b = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
+    coming, (b, more) = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
     if b >= 0:
         held = _held(rules, m)
         if held != _EVERY and held != b:
             m[WAKE] = min(m[WAKE], due(rules, m, groups[banks[b, IN_GROUP]], banks[b]))
-        if more(rules, m, banks):
+        if more:
             coming = now + 1
     m[CLOCK] = now + 1
     m[NEXT] = max(now + 1, min(m[WAKE], coming))
 
 
-@part
+@inlined
 def _commands(
     rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, now: int
 ) -> int:
@@ -120,7 +119,7 @@ def _commands(
     return now + 1
 
 
-@part
+@inlined
 def _held(rules: Numbers, m: Numbers) -> int:
     """The bank that waits for a refresh, _EVERY, or -1 for none."""
     if m[REFRESHES] == 0:
@@ -128,7 +127,7 @@ def _held(rules: Numbers, m: Numbers) -> int:
     return _EVERY if rules[REFRESH] == ALL_BANKS else int(m[REFRESH_BANK])
 
 
-@part
+@inlined
 def _search(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
     """The first bank, from the one after the last that was found, that has a command to issue; WAKE where none has."""
     held = _held(rules, m)
@@ -149,7 +148,7 @@ def _search(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: in
     return -1
 
 
-@part
+@inlined
 def soonest(m: Numbers, group: Numbers, bank: Numbers, command: int) -> int:
     """The first cycle in which a command of a bank obeys all that came before it."""
     return int(max(bank[BANK_NEAR + command], group[command], m[NEAR + command]))
@@ -170,7 +169,7 @@ def due(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers) -> int:
     return when
 
 
-@part
+@inlined
 def _other_row(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, requests: Numbers, now: int) -> None:
     """Open the row that the head of a bank's queue needs, or close the one that it does not."""
     if bank[ROW] < 0:
@@ -185,13 +184,13 @@ def _other_row(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, reques
     look(rules, bank, requests)
 
 
-@part
+@inlined
 def _precharge(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, now: int) -> None:
     bank[ROW], bank[NOT_BEFORE] = -1, 0
     _follow(rules, m, group, bank, PRE, now)
 
 
-@kernel
+@inlined
 def _follow(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
     """Hold back what must not come too soon after a command."""
     gap = GAPS + 5 * command
@@ -201,25 +200,27 @@ def _follow(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: 
         _hold(m, NEAR + later, now + rules[gap + 50 + later])
 
 
-@part
+@inlined
 def _follow_column(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
     """The same after a read or write, which holds back nothing but its row's end, and reads and writes near to it."""
     gap = GAPS + 5 * command
-    _hold(bank, BANK_NEAR + ACT, now + rules[gap + ACT])
-    _hold(bank, BANK_NEAR + PRE, now + rules[gap + PRE])
-    _hold(bank, BANK_NEAR + REF, now + rules[gap + REF])
+    if rules[CLOSED]:
+        _hold(bank, BANK_NEAR + ACT, now + rules[gap + ACT])
+        _hold(bank, BANK_NEAR + REF, now + rules[gap + REF])
+    else:
+        _hold(bank, BANK_NEAR + PRE, now + rules[gap + PRE])
     _hold(group, RD, now + rules[gap + 25 + RD])
     _hold(group, WR, now + rules[gap + 25 + WR])
     _hold(m, NEAR + RD, now + rules[gap + 50 + RD])
     _hold(m, NEAR + WR, now + rules[gap + 50 + WR])
 
 
-@part
+@inlined
 def _hold(earliest: Numbers, command: int, until: int) -> None:
     earliest[command] = max(earliest[command], until)
 
 
-@part
+@inlined
 def _access(
     rules: Numbers, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers, b: int, now: int
 ) -> None:
@@ -227,18 +228,18 @@ def _access(
     read, write, group = bank[READ_HIT], bank[WRITE_HIT], groups[bank[IN_GROUP]]
     reads = read >= 0 and soonest(m, group, bank, RD) <= now
     writes = write >= 0 and soonest(m, group, bank, WR) <= now
-    position = read if reads and not (writes and write < read) else write
-    m[HITTING] = column(rules, m, groups, bank, seen, requests, b, position, now)
+    first = WRITE_HIT if writes and not (reads and read < write) else READ_HIT
+    m[HITTING] = column(rules, m, groups, bank, seen, requests, b, first, now)
 
 
 @part
 def column(
     rules: Numbers, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers,
-    b: int, position: int, now: int,
+    b: int, first: int, now: int,
 ) -> bool:  # fmt: skip
-    """Issue the column command of an entry of a bank's queue; whether the head is then such an entry, too."""
+    """Issue the column command of the first read, or write, of a bank's open row; whether the head is then one, too."""
+    position, write = bank[first], int(first == WRITE_HIT)
     request = bank[QUEUE + bank[HEAD] + position]
-    write = requests[WRITE, request]
     m[QUEUED] -= 1
     m[LAST], m[MAY_MOVE] = now, 1
     m[HITS] += bank[USED] > 0
@@ -258,7 +259,7 @@ def column(
     return again
 
 
-@part
+@inlined
 def _refresh(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
     """Work at the refresh that is waiting; the cycle of its next command, `now` if it has just been issued."""
     begin, count = (m[REFRESH_BANK], 1) if rules[REFRESH] == PER_BANK else (0, rules[BANKS])

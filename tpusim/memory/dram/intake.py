@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from tpusim.memory.dram.channel import advance
-from tpusim.memory.dram.kernel import kernel, part
+from tpusim.memory.dram.kernel import inlined, kernel
 from tpusim.memory.dram.rules import FAR, OUTSTANDING, PER_CYCLE, WAITING, Numbers
 from tpusim.memory.dram.state import (
     ACCEPTED,
@@ -16,7 +16,6 @@ from tpusim.memory.dram.state import (
     DISTINCT,
     DONE,
     NEXT,
-    QUEUED,
     READS,
     TIME,
     WRITE,
@@ -54,9 +53,7 @@ def serve(
             cycle = _possible(rules, state, requests, cycle, window[:left], flight[:flying], wanted)
         taken = 0
     for c in range(len(state.channels)):
-        m = state.channels[c]
-        while m[READS] + m[WRITES] + m[QUEUED]:
-            advance(rules, state, requests, c, m[NEXT] + 1)
+        advance(rules, state, requests, c, FAR, 0, 0, left=1)
     return cycle, taken
 
 
@@ -64,10 +61,10 @@ def serve(
 def settle(rules: Numbers, state: State, requests: Numbers, before: int) -> None:
     """Let channels that have nothing to serve refresh themselves up to a cycle."""
     for c in range(len(state.channels)):
-        advance(rules, state, requests, c, before)
+        advance(rules, state, requests, c, before, 0, 0, 0)
 
 
-@part
+@inlined
 def _accept(
     rules: Numbers, state: State, requests: Numbers, cycle: int,
     window: Numbers, held: int, upcoming: int, taken: int, flight: Numbers, flying: int,
@@ -82,7 +79,7 @@ def _accept(
         m = state.channels[c]
         coming = requests[TIME, request] <= cycle and not (read and 0 < rules[OUTSTANDING] <= flying)
         if coming and m[NEXT] < cycle:
-            advance(rules, state, requests, c, cycle)
+            advance(rules, state, requests, c, cycle, 0, 0, 0)
         if coming and m[READS if read else WRITES] < rules[WAITING]:
             requests[ACCEPTED, request] = cycle
             take_in(rules, m, state.banks[c], state.seen[c], requests, request, cycle)
@@ -99,13 +96,13 @@ def _accept(
     return upcoming, left, taken, flying
 
 
-@part
+@inlined
 def _arrived(rules: Numbers, state: State, requests: Numbers, cycle: int, flight: Numbers, flying: int) -> int:
     """Forget reads that were done before this cycle; how many are still under way."""
     if rules[OUTSTANDING] == 0:
         return 0
     for c in range(len(state.channels)):
-        advance(rules, state, requests, c, cycle)
+        advance(rules, state, requests, c, cycle, 0, 0, 0)
     left = 0
     for place in range(flying):
         done = requests[DONE, flight[place]]
@@ -115,7 +112,7 @@ def _arrived(rules: Numbers, state: State, requests: Numbers, cycle: int, flight
     return left
 
 
-@kernel
+@inlined
 def _possible(
     rules: Numbers, state: State, requests: Numbers, cycle: int, window: Numbers, flight: Numbers, wanted: Numbers
 ) -> int:
@@ -137,7 +134,8 @@ def _possible(
         for request in flight if limited else flight[:0]:
             if requests[DONE, request] >= 0:
                 best = min(best, requests[DONE, request] + 1)
-        c, soonest, until = -1, best - 1, best - 1
+        none = len(state.channels)
+        c, soonest, until = none, best - 1, best - 1
         for other in range(len(state.channels)):
             if limited or wanted[other, 0] or wanted[other, 1]:
                 coming = state.channels[other, NEXT]
@@ -145,18 +143,19 @@ def _possible(
                     c, soonest, until = other, coming, soonest
                 else:
                     until = min(until, coming)
-        if c < 0:
+        if c == none:
             return best
         until = soonest + 1 if limited else max(until, soonest + 1)
-        if advance(rules, state, requests, c, until, wanted[c, 0] > 0, wanted[c, 1] > 0):
+        room = rules[WAITING]
+        if advance(rules, state, requests, c, until, room * wanted[c, 0], room * wanted[c, 1], 0):
             best = min(best, state.channels[c, CLOCK])
 
 
-@part
+@inlined
 def _possible_for(rules: Numbers, state: State, requests: Numbers, cycle: int, request: int) -> int:
     """The same for one request alone."""
     if requests[TIME, request] > cycle:
         return int(requests[TIME, request])
-    c, write = requests[CHANNEL_, request], requests[WRITE, request] > 0
-    advance(rules, state, requests, c, FAR, not write, write)
+    c, write, room = requests[CHANNEL_, request], requests[WRITE, request], rules[WAITING]
+    advance(rules, state, requests, c, FAR, room * (1 - write), room * write, 0)
     return int(state.channels[c, CLOCK])

@@ -22,6 +22,11 @@ def kernel(function: F) -> F:
     return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False, nogil=True)
 
 
+def inlined(function: F) -> F:
+    """The same for what is small, or used once: it is copied into loops before they are compiled, and never alone."""
+    return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False, inline="always")
+
+
 def part(function: F) -> F:
     """The same for a part of such a loop, which is copied into it: a call would copy all the state."""
     return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False, forceinline=True)

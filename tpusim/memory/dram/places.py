@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.memory.dram.kernel import kernel, part
+from tpusim.memory.dram.kernel import inlined, kernel
 from tpusim.memory.dram.mapping import FIELDS, Mapping
 from tpusim.memory.dram.rules import Numbers
 
@@ -38,19 +38,19 @@ def _fill(addresses: Numbers, cuts: Numbers, found: Numbers, table: Numbers) -> 
         table[0, at], table[1, at], table[2, at], table[3, at] = found[CHANNEL], found[BANK], found[ROW], burst
 
 
-@part
+@inlined
 def burst_of(address: int, cuts: Numbers) -> int:
     """The number of the burst that a byte is in."""
     return int((address >> cuts[0, 0]) & cuts[0, 1])
 
 
-@part
+@inlined
 def elsewhere(one: int, other: int, cuts: Numbers) -> bool:
     """Whether two bursts may fall into different rows."""
     return bool((one ^ other) >= cuts[0, 2])
 
 
-@part
+@inlined
 def place(burst: int, cuts: Numbers, found: Numbers) -> None:
     """Cut the number of a burst into fields, as `Mapping.cuts` says; the bank counts through the groups."""
     found[:] = 0

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tpusim.base.errors import InputError
-from tpusim.memory.dram.kernel import kernel, part
+from tpusim.memory.dram.kernel import inlined, kernel
 from tpusim.memory.dram.mapping import FIELDS, Mapping
 from tpusim.memory.dram.places import BANK, CHANNEL, ROW, burst_of, elsewhere, place
 from tpusim.memory.dram.rules import Numbers
@@ -91,7 +91,7 @@ def _fill(
     return lowest, ordered, ascending
 
 
-@part
+@inlined
 def _kind(burst: int) -> int:
     """A number below KINDS_OF_BURST, such that strides meet few others (multiplicative hashing)."""
     return (((burst & 0x7FFFFFFF) * 0x9E3779B1) & 0xFFFFFFFF) // (2**32 // KINDS_OF_BURST)

@@ -17,19 +17,22 @@ TURN, REFRESH_AT, REFRESHES, REFRESH_BANK = range(3, 7)
 # whether all requests of the transfer are there, whether each is for a burst of its own.
 DRAIN, READS, WRITES, QUEUED, LAST, COMPLETE, DISTINCT = range(7, 14)
 # Whether row hits are likely, and then, if it is known, how many of the banks that are active have them, 0 if not;
-# whether these are writes; the first cycle in which another bank may have something to do.
-HITTING, HIT_BANKS, HIT_WRITES, OTHERS_DUE = range(14, 18)
+# whether these are writes; the first cycle in which another bank may have something to do; which of these banks comes
+# next, and when.
+HITTING, HIT_BANKS, HIT_WRITES, OTHERS_DUE, NEXT_HIT, HIT_AT = range(14, 20)
 # Whether a request may have room to move on to the queue of its bank.
-MAY_MOVE = 18
+MAY_MOVE = 20
+# Up to which cycle it is to go on; at most until fewer reads wait, fewer writes, or fewer requests are left at all.
+UNTIL, READS_BELOW, WRITES_BELOW, LEFT_BELOW = range(21, 25)
 # The oldest of the last four activates, and the four.
-FIRST_ACT, ACTS = 19, 20
+FIRST_ACT, ACTS = 25, 26
 # Since the beginning: column commands that were not the first of their row; commands.
-COUNTED = 24
+COUNTED = 30
 HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, CONFLICTS = range(COUNTED, COUNTED + 6)
 # The earliest cycle of each of the five commands, by what came before in the channel.
-NEAR = 30
+NEAR = 36
 # How many banks have requests, queued or waiting for their queue; and which: first those of HIT_BANKS.
-ACTIVE, BANKS_ACTIVE = 35, 36
+ACTIVE, BANKS_ACTIVE = 41, 42
 
 # A bank: the open row or -1, accesses to it; commands in its queue, and there the first read and the first write of the
 # open row, or -1; whether the head of the queue may close the row.

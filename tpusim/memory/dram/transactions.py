@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tpusim.memory.dram.kernel import part
+from tpusim.memory.dram.kernel import inlined, part
 from tpusim.memory.dram.rules import DEPTH, FAR, IDLE_WRITES, ROW_HITS, WAITING, Numbers
 from tpusim.memory.dram.state import (
     ACTIVE,
@@ -63,7 +63,7 @@ def look(rules: Numbers, bank: Numbers, requests: Numbers) -> None:
     _may_close(rules, bank)
 
 
-@part
+@inlined
 def _may_close(rules: Numbers, bank: Numbers) -> None:
     """See whether the head of a bank's queue may close its row; a command may then be due sooner than before."""
     read, write = bank[READ_HIT], bank[WRITE_HIT]
@@ -72,7 +72,7 @@ def _may_close(rules: Numbers, bank: Numbers) -> None:
     bank[NOT_BEFORE] = 0
 
 
-@part
+@inlined
 def _append(rules: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
     """Put a request at the end of a bank's queue, and find out what the bank may do next."""
     length = bank[LENGTH]
@@ -112,7 +112,7 @@ def remove(rules: Numbers, bank: Numbers, requests: Numbers, position: int, writ
     return bool(bank[hit] == 0)
 
 
-@part
+@inlined
 def idle(m: Numbers, bank: Numbers, b: int) -> None:
     """Forget a bank that has nothing more to do."""
     if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
@@ -124,53 +124,56 @@ def idle(m: Numbers, bank: Numbers, b: int) -> None:
 
 
 @part
-def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> int:
-    """Move the oldest waiting request whose bank has room into the queue of its bank; which bank, or -1."""
+def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> tuple[int, bool]:
+    """Move the oldest waiting request whose bank has room into the queue of its bank.
+
+    Returns which bank, or -1; and whether another request then waits for a bank that has room.
+    """
     if not m[MAY_MOVE]:
-        return -1
+        return -1, False
     writes = m[WRITES]
     nothing = m[QUEUED] == 0 and (writes > rules[IDLE_WRITES] or m[COMPLETE] > 0)
     if m[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or nothing):
         m[DRAIN] = writes
-    request = -1
+    request, waiting = FAR, 0
     if m[DRAIN] > 0:
-        request = _oldest(rules, m, banks, FIRST_WRITE)
-        if request >= 0 and pending(m, banks, seen, requests, request, 0) >= 0:
-            m[DRAIN], request = 0, -1
+        request, waiting = _oldest(rules, m, banks, FIRST_WRITE)
+        if request < FAR and pending(m, banks, seen, requests, request, 0) >= 0:
+            m[DRAIN], request = 0, FAR
     if m[DRAIN] == 0 and m[READS] > 0:
-        request = _oldest(rules, m, banks, FIRST_READ)
-    if request < 0:
+        request, waiting = _oldest(rules, m, banks, FIRST_READ)
+    if request == FAR:
         m[MAY_MOVE] = 0
-        return -1
+        return -1, False
     b = requests[BANK_, request]
-    _take(rules, m, banks[b], requests, request)
-    return int(b)
+    bank = banks[b]
+    _take(rules, m, bank, requests, request)
+    return int(b), waiting > 1 or (_waits(bank) and bank[LENGTH] < rules[DEPTH])
 
 
-@part
-def more(rules: Numbers, m: Numbers, banks: Numbers) -> bool:
-    """Whether a request waits for a bank that has room."""
+@inlined
+def _oldest(rules: Numbers, m: Numbers, banks: Numbers, first: int) -> tuple[int, int]:
+    """The oldest of the requests, by bank the `first`, whose bank has room, FAR for none; how many banks with room have
+    requests of either kind that wait.
+    """
+    oldest, waiting = FAR, 0
     for place in range(m[ACTIVE]):
         bank = banks[m[BANKS_ACTIVE + place]]
-        if bank[LENGTH] < rules[DEPTH] and (bank[FIRST_READ] >= 0 or bank[FIRST_WRITE] >= 0):
-            return True
-    return False
-
-
-@part
-def _oldest(rules: Numbers, m: Numbers, banks: Numbers, first: int) -> int:
-    """The oldest of the requests, by bank the `first`, whose bank has room; -1 for none."""
-    oldest = FAR
-    for place in range(m[ACTIVE]):
-        bank = banks[m[BANKS_ACTIVE + place]]
-        request = bank[first]
+        request, has_room = bank[first], bank[LENGTH] < rules[DEPTH]
+        waiting += has_room & _waits(bank)
         # No `and`: which banks wait cannot be foretold.
-        if (request >= 0) & (bank[LENGTH] < rules[DEPTH]) & (request < oldest):
+        if has_room & (request >= 0) & (request < oldest):
             oldest = request
-    return oldest if oldest < FAR else -1
+    return oldest, waiting
 
 
-@part
+@inlined
+def _waits(bank: Numbers) -> bool:
+    """Whether a request waits for a bank: the first read, or write, is not -1."""
+    return bool((bank[FIRST_READ] & bank[FIRST_WRITE]) >= 0)
+
+
+@inlined
 def _take(rules: Numbers, m: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
     if requests[WRITE, request]:
         m[WRITES] -= 1
@@ -183,7 +186,7 @@ def _take(rules: Numbers, m: Numbers, bank: Numbers, requests: Numbers, request:
     _append(rules, bank, requests, request)
 
 
-@part
+@inlined
 def pending(m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, write: int) -> int:
     """The request with a column command of its own to come that reads, or writes, the same burst; -1 for none."""
     if m[DISTINCT] or seen[write * KINDS_OF_BURST + requests[KIND, request]] == 0:
@@ -199,7 +202,7 @@ def pending(m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, reques
     return int(other)
 
 
-@part
+@inlined
 def take_in(
     rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, cycle: int
 ) -> None:
@@ -225,7 +228,7 @@ def take_in(
         m[NEXT] = min(m[NEXT], now)
 
 
-@part
+@inlined
 def _wait(m: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
     """Put a request behind those that wait for its bank."""
     if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
