@@ -11,3 +11,9 @@ TURN, REFRESHES, REFRESH_BANK, DRAIN, SERVED, LAST, COMPLETE, ACTIVATES = range(
 LENGTHS, OWN = 8, 10
 # What has been issued: row hits, activates, reads, writes, refreshes, conflicts. Then the last four activates.
 COUNTS, ACTS, CELLS = 12, 18, 22
+# A transfer on its way: the cycle before which it does not begin; its requests, from the first one to past the last;
+# which of them comes next, and how many of those before it are held.
+START, BEGIN, PAST, UPCOMING, HELD = range(5)
+# The whole DRAM: the cycle that comes next; that of the first refresh; transfers offered so far; the number of the one
+# that was last to be accepted from, and which of those on their way is.
+NOW, FIRST_REFRESH, OFFERED, ACCEPTING, AT = range(5)

@@ -16,13 +16,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tpusim.base.errors import InputError
-from tpusim.memory.dram.cells import ALSO, CELLS, CHANNEL, COMPLETE, COUNTS, LAST, OPEN, OWN, TRANSFER
-from tpusim.memory.dram.controller import clock_all
+from tpusim.memory.dram.cells import (
+    ALSO,
+    AT,
+    CELLS,
+    CHANNEL,
+    COMPLETE,
+    COUNTS,
+    HELD,
+    LAST,
+    NOW,
+    OFFERED,
+    OPEN,
+    TRANSFER,
+)
+from tpusim.memory.dram.controller import clock_cycles
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.one_pass import Counts, Requested, Served
-from tpusim.memory.dram.queueing import accept
 from tpusim.memory.dram.requests import transfer
-from tpusim.memory.dram.rules import BANKS, DEPTH, INTERVAL, LOOKAHEAD, PER_CYCLE, WAITING, Numbers, rules
+from tpusim.memory.dram.rules import BANKS, DEPTH, INTERVAL, LOOKAHEAD, WAITING, Numbers, rules
 from tpusim.memory.dram.state import ACCEPTED, DONE, REQUEST_SIZE, TIME
 
 
@@ -34,8 +46,7 @@ class Offered:
 
     def __init__(self, rows: Numbers, begin: int, start: int) -> None:
         self.begin, self.past, self.start = begin, begin + len(rows), start
-        self.upcoming, self.held = begin, 0
-        self._rows, self._known = rows, 0
+        self._rows, self._finished = rows, False
 
     def stand_in(self, table: Numbers) -> None:
         """Read the answers from these requests of all transfers."""
@@ -63,23 +74,25 @@ class Offered:
     @property
     def finished(self) -> bool:
         """Whether everything about it is known."""
-        done = self.done
-        while self._known < len(done) and done[self._known] >= 0:
-            self._known += 1
-        return self._known == len(done)
+        if not self._finished:
+            done = self.done
+            # The last is seldom known before others.
+            self._finished = not len(done) or bool(done[-1] >= 0 and (done >= 0).all())
+        return self._finished
 
 
 class Clocked:
-    """A DRAM, fresh at cycle 0 and clocked from there; `now` is the cycle that comes next.
+    """A DRAM, fresh at cycle 0 and clocked from there.
 
     The first refresh is due in cycle `first_refresh`, tREFI where nothing is said.
     """
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
-        self.device, self.now, self.requested = device, 0, Requested()
+        self.device, self.requested = device, Requested()
         self._rules = r = rules(device)
         self._mapping = device.addresses()
-        self._first_refresh = int(r[INTERVAL]) if first_refresh is None else first_refresh
+        due = int(r[INTERVAL]) if first_refresh is None else first_refresh
+        self._whole = np.array([0, due, 0, -1, 0])
         channels, banks = device.channels, int(r[BANKS])
         self._cells = np.zeros((channels, CELLS), np.int64)
         self._cells[:, [LAST, COMPLETE]] = -1
@@ -90,9 +103,14 @@ class Clocked:
         self._waiting = np.zeros((channels, 2, 0), np.int64)
         self._requests = np.zeros((0, REQUEST_SIZE), np.int64)
         self._window = np.zeros(int(r[LOOKAHEAD]), np.int64)
-        # The transfers on their way; which of them is next to be accepted; the number of the one that was last.
+        # The transfers on their way.
         self._live: list[Offered] = []
-        self._next, self._offered, self._accepting = 0, 0, -1
+        self._transfers = np.zeros((0, HELD + 1), np.int64)
+
+    @property
+    def now(self) -> int:
+        """The cycle that comes next."""
+        return int(self._whole[NOW])
 
     def offer(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
@@ -104,26 +122,27 @@ class Clocked:
         if all(each.finished for each in self._live):
             for each in self._live:
                 each.leave()
-            self._live, self._next, self._requests = [], 0, self._requests[:0]
-        rows[:, TRANSFER], rows[:, ALSO] = self._offered, -1
+            self._live, self._requests, self._transfers = [], self._requests[:0], self._transfers[:0]
+            self._whole[AT] = 0
+        rows[:, TRANSFER], rows[:, ALSO] = self._whole[OFFERED], -1
         offered = Offered(rows, len(self._requests), start)
         self._live.append(offered)
-        self._offered += 1
+        self._whole[OFFERED] += 1
         self._requests = np.concatenate([self._requests, rows])
+        begins = (start, offered.begin, offered.past, offered.begin, 0)
+        self._transfers = np.concatenate([self._transfers, [begins]])
         for each in self._live:
             each.stand_in(self._requests)
         room = len(self._live) * int(self._rules[WAITING]) - self._waiting.shape[2]
         self._waiting = np.pad(self._waiting, [(0, 0), (0, 0), (0, max(0, room))])
         return offered
 
-    def clock(self) -> None:
-        """One cycle: requests are accepted, then every channel issues its commands."""
-        self._accept()
-        clock_all(
-            self._rules, self._cells, self._banks, self._earliest, self._queues, self._waiting, self._requests,
-            self.now, self._first_refresh, self._accepting,
+    def clock(self, cycles: int = 1) -> None:
+        """Some cycles: in each, requests are accepted, then every channel issues its commands."""
+        clock_cycles(
+            self._rules, self._whole, self._transfers, self._window, self._cells, self._banks, self._earliest,
+            self._queues, self._waiting, self._requests, cycles,
         )  # fmt: skip
-        self.now += 1
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
@@ -139,22 +158,3 @@ class Clocked:
     def counts(self) -> Counts:
         """What has happened in each channel."""
         return Counts(*self._cells[:, COUNTS : COUNTS + len(Counts._fields)].T.copy())
-
-    def _accept(self) -> None:
-        """Accept what can be: the rest of a transfer, and in the same cycle the beginning of the next ones."""
-        taken = 0
-        while self._next < len(self._live) and taken < self._rules[PER_CYCLE]:
-            coming = self._live[self._next]
-            if coming.start > self.now:
-                return
-            number = self._offered - len(self._live) + self._next
-            if number != self._accepting:
-                self._accepting = number
-                self._cells[:, OWN : OWN + 2] = 0
-            coming.held, coming.upcoming, taken = accept(
-                self._rules, self._cells, self._banks, self._queues, self._waiting, self._requests, self._window,
-                coming.held, coming.upcoming, coming.past, coming.begin, taken, self.now,
-            )  # fmt: skip
-            if coming.held or coming.upcoming < coming.past:
-                return
-            self._next += 1

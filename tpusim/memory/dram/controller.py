@@ -8,14 +8,17 @@ then by bank `b`: `earliest` for each command, what came before being taken into
 from __future__ import annotations
 
 from tpusim.memory.dram.cells import (
+    ACCEPTING,
     ACTIVATES,
     ACTS,
     ALSO,
     COUNTS,
     DONE,
+    FIRST_REFRESH,
     IS_WRITE,
     LAST,
     LENGTH,
+    NOW,
     OPEN,
     REFRESH_BANK,
     REFRESHES,
@@ -25,7 +28,7 @@ from tpusim.memory.dram.cells import (
 )
 from tpusim.memory.dram.constraints import ACT, PRE, RD, REF, WR
 from tpusim.memory.dram.kernel import kernel, part
-from tpusim.memory.dram.queueing import take_one
+from tpusim.memory.dram.queueing import accept_all, take_one
 from tpusim.memory.dram.rules import (
     ALL_BANKS,
     BANKS,
@@ -45,16 +48,23 @@ from tpusim.memory.dram.rules import (
 
 
 @kernel
-def clock_all(
-    rules: Numbers, cells: Numbers, banks: Numbers, earliest: Numbers, queues: Numbers, waiting: Numbers,
-    requests: Numbers, now: int, first_refresh: int, accepting: int,
+def clock_cycles(
+    rules: Numbers, whole: Numbers, transfers: Numbers, window: Numbers, cells: Numbers, banks: Numbers,
+    earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers, cycles: int,
 ) -> None:  # fmt: skip
-    """One cycle of every channel, after what was accepted in it."""
-    due = rules[REFRESH] != NO_REFRESH and now >= first_refresh and (now - first_refresh) % rules[INTERVAL] == 0
-    for c in range(len(cells)):
-        cells[c, REFRESHES] += due
-        _issue_two(rules, c, cells, banks, earliest, queues, requests, now)
-        take_one(rules, c, cells, banks, queues, waiting, requests, now, accepting)
+    """So many cycles. In each, requests of the `transfers` on their way are accepted, then every channel has its cycle.
+
+    `whole` is of the whole DRAM; `window` is room to work in.
+    """
+    for _ in range(cycles):
+        accept_all(rules, whole, transfers, window, cells, banks, queues, waiting, requests)
+        now, first = whole[NOW], whole[FIRST_REFRESH]
+        due = rules[REFRESH] != NO_REFRESH and now >= first and (now - first) % rules[INTERVAL] == 0
+        for c in range(len(cells)):
+            cells[c, REFRESHES] += due
+            _issue_two(rules, c, cells, banks, earliest, queues, requests, now)
+            take_one(rules, c, cells, banks, queues, waiting, requests, now, whole[ACCEPTING])
+        whole[NOW] += 1
 
 
 @part

@@ -7,38 +7,67 @@ from __future__ import annotations
 
 from tpusim.memory.dram.cells import (
     ACCEPTED,
+    ACCEPTING,
     ALSO,
+    AT,
     BANK,
+    BEGIN,
     BURST,
     CHANNEL,
     COMPLETE,
     DONE,
     DRAIN,
     FINAL,
+    HELD,
     IS_WRITE,
     LAST,
     LENGTH,
     LENGTHS,
+    NOW,
+    OFFERED,
     OWN,
+    PAST,
     SERVED,
+    START,
     TIME,
     TRANSFER,
+    UPCOMING,
 )
-from tpusim.memory.dram.kernel import kernel, part
+from tpusim.memory.dram.kernel import part
 from tpusim.memory.dram.rules import BANKS, DEPTH, IDLE_WRITES, OUTSTANDING, PER_CYCLE, WAITING, Numbers
 
 
-@kernel
-def accept(
-    rules: Numbers, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
-    window: Numbers, held: int, upcoming: int, past: int, begin: int, taken: int, now: int,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Accept what can be of a transfer's requests, `begin` to `past`, in this cycle.
+@part
+def accept_all(
+    rules: Numbers, whole: Numbers, transfers: Numbers, window: Numbers, cells: Numbers, banks: Numbers,
+    queues: Numbers, waiting: Numbers, requests: Numbers,
+) -> None:  # fmt: skip
+    """Accept what can be in this cycle: the rest of a transfer, then the beginning of the next ones."""
+    taken, now = 0, whole[NOW]
+    while whole[AT] < len(transfers) and taken < rules[PER_CYCLE]:
+        coming = transfers[whole[AT]]
+        if coming[START] > now:
+            return
+        number = whole[OFFERED] - len(transfers) + whole[AT]
+        if number != whole[ACCEPTING]:
+            whole[ACCEPTING] = number
+            cells[:, OWN : OWN + 2] = 0
+        taken = _accept(rules, coming, window, cells, banks, queues, waiting, requests, taken, now)
+        if coming[HELD] or coming[UPCOMING] < coming[PAST]:
+            return
+        whole[AT] += 1
 
-    The oldest are the `held` first ones of `window`, then those from `upcoming` on. Returns how many are then held,
-    which one is upcoming, how many have been taken in the cycle.
+
+@part
+def _accept(
+    rules: Numbers, coming: Numbers, window: Numbers, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers,
+    requests: Numbers, taken: int, now: int,
+) -> int:  # fmt: skip
+    """Accept what can be of a transfer's requests in this cycle; how many have then been in the cycle.
+
+    The oldest are the first ones of `window`, as many as are held, then the upcoming ones.
     """
-    flying = 0
+    flying, held, upcoming, begin, past = 0, coming[HELD], coming[UPCOMING], coming[BEGIN], coming[PAST]
     for request in range(begin, upcoming if rules[OUTSTANDING] else begin):
         read = requests[request, ACCEPTED] >= 0 and not requests[request, IS_WRITE]
         flying += read and (requests[request, DONE] < 0 or requests[request, DONE] >= now)
@@ -62,7 +91,8 @@ def accept(
         if upcoming < past:
             window[held] = upcoming
             held, upcoming = held + 1, upcoming + 1
-    return held, upcoming, taken
+    coming[HELD], coming[UPCOMING] = held, upcoming
+    return taken
 
 
 @part

@@ -39,9 +39,7 @@ class BankedMemory:
 
     def clock(self, now: int) -> None:
         """The DRAM's cycles that begin before this one."""
-        until = self.clocks.to_memory(now)
-        while self.dram.now < until:
-            self.dram.clock()
+        self.dram.clock(self.clocks.to_memory(now) - self.dram.now)
 
     def begin(self, step: Transfer, now: int) -> Passage:
         """Its bursts are offered from now on; those of a spill when the words they hold are there."""
@@ -87,11 +85,12 @@ class Answers:
 
 def _latest(cycles: Numbers, count: int, state: list[int]) -> int | None:
     """The latest of the first `count`, None while one is not known; `state` is how many were looked at, and theirs."""
-    while state[0] < count:
-        cycle = int(cycles[state[0]])
-        if cycle < 0:
+    begin, latest = state
+    if begin < count:
+        # The last is seldom known before others.
+        if cycles[count - 1] < 0 or (more := cycles[begin:count]).min() < 0:
             return None
-        state[0], state[1] = state[0] + 1, max(state[1], cycle)
+        state[:] = count, max(latest, int(more.max()))
     return state[1]
 
 
