@@ -25,7 +25,6 @@ from tpusim.memory.dram.cells import (
     COUNTS,
     HELD,
     LAST,
-    NOW,
     OFFERED,
     OPEN,
     TRANSFER,
@@ -82,13 +81,13 @@ class Offered:
 
 
 class Clocked:
-    """A DRAM, fresh at cycle 0 and clocked from there.
+    """A DRAM, fresh at cycle 0 and clocked from there; `now` is the cycle that comes next.
 
     The first refresh is due in cycle `first_refresh`, tREFI where nothing is said.
     """
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
-        self.device, self.requested = device, Requested()
+        self.device, self.now, self.requested = device, 0, Requested()
         self._rules = r = rules(device)
         self._mapping = device.addresses()
         due = int(r[INTERVAL]) if first_refresh is None else first_refresh
@@ -106,11 +105,6 @@ class Clocked:
         # The transfers on their way.
         self._live: list[Offered] = []
         self._transfers = np.zeros((0, HELD + 1), np.int64)
-
-    @property
-    def now(self) -> int:
-        """The cycle that comes next."""
-        return int(self._whole[NOW])
 
     def offer(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
@@ -143,6 +137,7 @@ class Clocked:
             self._rules, self._whole, self._transfers, self._window, self._cells, self._banks, self._earliest,
             self._queues, self._waiting, self._requests, cycles,
         )  # fmt: skip
+        self.now += cycles
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None

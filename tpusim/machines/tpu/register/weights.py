@@ -28,6 +28,8 @@ class Weights:
         moving = arrays, chains, wires.weights.shape[2], cols
         self.weights = Window(np.zeros(moving, wires.sums.dtype), axis=2)
         self.tags = Window(np.full(moving, -1, np.int32), axis=2)
+        self.rows, self.quiet = moving[2], moving[2]
+        """Cycles in which nothing has entered: after as many as there are rows, nothing is on its way."""
 
     @property
     def moving(self) -> int:
@@ -36,14 +38,33 @@ class Weights:
 
     def sample(self) -> None:
         """What enters the top of every column."""
-        self.weights.cells[:, :, self.weights.head - 1] = self.wires.weight
-        self.tags.cells[:, :, self.tags.head - 1] = self.wires.weight_tag
+        at = self.weights.head - 1, self.tags.head - 1
+        enters = _enter(self.weights.cells, self.tags.cells, *at, self.wires.weight, self.wires.weight_tag)
+        self.quiet = 0 if enters else self.quiet + 1
 
     def commit(self) -> None:
-        """All move down by one; a weight that reaches its row is kept there."""
+        """All move down by one, if there are any; a weight that reaches its row is kept there."""
+        if self.quiet > self.rows:
+            return
         self.weights.shift()
         self.tags.shift()
         _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights)
+
+
+@kernel
+def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, weight_tag: Ints) -> bool:
+    """Put what is on the wires above the first row; whether there is anything."""
+    enters = False
+    arrays, chains, cols = weight.shape
+    for array in range(arrays):
+        for chain in range(chains):
+            for col in range(cols):
+                moving[array, chain, top, col], tags[array, chain, top_tag, col] = (
+                    weight[array, chain, col],
+                    weight_tag[array, chain, col],
+                )
+                enters |= weight_tag[array, chain, col] >= 0
+    return enters
 
 
 @kernel
