@@ -113,6 +113,8 @@ def test_the_sweep_of_layouts() -> None:
         ({"hbm.mapping": "rochba"}, "does not name every bit once"),
         ({"hbm.model": "bank"}, '"bank" is not allowed; did you mean banks? write pipe or banks'),
         ({"hbm.device": "3"}, "3 is not a device; write the name of a shipped one"),
+        ({"hbm.device": "t.csv"}, "a DRAM is a shipped name, see tpusim list, or a .yaml file; a trace"),
+        ({"hbm.device.timing.tRP": "9"}, "copy it, change timing.tRP there, and write --set hbm.device=PATH"),
     ],
 )  # fmt: skip
 def test_bad_descriptions(changes: dict[str, str], says: str) -> None:
@@ -139,6 +141,22 @@ def test_a_bad_device_is_told_with_its_own_line(tmp_path: Path, monkeypatch: pyt
         InputError, match=r"--set hbm.device=mine.yaml: hbm.device: mine.yaml:\d+: timing.tRP|mine.yaml:\d+"
     ):
         load_hardware("tpu_v2_hbm", {"hbm.device": "mine.yaml"})
+
+
+def test_a_machine_names_its_files_as_they_are_seen_from_its_own_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "machines"
+    folder.mkdir()
+    device, technology = BANKS.hbm.device, BANKS.silicon
+    assert device is not None
+    (folder / "mine.yaml").write_text(json.dumps({**device.to_dict(), "name": "mine"}))
+    (folder / "shop.yaml").write_text(json.dumps({**technology.to_dict(), "name": "shop"}))
+    written = {**BANKS.to_dict(), "technology": "shop.yaml"}
+    written["hbm"] = {**written["hbm"], "device": "mine.yaml"}
+    (folder / "machine.yaml").write_text(json.dumps(written))
+    machine = load_hardware(str(folder / "machine.yaml"))
+    assert machine.hbm.device is not None
+    assert machine.hbm.device.name == "mine"
+    assert machine.silicon.name == "shop"
 
 
 def test_a_machine_holds_its_dram_whole() -> None:

@@ -12,7 +12,8 @@ _MACHINE = "the machine is --hardware NAME or a .yaml path; its fields are chang
 _FOLDER = "results go to --out DIR"
 _OPTIONS = {
     **dict.fromkeys(("-t", "-m", "--topology", "--model", "--network", "--workload", "--net"), _NETWORK),
-    **dict.fromkeys(("-c", "--config", "--cfg", "--arch", "--architecture", "--device", "--target"), _MACHINE),
+    **dict.fromkeys(("-c", "--config", "--cfg", "--arch", "--architecture", "--target"), _MACHINE),
+    "--device": f"{_MACHINE}, and its DRAM with --set hbm.model=banks --set hbm.device=NAME",
     **dict.fromkeys(("-p", "-o", "--output", "--outdir", "--output-dir", "--save", "--logdir"), _FOLDER),
     **dict.fromkeys(("-b", "--batch-size", "--batch_size", "-n"), "the batch is --batch N"),
     **dict.fromkeys(("-j", "--jobs", "--threads", "--processes"), "sweeps have --workers N"),

@@ -58,6 +58,13 @@ class Document:
             near = near[: max(near.rfind("."), near.rfind("["), 0)]
         return _place(self.label, self.lines.get(near, 1), path)
 
+    def value(self, path: str) -> object:
+        """What stands at `path` ("hbm.device"); None for nothing."""
+        found: object = self.data
+        for key in path.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
     def problem(self, path: str, message: str) -> Problem:
         """A Problem placed at `path`."""
         return Problem(message, *self.place(path))

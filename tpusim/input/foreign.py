@@ -42,11 +42,16 @@ _SUFFIXES = {
 }
 """What is no YAML, whether it is there or not."""
 
+_TRACE = (
+    "a DRAM is a shipped name, see tpusim list, or a .yaml file; a trace of requests comes first, without an option: "
+    "tpusim dram TRACE.csv --device hbm2_16ch"
+)
 
-def refuse_suffix(name: str) -> None:
-    """Raise InputError where the suffix says that a file is another tool's."""
+
+def refuse_suffix(name: str, folder: str) -> None:
+    """Raise InputError where the suffix says that a file is another tool's, or a list of requests and no DRAM."""
     if (suffix := Path(name).suffix.lower()) in _SUFFIXES:
-        raise InputError(Problem(_SUFFIXES[suffix], name))
+        raise InputError(Problem(_TRACE if (suffix, folder) == (".csv", "configs/dram") else _SUFFIXES[suffix], name))
 
 
 def refuse_kind(data: Mapping[str, Any], label: str, folder: str) -> None:

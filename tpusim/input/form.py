@@ -31,13 +31,16 @@ class Form(Generic[Model]):
     """How files write a model: its keys, and those of its sections, which are models themselves and may have sections.
 
     `sections` maps the path of each to its fields by their keys; `paths` ("clock", "array.rows") lead to the rest.
-    `more` are paths of keys that stand for fields without being one; `inside` (" for conv2d") says of what a key is
-    unknown.
+    `more` are paths of keys that stand for fields without being one; `files` those of fields that may name a file, and
+    the folders where such files are shipped; `inside` (" for conv2d") says of what a key is unknown.
     """
 
-    def __init__(self, model: type[Model], inside: str = "", more: Iterable[str] = ()) -> None:
+    def __init__(
+        self, model: type[Model], inside: str = "", more: Iterable[str] = (), files: Mapping[str, str] | None = None
+    ) -> None:
         self._adapter = TypeAdapter(model)
         self._inside = inside
+        self.files = files or {}
         self._keys = dict(_by_section(model, ""))
         self.sections = {path: keys for path, keys in self._keys.items() if path}
         for path in more:

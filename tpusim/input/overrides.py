@@ -38,6 +38,9 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
     if path in form.sections:
         fields = ", ".join(each for each in form.paths if each.startswith(f"{path}."))
         raise InputError(f"{path} is a section; set one of its fields: {fields}")
+    if part := next((each for each in form.files if path.startswith(f"{each}.")), ""):
+        field = path.removeprefix(f"{part}.")
+        raise InputError(f"{part} is a file of its own; copy it, change {field} there, and write --set {part}=PATH")
     if path not in form.paths:
         hint = did_you_mean(path, form.paths) or ";"
         raise InputError(f"no field {show(path)}{hint} fields: {', '.join(form.paths)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tpusim.base.errors import InputError, Problem
@@ -32,10 +33,23 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
     return document
 
 
+def with_neighbours(document: Document, files: Mapping[str, str]) -> Document:
+    """The same, the `files` that it names by their paths as they are seen from its own folder, where they are there.
+
+    `files` has the folder of those shipped by the path of each: their names stay.
+    """
+    for path, folder in files.items():
+        name = document.value(path)
+        if isinstance(name, str) and name not in shipped(folder):
+            beside = os.path.join(os.path.dirname(document.label), name)
+            document = document.override(path, beside, document.place(path)) if os.path.isfile(beside) else document
+    return document
+
+
 def _given(name: str, folder: str) -> Document:
     if name == "-":
         return parse_document(*given_text(name))
-    refuse_suffix(name)
+    refuse_suffix(name, folder)
     if not os.path.exists(name):
         where = name[:200] if name and name.isprintable() else show(name)
         raise InputError(Problem(unknown(name, folder, {each: shipped(each) for each in FOLDERS}), where))

@@ -17,9 +17,11 @@ from tpusim.input.fields import FROM_YAML, Name, Quantity, written
 from tpusim.input.form import FileSection, Form
 from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
-from tpusim.input.source import open_document
+from tpusim.input.source import open_document, with_neighbours
 from tpusim.machines.tpu.policy import MappingPolicy
 from tpusim.machines.tpu.sections import Array, Hbm, Sequencer, VectorMemory, VectorUnit
+from tpusim.memory.dram.device import FOLDER as DEVICES
+from tpusim.technology.constants import FOLDER as TECHNOLOGIES
 from tpusim.technology.constants import Technology, as_written, load_technology, technology_of
 
 _PS_PER_S = 10**12
@@ -150,7 +152,7 @@ def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardwa
     `overrides` are "array.rows=64" texts, or one, or a mapping of path to value; `array.size` sets rows and cols.
     Raises InputError with every problem of the file and the overrides.
     """
-    return _build(open_document(name_or_path, "configs"), overrides)
+    return _build(with_neighbours(open_document(name_or_path, "configs"), _FORM.files), overrides)
 
 
 def hardware_paths() -> tuple[str, ...]:
@@ -169,7 +171,7 @@ def optional_fields() -> dict[str, dict[str, Any]]:
 
 
 _SIZE = "array.size"
-_FORM = Form(Hardware, more=[_SIZE])
+_FORM = Form(Hardware, more=[_SIZE], files={"hbm.device": DEVICES, "technology": TECHNOLOGIES})
 
 
 def _build(document: Document, overrides: Overrides) -> Hardware:

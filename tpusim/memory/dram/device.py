@@ -23,7 +23,7 @@ FOLDER = "configs/dram"
 """Where the shipped devices lie."""
 
 MOST_BANKS = 60
-"""Banks of a channel: the one-pass model keeps a set of them in the bits of one number."""
+"""Banks of a channel that are modelled: a search of the clocked controller looks at all of them."""
 
 
 class Organisation(FileSection):

@@ -7,7 +7,7 @@ import numpy as np
 from tpusim.machines.tpu.definition.frame import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Cycles
-from tpusim.machines.tpu.event.hbm import Filled, Span, Stored
+from tpusim.machines.tpu.event.hbm import Filled, Span, Spilled
 from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
@@ -48,7 +48,7 @@ class BankedHbm:
         """At the peak bandwidth of all channels, whatever waits to be stored."""
         return self._peak.demands(start, self._asked(step), step.words)
 
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> Stored:
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
         """A burst is offered once its last word has been taken, and converted."""
         bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
         ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
@@ -57,7 +57,7 @@ class BankedHbm:
         asked = start + self._asked(step)
         ended = max(asked, int(ready[-1]), self._after(accepted))
         stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
-        return Stored(ended - start - max(0, last - asked), ended, stored)
+        return Spilled(ended - start - max(0, last - asked), ended, stored)
 
     @property
     def use(self) -> HbmUse:

@@ -20,7 +20,7 @@ class Filled(NamedTuple):
     ended: int
 
 
-class Stored(NamedTuple):
+class Spilled(NamedTuple):
     """A spill: the cycles that it kept the bus busy, when the bus is free again, and when all of it is in HBM."""
 
     busy: int
@@ -45,7 +45,7 @@ class Hbm(Protocol):
     def demands(self, step: Transfer, start: int) -> Cycles:
         """When the words of a spill that has the bus from `start` on are wanted."""
 
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> Stored:
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
         """The same spill once it is known in which cycles its words crossed the port."""
 
     @property
@@ -85,11 +85,11 @@ class PipedHbm:
     def demands(self, step: Transfer, start: int) -> Cycles:
         return self._pipe.demands(start, self._busy(step), step.words)
 
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> Stored:
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
         """The last word still has to cross the bus and be stored."""
         busy = self._busy(step)
         ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
-        return Stored(busy, ended, ended + self._pipe.latency)
+        return Spilled(busy, ended, ended + self._pipe.latency)
 
     def _busy(self, step: Transfer) -> int:
         return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
