@@ -180,6 +180,7 @@ def test_a_layer_without_products_has_no_utilisation() -> None:
 
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=vector_ops(6, 3), dtype=st.sampled_from(["f32", "bf16", "int8"]))
+@example(Pool2d("pool", "average", 1, 3, 3, 3), "f32")
 def test_numbers_of_any_type_are_rounded_as_the_reference_rounds(layer: VectorOp, dtype: str) -> None:
     """Equal, not near: one multiplication, one addition after the other, in both."""
     numbers = numbers_of(dtype, "any")

@@ -126,8 +126,9 @@ class _PointByPoint(VectorWork):
         words = len(rectangle.rows) * len(rectangle.cols) * len(unit.block.groups)
         steps: list[Vector] = []
         for together in self.plan.taps_together(len(walks)):
-            operands = [feed(lanes, walk) for walk in walks[together.start : together.stop]]
-            operands += [writes] if together.start else []
+            # What is joined so far comes first: sums of floats are then in the order of the operands.
+            operands = [writes] if together.start else []
+            operands += [feed(lanes, walk) for walk in walks[together.start : together.stop]]
             if together.stop < len(walks):
                 steps.append(Vector((), layer.joining, tuple(operands), writes, words, delay=delay))
             else:
