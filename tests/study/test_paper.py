@@ -230,7 +230,7 @@ def test_the_command_leaves_a_page_that_needs_nothing_else(tmp_path: Path) -> No
     command = ["--figure", "6", "--figure", "17", "--out", str(tmp_path), "--json", str(tmp_path / "claims.json")]
     done = paper(*command)
     assert done.exit_code == 0, done.output
-    assert "2 claims: 1 holds, 1 cannot be judged here." in done.stdout
+    assert "2 claims: holds 1, cannot be judged here 1." in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {
         FILE, "claims.json", "fig_6.png", "fig_6.svg", "captions.txt", "figures.html",
     }  # fmt: skip

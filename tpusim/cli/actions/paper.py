@@ -75,7 +75,11 @@ def _files(made: Sequence[Exhibit], plan: Plan, store: Store, out: Path, kinds: 
     before = store.files(digest)
     if before and stamps(out, before) == before:
         return [*before]
-    names = [*_written(made, out, kinds)]
+    try:
+        names = [*_written(made, out, kinds)]
+    except KeyboardInterrupt:
+        say(sys.stderr, f"Interrupted while drawing; all points are in {out}; the same command continues.")
+        raise
     store.remember_files(digest, stamps(out, names))
     return names
 

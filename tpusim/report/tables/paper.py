@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from tpusim.base.words import counted
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document, folded
 from tpusim.study.paper.claim import VERDICTS, Claim
@@ -51,8 +52,8 @@ def agreeing(claim: Claim) -> str:
 def summary(made: Sequence[Exhibit], width: int = _WIDTH) -> str:
     """How many claims have which verdict."""
     counts = Counter(row.claim.verdict for row in rows_of(made))
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-    return folded([f"{sum(counts.values())} claims: {told}."], width)
+    told = ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+    return folded([f"{counted(counts.total(), 'claim')}: {told}."], width)
 
 
 def to_json(made: Sequence[Exhibit]) -> str:

@@ -4,18 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from tpusim.study.paper.exhibit import Exhibit
 from tpusim.study.paper.found import Simulated, read_back
 from tpusim.study.paper.registry import MAKERS
 from tpusim.study.paper.words import words
+from tpusim.study.sweep.assembly import Assembly
 from tpusim.study.sweep.job import Executor
-from tpusim.study.sweep.run import Outcome, Progress, missing, run_sweep
+from tpusim.study.sweep.run import Progress, missing, run_sweep
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.store import Store, key_of
 
 FILE = "paper.sqlite"
 """Where simulated points are kept."""
+
+
+_TOGETHER = 8
+"""Points at a time: enough to keep all processors busy."""
+
+
+def _layers(points: Sequence[tuple[Point, str]]) -> int:
+    """How many different layers they have: of these about as many are done in a second, whatever the batch."""
+    return sum(len(job.layers) for job in Assembly({key: point for point, key in points}).jobs(1))
+
+
+class _Share(NamedTuple):
+    """How many points are done before some others, their share of the work, and that of these."""
+
+    done: int
+    behind: float
+    own: float
+
+    def told(self, progress: Progress, done: int, name: str, share: float) -> None:
+        progress(self.done + done, name, self.behind + share * self.own)
 
 
 @dataclass(frozen=True)
@@ -41,14 +64,21 @@ class Plan:
         """How many are not there yet."""
         return len(missing(self.points, store, fresh=False))
 
-    def run(self, store: Store, executor: Executor, progress: Progress) -> Outcome:
-        """Simulate what is missing; every point is in the store as soon as it is done.
+    def run(self, store: Store, executor: Executor, progress: Progress) -> None:
+        """Simulate what is missing, some points after the others, so that an interruption finds most of them done.
 
         Raises:
             InputError: the store cannot be written.
             TpusimError: the executor can do no more.
         """
-        return run_sweep(self.points, store, executor, False, progress)
+        wanted = [(point, key) for key, point in missing(self.points, store, fresh=False).items()]
+        some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
+        layers = [_layers(each) for each in some]
+        behind = 0
+        for place, (points, own) in enumerate(zip(some, layers, strict=True)):
+            so_far = _Share(place * _TOGETHER, behind / sum(layers), own / sum(layers))
+            run_sweep(points, store, executor, False, partial(so_far.told, progress))
+            behind += own
 
     def made(self, store: Store) -> list[Exhibit]:
         """The exhibits. Raises TpusimError when a point of theirs could not be simulated."""
