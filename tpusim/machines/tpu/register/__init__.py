@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tpusim.base.collector import at_rest
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
@@ -30,10 +31,11 @@ def run(
         MemoryError: when its words do not fit the memory of this computer.
     """
     machine = Machine(program, hardware, operands)
-    while not machine.finished:
-        machine.clock()
-        if machine.now % LOOK_EVERY == 0:
-            watch(machine.now)
+    with at_rest():
+        while not machine.finished:
+            machine.clock()
+            if machine.now % LOOK_EVERY == 0:
+                watch(machine.now)
     given = program.given(operands)
     written = [each.name for each in program.tensors if each.name not in given]
     return machine.timing(), {name: machine.tensor(name) for name in written}

@@ -52,6 +52,8 @@ class Lanes:
         _, cols, _, elements = wires.results.shape
         self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
+        # Cycles for which some lane still has an order by which its vector unit works.
+        self.working = 0
         # The pointers that go with the order: [lane, pointer]; and the pointer reader's registers, in lane 0.
         self.pointers = Window(np.zeros((lanes, max(reader[2], vector.together)), np.int64), axis=0)
         self.reader = np.zeros(reader[:2], number)
@@ -72,6 +74,8 @@ class Lanes:
             self.orders.cells[port, self.orders.head - 1] = NOTHING if order is IDLE else order
             if order.together:
                 self._point(order)
+            if order.works:
+                self.working = len(self.registers)
         self.orders.shift()
         self.pointers.shift()
         if self.banks:
@@ -126,6 +130,9 @@ class Lanes:
 
     def _work(self) -> None:
         """Where a lane has the last operand of a word, its vector unit works out the result."""
+        if not self.working:
+            return
+        self.working -= 1
         port, lane = self.orders.registers["works"].nonzero()
         if len(lane):
             orders = self.orders.registers[port, lane]
