@@ -90,7 +90,7 @@ MAPS = {
 
 @pytest.mark.parametrize("name", MAPS)
 def test_other_layers_are_refused(name: str) -> None:
-    with pytest.raises(CapacityError, match="takes convolutions with one input channel a group; this one has"):
+    with pytest.raises(CapacityError, match="takes several groups, of one input channel each; this one has"):
         lowered(MAPS[name], 2, machine(), "vector")
 
 

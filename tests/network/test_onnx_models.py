@@ -18,7 +18,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
-from tpusim import Conv1d, Conv2d, ConvTranspose2d, Gemm, load_workload
+from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
@@ -66,6 +66,14 @@ def one(op: str, x: Sequence[Any], w: Sequence[int], **attributes: Any) -> Model
     return model_of([node(op, "x w", **attributes)], {"x": x}, {"w": w})
 
 
+def deformed(more: str = "", **attributes: Any) -> ModelProto:
+    """3 x 3 taps of stride 2 over 9 x 8 elements."""
+    operands = {"x": ["N", 4, 9, 8], "offset": ["N", 36, 4, 3], "mask": ["N", 18, 4, 3]}
+    return model_of(
+        [node("DeformConv", f"x w offset{more}", **attributes)], operands, {"w": [6, 2, 3, 3], "b": [6]}, opset=19
+    )
+
+
 # ---- a node, a layer
 
 
@@ -86,6 +94,14 @@ def one(op: str, x: Sequence[Any], w: Sequence[int], **attributes: Any) -> Model
         (
             one("Conv", [1, 4, 90], [8, 1, 5], group=4, strides=[2], pads=[3, 1], dilations=[3]),
             Conv1d("conv_y", 4, 90, 8, 5, 2, (3, 1), 3, 4),
+        ),
+        (
+            deformed(strides=[2, 2], group=2, offset_group=2),
+            DeformConv2d("deformconv_y", 4, 9, 8, 6, (3, 3), (2, 2), groups=2, offset_groups=2),
+        ),
+        (
+            deformed(" b mask", strides=[2, 2], pads=[1, 0, 1, 0], dilations=[2, 1], group=2, offset_group=2),
+            DeformConv2d("deformconv_y", 4, 9, 8, 6, (3, 3), (2, 2), (1, 0), (2, 1), 2, 2, True),
         ),
         (
             one("ConvTranspose", [1, 4, 9, 8], [4, 3, 4, 4], strides=[2, 2], pads=[1, 1, 1, 1], group=2),
@@ -448,6 +464,11 @@ def test_every_op_is_either_of_the_array_or_of_the_vector_unit() -> None:
 def test_attributes_that_onnx_does_not_have(tmp_path: Path, attributes: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=f"(Conv conv_y: {says})|do not fit together"):
         layers_of(tmp_path, one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3], **attributes))
+
+
+def test_a_deformable_convolution_adds_as_much_on_opposite_sides(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"DeformConv deformconv_y: other numbers are added ahead of its axes"):
+        layers_of(tmp_path, deformed(strides=[2, 2], pads=[0, 0, 1, 0], group=2, offset_group=2))
 
 
 # ---- open dimensions

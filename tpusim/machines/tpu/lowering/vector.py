@@ -50,7 +50,7 @@ def _planned(layer: ArrayOp, batch: int, hardware: Hardware) -> VectorPlan:
     in_lanes(hardware)
     if conv.groups == 1 or conv.groups != conv.in_channels:
         what = f"this one has {counted(conv.in_channels, 'channel')} in {counted(conv.groups, 'group')}"
-        raise UnsuitableError(f"the vector unit takes convolutions with one input channel a group; {what}")
+        raise UnsuitableError(f"the vector unit takes several groups, of one input channel each; {what}")
     # What the vector unit works on may lie in any way.
     hardware = hardware.with_entry("ready")
     return plan_of(shape_of(layer, batch, hardware), hardware)

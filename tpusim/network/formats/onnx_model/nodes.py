@@ -22,12 +22,13 @@ class UnfitNode(Exception):
 
 
 class Node(NamedTuple):
-    """A node with the shapes of its operands and of its first result."""
+    """A node with the shapes of its operands and of its first result; which of all its operands are `given`."""
 
     shapes: Sequence[Shape]
     result: Shape
     constant: Sequence[bool]
     attributes: Mapping[str, AttributeProto]
+    given: Sequence[bool] = ()
 
     def ints(self, name: str, count: int, default: int) -> list[int]:
         """An attribute of `count` whole numbers. Raises UnfitNode where it has another number of them."""
@@ -72,7 +73,8 @@ def layer(node: NodeProto, values: Values) -> Sizes:
     shapes = [values.shape(name) for name in names[:2]]
     attributes = {each.name: each for each in node.attribute}
     constant = [name in values.constants for name in names[:2]]
-    return ARRAY_OPS[node.op_type](Node(shapes, values.shape(node.output[0]), constant, attributes))
+    given = [*map(bool, node.input)]
+    return ARRAY_OPS[node.op_type](Node(shapes, values.shape(node.output[0]), constant, attributes, given))
 
 
 def needed(graph: GraphProto, ops: Container[str]) -> set[str]:
@@ -95,6 +97,26 @@ def _conv(node: Node) -> Sizes:
         return {"op": "conv2d", **sizes, "in_height": sides[0], "in_width": sides[1], **steps}
     one = {key: value[0] for key, value in steps.items() if key != "padding"}
     return {"op": "conv1d", **sizes, "in_length": sides[0], "padding": steps["padding"], **one}
+
+
+def _deform_conv(node: Node) -> Sizes:
+    """Where it samples is an operand, which the file does not tell: offsets are drawn."""
+    (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
+    if len(sides) != 2:
+        raise UnfitNode("it has 1 axis; 2 are known")
+    *before, below, right = node.ints("pads", 4, 0)
+    if before != [below, right]:
+        raise UnfitNode("other numbers are added ahead of its axes than behind them")
+    return {
+        "op": "deform_conv2d", "images": images, "in_channels": channels, "out_channels": outputs,
+        "groups": _groups(node), "in_height": sides[0], "in_width": sides[1], "kernel": kernel,
+        "stride": node.ints("strides", 2, 1), "padding": before, "dilation": node.ints("dilations", 2, 1),
+        "offset_groups": node.whole("offset_group", 1), "modulated": any(node.given[_MASK:]),
+    }  # fmt: skip
+
+
+_MASK = 4
+"""The operand of a DeformConv that has masks, if it is there."""
 
 
 def padding_of(node: Node, axes: int) -> list[int] | str:
@@ -183,7 +205,7 @@ def _pairs(first: Shape, second: Shape) -> int:
 
 
 ARRAY_OPS: dict[str, Callable[[Node], Sizes]] = {
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul,
 }  # fmt: skip
 """What the array computes, of ONNX's own operators."""
 
