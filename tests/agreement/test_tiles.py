@@ -40,6 +40,7 @@ def in_tiles(draw: st.DrawFn, name: str) -> Conv2d:
     padding = draw(paddings(4))
     sizes = st.integers(1, 3 if name == "fft_4" else 5)
     kernel = (draw(sizes), draw(sizes)) if name.startswith("fft") else (3, 3)
+    kernel = (2, 1) if max(kernel) == 1 else kernel
     added = (9, 9) if isinstance(padding, str) else tuple(map(int, np.add(padding[:2], padding[-2:])))
     high, wide = (max(1, k - more) + draw(st.integers(0, 4)) for k, more in zip(kernel, added, strict=True))
     return Conv2d("conv", draw(st.integers(1, 6)), high, wide, draw(st.integers(1, 6)), kernel, padding=padding)

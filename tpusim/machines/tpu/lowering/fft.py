@@ -22,10 +22,13 @@ def of(length: int) -> Functions:
 def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
     """Those of a convolution of stride 1 and one channel group, of whose outputs a tile has two each way at least.
 
+    Nor is there anything to gain of a single tap.
+
     Raises UnsuitableError for others.
     """
-    if max(conv.kernel) >= length or (conv.stride, conv.dilation, conv.groups) != ((1, 1), (1, 1), 1):
-        takes = f"FFT of {length} x {length} takes convolutions of at most {length - 1} x {length - 1} taps, stride 1, "
+    steps = conv.stride, conv.dilation, conv.groups
+    if not 1 < max(conv.kernel) < length or steps != ((1, 1), (1, 1), 1):
+        takes = f"FFT of {length} x {length} takes convolutions of 2 to {length - 1} x {length - 1} taps, stride 1, "
         raise UnsuitableError(f"{takes}dilation 1 and one channel group; this one has {told(conv)}")
     return fourier_tiles(length, conv.kernel)
 

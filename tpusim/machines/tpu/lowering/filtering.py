@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -12,10 +12,9 @@ from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Frame, fra
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.maps import portions
-from tpusim.machines.tpu.lowering.recipe import Recipe, temporaries
+from tpusim.machines.tpu.lowering.recipe import Recipe, operations
 from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 
 
 class Tiles(NamedTuple):
@@ -78,36 +77,35 @@ class Filtering:
 
     def _best(self, recipes: Sequence[Recipe]) -> Recipe:
         def cost(recipe: Recipe) -> tuple[int, int]:
-            cycles, places = self.pace(recipe), temporaries(recipe)
+            cycles, places = self.pace(recipe), recipe.temporaries
             return (places, cycles) if self.fewest_places else (cycles, places)
 
         return min(recipes, key=cost)
 
     def pace(self, recipe: Recipe) -> int:
         """Cycles of the vector unit and the port for a word of every line."""
-        return sum(self.beat(line.factors.values()).period for line in recipe)
+        return sum(lines * self.beat(*kind).period for kind, lines in recipe.kinds.items())
 
     def mixed(self, mixes: tuple[Mix, ...]) -> int:
         """The same for a tile of mixes."""
-        return sum(mix.made.size * self.beat(factor for _, factor in mix.terms).period for mix in mixes)
+        kinds = ((mix.made.size, operations(factor for _, factor in mix.terms), len(mix.terms)) for mix in mixes)
+        return sum(words * self.beat(operands, each).period for words, each, operands in kinds)
 
-    def beat(self, factors: Iterable[float]) -> Beat:
-        """The beat of a word of a sum."""
-        terms = tuple(map(float, factors))
-        counts = Arity(len(terms), 0, len(terms))
-        return beat_of(len(terms), OPERATIONS["combine"].alu(counts, terms), self.word_groups[1], self.hardware)
+    def beat(self, operands: int, operations: int) -> Beat:
+        """The beat of a word of a sum of so many operands, which takes so many operations."""
+        return beat_of(operands, operations, self.word_groups[1], self.hardware)
 
     def scratch_words(self, tiles: Tiles) -> int:
         """Words between stages: those of the data of a row fold, later the products and those of a column fold."""
         by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
-        first, second = map(temporaries, self.data)
+        first, second = (recipe.temporaries for recipe in self.data)
         data = (by.down.reach + first) * row_words + second * by.down.reach * words
         return max(data, self._inverse_words * words)
 
     @cached_property
     def _inverse_words(self) -> int:
         """Words of a tile from its products to its outputs."""
-        by, (first, second) = self.by, map(temporaries, self.inverse)
+        by, (first, second) = self.by, (recipe.temporaries for recipe in self.inverse)
         between = max(first * by.across.reach, second * by.down.outputs)
         return by.result_places + by.down.outputs * by.across.reach + between
 

@@ -80,7 +80,7 @@ class FlowGraph:
             if name not in place:
                 place[name] = _free(free_from, due, at, last_used[name])
                 free_from[place[name]] = last_used[name]
-        return tuple(Line(place[name], _renamed(factors, place)) for name, factors in sums.items())
+        return Recipe(Line(place[name], _renamed(factors, place)) for name, factors in sums.items())
 
 
 def _in_turn(sums: Sums) -> Sums:

@@ -19,7 +19,6 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.filtering import Filtering, Recipes
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.recipe import temporaries
 from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_emitter import TileEmitter
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
@@ -139,11 +138,10 @@ def _transforms(filtering: Filtering) -> str:
 
 def _transform(filtering: Filtering, recipes: Recipes, of: str, mixes: tuple[Mix, ...]) -> str:
     each = [
-        f"{sum(filtering.beat(line.factors.values()).reads + 1 for line in recipe)} words of the port and "
-        f"{filtering.pace(recipe)} cycles"
+        f"{sum(len(line.factors) + 1 for line in recipe)} words of the port and {filtering.pace(recipe)} cycles"
         for recipe in recipes[: 1 if recipes.down == recipes.across else 2]
     ]
-    once = ", what they have in common once" if any(map(temporaries, recipes)) else ""
+    once = ", what they have in common once" if any(recipe.temporaries for recipe in recipes) else ""
     mixed = f", and {filtering.mixed(mixes):,} cycles a tile to combine them" if mixes else ""
     return f"{' and '.join(each)} for {of}{once}{mixed}"
 
