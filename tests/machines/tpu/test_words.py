@@ -12,7 +12,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.lowering.unused import UNUSED, unused
 from tpusim.machines.tpu.policy import BlockSizes
-from tpusim.network.ops import ConvTranspose2d, Gemm, Op
+from tpusim.network.ops import ConvTranspose2d, Gemm, Op, Pool2d
 
 OTHER: dict[str, Any] = {
     "multi_tile": "dense", "loop_order": "filter_major", "chunks": "needed", "transformation": "before",
@@ -32,6 +32,7 @@ MACHINES = {**dict.fromkeys(TILES, LARGER), "fft": LARGEST}
 LAYERS: dict[str, Op] = {
     **dict.fromkeys(TILES, conv(6, 7, 9, 3, padding=1)),
     "fft": conv(6, 7, 9, 5, padding=2),
+    "vector_ops": Pool2d("p", "max", 6, 7, 7, (3, 3), (2, 2)),
     "vector": conv(6, 7, 6, 3, 2, padding=1, groups=6),
     "block_diagonal": conv(6, 7, 6, 3, 2, padding=1, groups=2),
     **dict.fromkeys(
