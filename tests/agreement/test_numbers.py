@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from tests.agreement.test_corruption import BATCH, CORRUPTIONS, LAYER, MACHINE
-from tests.strategies import conv, deform_convs, layers, machine, machines, small_layers, transposed_convs
+from tests.strategies import conv, deform_convs, layers, machine, machines, small_layers, transposed_convs, vector_ops
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
@@ -41,8 +41,13 @@ def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-@given(layer=st.one_of(layers(), transposed_convs(), deform_convs()), batch=st.integers(1, 9), hardware=machines())
+@given(
+    layer=st.one_of(layers(), transposed_convs(), deform_convs(), vector_ops(12, 4)),
+    batch=st.integers(1, 9),
+    hardware=machines(),
+)
 def test_every_layer_is_right(dtype: str, layer: Op, batch: int, hardware: Hardware) -> None:
+    assume(layer.unit == "array" or len(layer.sources(batch)) - 1 <= hardware.vector_unit.scalar_words)
     numbers = numbers_of(dtype, "any")
     verdict = check_layer(layer, batch, lowered(layer, batch, hardware), hardware, 3, numbers=numbers)
     assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)

@@ -11,11 +11,16 @@ from tests.strategies import conv
 from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.network.ops import OPS, Conv2d, Gemm
+from tpusim.reference import pointwise
 from tpusim.reference.operands import EXACT
 
 
 def test_every_op_has_an_oracle() -> None:
     assert set(reference.ORACLES) == set(OPS)
+
+
+def test_every_pointwise_op_says_how_often_it_is_rounded() -> None:
+    assert set(pointwise.ROUNDINGS) == set(pointwise.FUNCTIONS)
 
 
 @pytest.mark.parametrize("layer", [conv(4, 6, 3, 3, groups=1), Gemm("fc", 3, 5, 7)])

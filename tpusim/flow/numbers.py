@@ -19,6 +19,7 @@ from tpusim.network.workload import Workload
 from tpusim.numerics.bounds import BOUNDED, MOST_ROUNDINGS, bounded, moved
 from tpusim.numerics.element_types import ELEMENT_TYPES, ElementType, Values
 from tpusim.reference import Box, Operand, Operands
+from tpusim.reference.rounding import magnitudes, roundings
 
 INTEGERS = "integers"
 """Without a type, operands are whole numbers so small that every sum is exact in float32."""
@@ -29,8 +30,6 @@ SUMS = (ANY_ORDER, ARRAY_ORDER)
 UNBOUNDED = frozenset({"winograd_2", "winograd_4", "fft"})
 """Lowerings that round more than sums of products: what they transform grows before it cancels."""
 _MOST_TOLD = 8
-_SAMPLING = 4
-"""Roundings of what is interpolated between four elements, before the array multiplies it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Numbers:
         try:
             if self.kind is not None:
                 self.kind.check_sum(products)
-            if self.rounds(layer) and products + _SAMPLING > MOST_ROUNDINGS:
+            if self.bounded and roundings(layer, batch) > MOST_ROUNDINGS:
                 raise InputError(f"a sum of {products:,} products may be off by too much to be checked; use --no-check")
         except InputError as error:
             raise InputError(Problem(str(error), f"layer {layer.name}")) from None
@@ -72,13 +71,6 @@ class Numbers:
     def bounded(self) -> bool:
         """Whether outputs have a bound, instead of being equal to what is expected."""
         return self.kind is not None and not self.kind.exact
-
-    def rounds(self, layer: Op) -> bool:
-        """Whether outputs of a layer have a bound: those of the vector unit are rounded as the reference does it."""
-        return self.bounded and self._sums(layer)
-
-    def _sums(self, layer: Op) -> bool:
-        return layer.unit == "array"
 
     @property
     def operand_bytes(self) -> int:
@@ -89,9 +81,11 @@ class Numbers:
 
     def program(self, layer: Op, batch: int, program: Program) -> Program:
         """The Program, for numbers that hold these values."""
-        if self.kind is None or not self._sums(layer) or not self.kind.needs_doubles(layer.terms(batch)):
-            return program
-        return replace(program, doubles=True)
+        return replace(program, doubles=True) if self.needs_doubles(layer, batch) else program
+
+    def needs_doubles(self, layer: Op, batch: int) -> bool:
+        """Whether whole numbers, or equal parts of them, are summed up beyond what float32 holds exactly."""
+        return self.kind is not None and self.kind.needs_doubles(layer.terms(batch) * layer.sample_parts)
 
 
 SMALL = Numbers()
@@ -134,23 +128,30 @@ class Expectation:
     @property
     def number(self) -> np.dtype[Any]:
         """What is expected of an element: a number, or a BOUNDED one."""
-        exact = np.float32 if self.numbers.kind is None else np.float64
-        return BOUNDED if self.numbers.rounds(self.layer) else np.dtype(exact)
+        return BOUNDED if self.numbers.bounded else np.dtype(np.float64 if self._doubles else np.float32)
 
     def of(self, box: Box) -> Values:
         """What is expected of the elements in a box of the tensor."""
-        true = self._computed(self._exact, box)
-        if not self.numbers.rounds(self.layer):
+        true = reference.TENSORS[self.tensor].compute(self.layer, self._exact, box)
+        if not self.numbers.bounded:
             return true
-        return bounded(true, self._computed(self._sizes, box), self._roundings) if self._roundings else moved(true)
+        return (
+            bounded(true, magnitudes(self.layer, self._sizes, box), self._roundings) if self._roundings else moved(true)
+        )
 
-    def _computed(self, operands: Operands, box: Box) -> Values:
-        return reference.TENSORS[self.tensor].compute(self.layer, operands, box)
+    @cached_property
+    def _doubles(self) -> bool:
+        """Whether the reference works in float64: float32 rounds, or would lose what the machine holds in float64."""
+        return self.numbers.bounded or self.numbers.needs_doubles(self.layer, self._batch)
+
+    @property
+    def _batch(self) -> int:
+        return int(self.operands["ifmap"].shape[-1])
 
     @cached_property
     def _exact(self) -> Operands:
         """The operands as what the sums are computed in."""
-        if self.numbers.kind is None:
+        if not self._doubles:
             return self.operands
         return {name: each.astype(np.float64) for name, each in self.operands.items()}
 
@@ -162,7 +163,4 @@ class Expectation:
     @cached_property
     def _roundings(self) -> int:
         """How often a sum is rounded at most, in whatever order; what is only moved never is."""
-        if self.tensor != OFMAP:
-            return 0
-        sampled = _SAMPLING if self.layer.sample_parts > 1 else 0
-        return self.layer.terms(self.operands["ifmap"].shape[-1]) + sampled
+        return roundings(self.layer, self._batch) if self.tensor == OFMAP else 0

@@ -1,27 +1,37 @@
-"""Ops that make each element of a map of one at the same place, straight from their definitions, in float32."""
+"""Ops that make each element of a map of one at the same place, straight from their definitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tpusim.network.ops import Op
-from tpusim.reference.operands import Operands, Tensor
+from tpusim.reference.operands import Operands, Tensor, number_of
+
+_Box: TypeAlias = tuple[range, range, range, range]
 
 
-def compute(layer: Op, operands: Operands, box: tuple[range, range, range, range]) -> Tensor:
+def compute(layer: Op, operands: Operands, box: _Box) -> Tensor:
     """The elements in `box`, each made of those at its place; what an operand has one of along an axis is for all."""
+    return _made(FUNCTIONS[layer.op], layer, operands, box)
+
+
+def magnitudes(layer: Op, operands: Operands, box: _Box) -> Tensor:
+    """What the same would be if nothing cancelled, of operands that are magnitudes."""
+    return _made(MAGNITUDES.get(layer.op, FUNCTIONS[layer.op]), layer, operands, box)
+
+
+def _made(function: Callable[..., Any], layer: Op, operands: Operands, box: _Box) -> Tensor:
     parts = []
     for each in operands.values():
         places = (
             slice(0, 1) if size == 1 else slice(part.start, part.stop)
             for size, part in zip(each.shape, box, strict=True)
         )
-        parts.append(each[tuple(places)].astype(np.float32))
-    made = FUNCTIONS[layer.op](layer, *parts)
-    return np.broadcast_to(made, [len(part) for part in box])
+        parts.append(each[tuple(places)].astype(number_of(each)))
+    return np.broadcast_to(function(layer, *parts), [len(part) for part in box])
 
 
 def _line(x: Tensor, slope: float, shift: float) -> Tensor:
@@ -44,3 +54,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hard_swish": lambda _, x: x * _within(_line(x, 1 / 6, 0.5), 0, 1),
 }
 """By the name of the op: an element of the ofmap from the layer and an element of each operand."""
+
+MAGNITUDES: dict[str, Callable[..., Any]] = {
+    "sub": lambda _, x, y: x + y,
+    "hard_sigmoid": lambda op, x: _line(x, abs(op.alpha), abs(op.beta)),
+    "hard_swish": lambda _, x: x * _line(x, 1 / 6, 0.5),
+}
+"""Where they are not those of the magnitudes."""
+ROUNDINGS = {
+    "add": 1, "sub": 1, "mul": 1, "scale_shift": 2, "relu": 0, "leaky_relu": 1, "clip": 0, "hard_sigmoid": 2,
+    "hard_swish": 3,
+}  # fmt: skip
+"""How often an element is rounded, one after another."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tpusim.network.ops import Pool2d
-from tpusim.reference.operands import Operands, Tensor
+from tpusim.reference.operands import Operands, Tensor, number_of
 
 
 def compute(layer: Pool2d, operands: Operands, box: tuple[range, range, range, range]) -> Tensor:
     """out[c, y, x, n] = the largest of ifmap[c, y*s+i*d-p, x*s+j*d-p, n], or their sum times one by their count."""
     ifmap, (channels, rows, cols, images) = operands["ifmap"], box
     largest = layer.kind == "max"
-    outputs = np.full([len(part) for part in box], -np.inf if largest else 0, np.float32)
+    outputs = np.full([len(part) for part in box], -np.inf if largest else 0, number_of(ifmap))
     counts = np.zeros((len(rows), len(cols)), np.float32)
     part = ifmap[channels.start : channels.stop, :, :, images.start : images.stop]
     for i, j in np.ndindex(*layer.kernel):
@@ -24,7 +24,7 @@ def compute(layer: Pool2d, operands: Operands, box: tuple[range, range, range, r
         to_rows, to_cols = (each.ravel() for each in real)
         if not to_rows.size or not to_cols.size:
             continue
-        elements = part[:, down[to_rows][:, None], across[to_cols]].astype(np.float32)
+        elements = part[:, down[to_rows][:, None], across[to_cols]].astype(outputs.dtype)
         place = np.ix_(range(len(channels)), to_rows, to_cols, range(len(images)))
         outputs[place] = np.maximum(outputs[place], elements) if largest else outputs[place] + elements
     return outputs if largest else outputs * (1 / counts.astype(float)).astype(np.float32)[:, :, None]

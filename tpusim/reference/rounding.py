@@ -1,0 +1,26 @@
+"""How often what a machine makes in float32 is rounded, and the magnitudes of what is rounded, op by op."""
+
+from __future__ import annotations
+
+from tpusim.network.ops import Op, Pool2d
+from tpusim.reference import Box, compute, pointwise
+from tpusim.reference.operands import Operands, Tensor
+
+_SAMPLING = 4
+"""Of what is interpolated between four elements, before the array multiplies it."""
+
+
+def roundings(layer: Op, batch: int) -> int:
+    """How often an output is rounded at most, one after another, in whatever order it is summed up; 0: it is exact."""
+    if layer.op in pointwise.ROUNDINGS:
+        return pointwise.ROUNDINGS[layer.op]
+    if isinstance(layer, Pool2d) and layer.kind == "max":
+        return 0
+    return layer.terms(batch) + (_SAMPLING if layer.sample_parts > 1 else 0)
+
+
+def magnitudes(layer: Op, operands: Operands, box: Box) -> Tensor:
+    """What outputs would be if nothing cancelled, of operands that are magnitudes: `gamma` of it is the error."""
+    if layer.op in pointwise.FUNCTIONS:
+        return pointwise.magnitudes(layer, operands, box)
+    return compute(layer, operands, box)
