@@ -1,0 +1,155 @@
+"""Functions of nodes against ONNX's own: its evaluator, and the cases that its backends are tested with."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tpusim.base.errors import InputError
+from tpusim.network.formats.onnx_model.known import NOT_TIMED
+from tpusim.reference.nodes import NODES, Call, compute
+
+OPSET = 20
+RANDOM = np.random.default_rng(0)
+MAPS = RANDOM.standard_normal((2, 4, 6, 5)).astype(np.float32)
+INTS = np.array([1, 0, 3, 2], np.int64)
+
+CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
+    *((op, [MAPS], {}) for op in (
+        "Abs", "Ceil", "Celu", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
+        "LeakyRelu", "LogSoftmax", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin",
+        "Softmax", "Softplus", "Softsign", "Tanh", "ThresholdedRelu", "GlobalAveragePool", "GlobalMaxPool", "IsNaN",
+    )),
+    *((op, [MAPS, np.array([1, -1])], {}) for op in (
+        "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+        "ReduceSumSquare",
+    )),
+    *((op, [MAPS, MAPS[:1, :, :1]], {}) for op in ("Add", "Div", "Mul", "Sub", "Less", "Greater", "Max", "Min", "Sum")),
+    ("Sqrt", [abs(MAPS)], {}), ("Log", [abs(MAPS)], {}), ("Pow", [abs(MAPS), MAPS[0]], {}),
+    ("Gelu", [MAPS], {"approximate": "tanh"}), ("Clip", [MAPS, np.float32(-0.5), np.float32(0.25)], {}),
+    ("Div", [np.array([7, -7, 8]), np.array([2, 2, -3])], {}), ("Mod", [np.array([7, -7]), np.array([3, 3])], {}),
+    ("PRelu", [MAPS, MAPS[0, :, :1, :1]], {}), ("Where", [MAPS > 0, MAPS, -2 * MAPS], {}),
+    ("ArgMax", [MAPS], {"axis": 2, "select_last_index": 1}), ("CumSum", [MAPS, np.int64(1)], {"reverse": 1}),
+    ("InstanceNormalization", [MAPS, MAPS[0, :, 0, 0], MAPS[0, :, 1, 1]], {}),
+    # The evaluator goes through as many channels as there are images.
+    ("LRN", [MAPS[:, :2]], {"size": 3, "alpha": 0.5}),
+    ("LayerNormalization", [MAPS, MAPS[0, 0], MAPS[1, 0]], {"axis": 2}), ("LpNormalization", [MAPS], {"p": 2}),
+    ("MaxPool", [MAPS], {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1], "ceil_mode": 1}),
+    ("MaxPool", [MAPS], {"kernel_shape": [2, 2], "strides": [2, 1], "auto_pad": "SAME_UPPER"}),
+    ("AveragePool", [MAPS], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 0, 1]}),
+    ("AveragePool", [MAPS], {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "count_include_pad": 1}),
+    ("Transpose", [MAPS], {"perm": [2, 0, 3, 1]}), ("Transpose", [MAPS[0]], {}), ("Flatten", [MAPS], {"axis": -2}),
+    ("Squeeze", [MAPS[:1, :, :1], np.array([0, 2])], {}), ("Unsqueeze", [MAPS, np.array([0, -1])], {}),
+    ("Reshape", [MAPS, np.array([0, -1, 10])], {}), ("Expand", [MAPS[:, :1], np.array([2, 3, 6, 1])], {}),
+    ("Tile", [MAPS, np.array([1, 2, 1, 3])], {}), ("Concat", [MAPS, 2 * MAPS], {"axis": -2}),
+    ("Slice", [MAPS, np.array([-1, 1]), np.array([-9, 4]), np.array([3, 1]), np.array([-2, 2])], {}),
+    ("Pad", [MAPS, np.array([0, 1, 0, 2, 0, 0, 2, 1]), np.float32(7)], {}),
+    ("Pad", [MAPS, np.array([2, 1, 1, 2]), None, np.array([2, 3])], {"mode": "edge"}),
+    ("Gather", [MAPS, INTS[:2]], {"axis": 1}), ("GatherElements", [MAPS[0, 0, :, :4], INTS[None] - 2], {"axis": 0}),
+    ("GatherND", [MAPS, np.array([[0, 1], [1, 3]])], {}), ("Trilu", [MAPS, np.int64(1)], {"upper": 0}),
+    ("DepthToSpace", [MAPS], {"blocksize": 2, "mode": "CRD"}), ("SpaceToDepth", [MAPS[:, :, :, :4]], {"blocksize": 2}),
+    ("Range", [np.float32(1), np.float32(-2), np.float32(-0.4)], {}), ("Cast", [MAPS], {"to": TensorProto.INT32}),
+    ("Shape", [MAPS], {"start": 1, "end": -1}), ("Size", [MAPS], {}), ("ConstantOfShape", [np.array([2, 3])], {}),
+    ("Resize", [MAPS, None, np.float32([1, 1, 1.5, 2])], {"mode": "linear"}),
+    ("Resize", [MAPS, None, None, np.array([2, 4, 9, 3])], {"coordinate_transformation_mode": "align_corners"}),
+    ("QuantizeLinear", [MAPS, np.float32(0.1), np.uint8(100)], {}),
+    ("DequantizeLinear", [np.int8([[3], [-4]]), np.float32([0.5, 2]), np.int8([1, 0])], {"axis": 0}),
+]  # fmt: skip
+
+
+def ours(node: NodeProto, operands: list[Any], opset: int) -> tuple[np.ndarray, ...]:
+    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    plain = {
+        name: value.decode() if isinstance(value, bytes) else
+        numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
+        for name, value in attributes.items()
+    }  # fmt: skip
+    return compute(node.op_type, Call(plain, len(node.output), opset), operands)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "attributes"), CASES, ids=[f"{op}-{i}" for i, (op, _, _) in enumerate(CASES)]
+)
+def test_a_node_is_what_the_evaluator_makes_of_it(op: str, operands: list[Any], attributes: dict[str, Any]) -> None:
+    given = {f"x{at}": np.asarray(each) for at, each in enumerate(operands) if each is not None}
+    names = [f"x{at}" if each is not None else "" for at, each in enumerate(operands)]
+    node = helper.make_node(op, names, ["y"], **attributes)
+    inputs = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
+              for name, each in given.items()]  # fmt: skip
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    (expected,) = ReferenceEvaluator(model).run(None, given)
+    (made,) = ours(node, [None if each is None else np.asarray(each) for each in operands], OPSET)
+    assert (made.shape, made.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(made, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_every_op_that_takes_no_time_has_a_function() -> None:
+    assert {*NODES} == NOT_TIMED | {"Gemm", "MatMul"}
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "attributes"),
+    [
+        ("Resize", [MAPS, None, np.float32([1, 1, 2, 2])], {"mode": "cubic"}),
+        ("Cast", [MAPS], {"to": TensorProto.BFLOAT16}),
+        ("BatchNormalization", [MAPS, *[MAPS[0, :, 0, 0]] * 4], {"training_mode": 1}),
+        ("Dropout", [MAPS, np.float32(0.5), np.bool_(True)], {}),
+    ],
+)
+def test_what_is_not_known_is_refused(op: str, operands: list[Any], attributes: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        compute(op, Call(attributes), operands)
+
+
+def test_negative_padding_cuts_off() -> None:
+    (made,) = compute("Pad", Call(), [MAPS[0, 0], np.array([-1, 2, 1, -3]), np.float32(9)])
+    expected = np.full((6, 4), 9, np.float32)
+    expected[:5, 2:] = MAPS[0, 0, 1:, :2]
+    np.testing.assert_array_equal(made, expected)
+
+
+ELSEWHERE = (
+    # Of types that NumPy has not.
+    "FLOAT8", "INT4", "INT2", "FLOAT4", "BFLOAT16", "E8M0", "e4m3", "e5m2", "int4", "int2", "float4", "blocked",
+    # Refused.
+    "cubic", "antialias", "tf_crop", "half_pixel_symmetric", "not_larger", "not_smaller", "argmax_2d_precomputed",
+    "training",
+    # Of nothing, the largest and the smallest are not told.
+    "max_empty_set", "min_empty_set",
+    # Four digits of the expected numbers.
+    "ceil_last_window_starts_on_pad",
+)  # fmt: skip
+
+
+@pytest.mark.long
+def test_the_cases_that_backends_are_tested_with() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        every = collect_testcases(None)
+    done: Counter[str] = Counter()
+    for case in every:
+        (node, *others), opset = case.model.graph.node, case.model.opset_import[0]
+        known = not others and not node.domain and not opset.domain and node.op_type in NODES
+        if not known or any(word in case.name for word in ELSEWHERE):
+            continue
+        for inputs, outputs in case.data_sets:
+            if any(isinstance(each, TensorProto) for each in (*inputs, *outputs)):
+                continue
+            given = dict(zip((each.name for each in case.model.graph.input), inputs, strict=True))
+            made = ours(node, [np.asarray(given[name]) if name else None for name in node.input], opset.version)
+            for one, expected in zip(made, map(np.asarray, outputs), strict=False):
+                assert (one.shape, one.dtype) == (expected.shape, expected.dtype), case.name
+                near = 1e-2 if one.dtype == np.float16 else 1e-4
+                np.testing.assert_allclose(one, expected, rtol=near, atol=1e-5, err_msg=case.name)
+        done[node.op_type] += 1
+    assert sum(done.values()) > 600
+    assert len(done) > 100

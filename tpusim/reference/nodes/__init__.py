@@ -1,0 +1,27 @@
+"""What the nodes of a network compute that are no layers of a machine, each straight from ONNX's definition of it.
+
+Maps are [image, channel, row, col], as in ONNX. Numbers stay of the type that they come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpusim.reference.nodes import elementwise, moves, products, quantization, reductions, windows
+from tpusim.reference.nodes.node import Call, Function, Values
+
+__all__ = ["NODES", "Call", "Values", "compute"]
+
+NODES: dict[str, Function] = {
+    **elementwise.NODES, **moves.NODES, **products.NODES, **quantization.NODES, **reductions.NODES, **windows.NODES,
+}  # fmt: skip
+"""By the name of the operator."""
+
+
+def compute(op: str, call: Call, operands: Sequence[Values | None]) -> tuple[Values, ...]:
+    """The results of a node. Raises InputError where it is of a kind that is not known here."""
+    with np.errstate(all="ignore"):
+        results = NODES[op](call, *operands)
+    return tuple(results) if isinstance(results, tuple | list) else (np.asarray(results),)

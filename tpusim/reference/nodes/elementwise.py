@@ -1,0 +1,149 @@
+"""Operators that work element by element, broadcasting as NumPy does."""
+
+from __future__ import annotations
+
+from functools import reduce
+from math import erf, pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from tpusim.reference.nodes.node import Call, Function, Values, as_real
+
+_ERF = np.vectorize(erf, otypes=[np.float64])
+
+
+def _ufunc(function: Any) -> Function:
+    """One of NumPy's, whose results are of the operands' type."""
+    return lambda _, *operands: function(*operands)
+
+
+def _folded(function: Any) -> Function:
+    """Of any number of operands, one after the other."""
+    return lambda _, *operands: reduce(function, operands)
+
+
+def _mean(_: Call, *operands: Values) -> Values:
+    return as_real(reduce(np.add, operands) / len(operands), operands[0])
+
+
+def _div(_: Call, one: Values, other: Values) -> Values:
+    """Whole numbers are divided towards zero."""
+    if np.issubdtype(one.dtype, np.floating):
+        return np.divide(one, other)
+    quotient = np.floor_divide(abs(one), abs(other)) * np.sign(one) * np.sign(other)
+    return as_real(quotient, one)
+
+
+def _mod(call: Call, one: Values, other: Values) -> Values:
+    """With `fmod` the sign is that of the first."""
+    return np.fmod(one, other) if call.get("fmod", 0) else np.mod(one, other)
+
+
+def _power(_: Call, one: Values, other: Values) -> Values:
+    return as_real(np.power(one, other), one)
+
+
+def _clip(call: Call, values: Values, least: Values | None = None, most: Values | None = None) -> Values:
+    """Limits are attributes before opset 11."""
+    low = call.get("min") if least is None else least
+    high = call.get("max") if most is None else most
+    return values if low is None and high is None else as_real(np.clip(values, low, high), values)
+
+
+def _leaky(call: Call, values: Values) -> Values:
+    return np.where(values < 0, values * np.float32(call.get("alpha", 0.01)), values)
+
+
+def _prelu(_: Call, values: Values, slope: Values) -> Values:
+    return np.where(values < 0, values * slope, values)
+
+
+def _thresholded(call: Call, values: Values) -> Values:
+    return np.where(values > call.get("alpha", 1.0), values, as_real(np.zeros(()), values))
+
+
+def _elu(call: Call, values: Values) -> Values:
+    return as_real(np.where(values < 0, call.get("alpha", 1.0) * np.expm1(np.minimum(values, 0)), values), values)
+
+
+def _celu(call: Call, values: Values) -> Values:
+    alpha = call.get("alpha", 1.0)
+    return as_real(np.maximum(values, 0) + np.minimum(0, alpha * np.expm1(np.minimum(values, 0) / alpha)), values)
+
+
+def _selu(call: Call, values: Values) -> Values:
+    alpha, gain = call.get("alpha", 1.67326319217681884765625), call.get("gamma", 1.05070102214813232421875)
+    return as_real(gain * np.where(values < 0, alpha * np.expm1(np.minimum(values, 0)), values), values)
+
+
+def _logistic(values: Values) -> Values:
+    """1 / (1 + exp(-x)), without overflow."""
+    return as_real(0.5 * (1 + np.tanh(0.5 * values)), values)
+
+
+def _sigmoid(_: Call, values: Values) -> Values:
+    return _logistic(values)
+
+
+def _hard_sigmoid(call: Call, values: Values) -> Values:
+    line = call.get("alpha", 0.2) * values + call.get("beta", 0.5)
+    return as_real(np.clip(line, 0, 1), values)
+
+
+def _hard_swish(_: Call, values: Values) -> Values:
+    return as_real(values * np.clip(values / 6 + 0.5, 0, 1), values)
+
+
+def _swish(call: Call, values: Values) -> Values:
+    return as_real(values * _logistic(call.get("alpha", 1.0) * values), values)
+
+
+def _mish(_: Call, values: Values) -> Values:
+    return as_real(values * np.tanh(np.logaddexp(values, 0)), values)
+
+
+def _softplus(_: Call, values: Values) -> Values:
+    return as_real(np.logaddexp(values, 0), values)
+
+
+def _softsign(_: Call, values: Values) -> Values:
+    return np.asarray(values / (1 + abs(values)))
+
+
+def _erf(_: Call, values: Values) -> Values:
+    return as_real(_ERF(values) if values.size else values, values)
+
+
+def _gelu(call: Call, values: Values) -> Values:
+    if call.get("approximate", "none") == "tanh":
+        return as_real(0.5 * values * (1 + np.tanh(sqrt(2 / pi) * (values + 0.044715 * values**3))), values)
+    return as_real(0.5 * values * (1 + _erf(call, values / np.float32(sqrt(2)))), values)
+
+
+def _where(_: Call, condition: Values, one: Values, other: Values) -> Values:
+    return np.where(condition, one, other)
+
+
+def _is_infinite(call: Call, values: Values) -> Values:
+    up, down = np.isposinf(values), np.isneginf(values)
+    wanted = [each for each, name in ((up, "detect_positive"), (down, "detect_negative")) if call.get(name, 1)]
+    return np.asarray(sum(wanted, np.zeros_like(up)))
+
+
+NODES: dict[str, Function] = {
+    "Abs": _ufunc(np.abs), "Add": _ufunc(np.add), "And": _ufunc(np.logical_and), "Ceil": _ufunc(np.ceil),
+    "Celu": _celu, "Clip": _clip, "Cos": _ufunc(np.cos), "Div": _div, "Elu": _elu, "Equal": _ufunc(np.equal),
+    "Erf": _erf, "Exp": _ufunc(np.exp), "Floor": _ufunc(np.floor), "Gelu": _gelu, "Greater": _ufunc(np.greater),
+    "GreaterOrEqual": _ufunc(np.greater_equal), "HardSigmoid": _hard_sigmoid, "HardSwish": _hard_swish,
+    "IsInf": _is_infinite, "IsNaN": _ufunc(np.isnan), "LeakyRelu": _leaky, "Less": _ufunc(np.less),
+    "LessOrEqual": _ufunc(np.less_equal), "Log": _ufunc(np.log), "Max": _folded(np.maximum), "Mean": _mean,
+    "Min": _folded(np.minimum), "Mish": _mish, "Mod": _mod, "Mul": _ufunc(np.multiply), "Neg": _ufunc(np.negative),
+    "Not": _ufunc(np.logical_not), "Or": _ufunc(np.logical_or), "PRelu": _prelu, "Pow": _power,
+    "Reciprocal": _ufunc(np.reciprocal), "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)),
+    "Round": _ufunc(np.rint), "Selu": _selu, "Sigmoid": _sigmoid, "Sign": _ufunc(np.sign), "Sin": _ufunc(np.sin),
+    "Softplus": _softplus, "Softsign": _softsign, "Sqrt": _ufunc(np.sqrt), "Sub": _ufunc(np.subtract),
+    "Sum": _folded(np.add), "Swish": _swish, "Tanh": _ufunc(np.tanh), "ThresholdedRelu": _thresholded, "Where": _where,
+    "Xor": _ufunc(np.logical_xor),
+}  # fmt: skip
+"""By the name of the operator."""
