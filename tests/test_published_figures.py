@@ -38,6 +38,7 @@ def published(network: str, batch: int, machine: str) -> str:
     total, layers = result["total"], result["layers"]
     del total["wall_seconds"]
     assert {layer.pop("lowering") for layer in layers} == {"channel_first"}
+    assert not any(layer.pop("inputs") for layer in layers)
     for record in (total, *layers):
         for key in UNTRANSFORMED:
             assert record.pop(key) == 0

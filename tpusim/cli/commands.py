@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option, Typer
 
@@ -98,14 +98,14 @@ def run(
     changes: Changes = None,
     seed: Seed = 0,
     dtype: Annotated[
-        str,
+        str | None,
         Option(
             metavar="NAME",
-            help=f"What values are: {', '.join(DTYPES)}. Unless given, small integers of exact sums. f32, bf16: "
-            "random reals, held against float64 within a proven bound. It changes no times.",
+            help=f"What values are: {', '.join(DTYPES)}. Unless given, small integers of exact sums. f32, bf16: reals, "
+            "held against float64 within a proven bound. It changes no times.",
             autocompletion=words(DTYPES),
         ),
-    ] = "integers",
+    ] = None,
     sums: Annotated[
         str,
         Option(
@@ -121,6 +121,14 @@ def run(
             help="What is timed: all ops that are known, or array: convolutions and products alone, others are named.",
         ),
     ] = "all",
+    given: Annotated[
+        Path | None,
+        Option("--input", metavar="FILE.npz", help="Inputs of an ONNX model; values then go from layer to layer."),
+    ] = None,
+    outputs: Annotated[
+        Path | None,
+        Option("--save-outputs", metavar="FILE.npz", help="Write its outputs; its inputs are random unless given."),
+    ] = None,
     json: Json = None,
     out: Annotated[Path | None, Option(metavar="DIR", help=f"Write DIR/{RESULT_FILE}, for tpusim plot DIR.")] = None,
 ) -> None:
@@ -131,10 +139,13 @@ def run(
     """
     from tpusim.cli.actions.inputs import asked_of, load
     from tpusim.cli.actions.run import simulate_and_report
+    from tpusim.cli.actions.values import EndToEnd
 
-    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown, ops))
-    values = {"check": check, "seed": seed, "dtype": dtype, "sums": sums}
-    simulate_and_report(work, machine, json, out, lowering=lowering, engine=engine, **values)
+    asked, ends = asked_of(dims, skip_unknown, ops), EndToEnd(given, outputs)
+    work, machine = load(workload, hardware, batch, changes, layers, asked)
+    values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
+    journey = ends.journey(workload, work, asked, **values)
+    simulate_and_report(work, machine, json, out, ends, journey=journey, lowering=lowering, engine=engine, **values)
 
 
 @app.command(epilog="Example: tpusim report results/resnet50 -o report.html")

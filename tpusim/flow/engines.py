@@ -11,14 +11,17 @@ from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
 from tpusim.flow.dram_account import wanted_bytes
 from tpusim.flow.numbers import SMALL, Numbers
-from tpusim.flow.verify import as_floats, check_layer, failures_named, verdict_of
+from tpusim.flow.values import Journey
+from tpusim.flow.verify import as_floats, check_values, failures_named, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
+from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.equality import Verdict
+from tpusim.reference import Operands
 
 Outcome = tuple[Timing, Callable[[], Verdict]]
 """The time of a layer, and what holds its values against the reference: at any time, on any thread."""
@@ -74,7 +77,24 @@ class Task:
     check: bool
     seed: int
     watch: Watch
-    numbers: Numbers = SMALL
+    asked_numbers: Numbers = SMALL
+    journey: Journey | None = None
+
+    @property
+    def numbers(self) -> Numbers:
+        """What the layer is computed with; those of a network may differ from layer to layer."""
+        return self.journey.numbers_of(self.layer) if self.journey else self.asked_numbers
+
+    def operands(self) -> Operands:
+        """Random ones, or what comes before the layer in its network."""
+        if self.journey is not None:
+            return self.journey.operands(self.layer)
+        return self.numbers.operands(self.layer, self.batch, self.seed)
+
+    @property
+    def program(self) -> Program:
+        """The Program, for these numbers."""
+        return self.numbers.program(self.layer, self.batch, self.prepared.program)
 
     def doing(self, what: str) -> None:
         """Tell who watches."""
@@ -96,8 +116,9 @@ def _checked(task: Task) -> Verdict:
         task.doing(f"{written / outputs:.0%} of its outputs checked")
 
     task.doing("checking")
-    prepared = task.prepared
-    return check_layer(task.layer, task.batch, prepared.program, prepared.hardware, task.seed, told, task.numbers)
+    take = task.journey.take if task.journey else None
+    hardware, numbers = task.prepared.hardware, task.numbers
+    return check_values(task.layer, task.program, hardware, task.operands(), told, numbers, take)
 
 
 def _register(task: Task) -> Outcome:
@@ -108,11 +129,11 @@ def _register(task: Task) -> Outcome:
     def told(cycles: int) -> None:
         task.doing(f"{cycles:,} cycles")
 
-    layer, prepared, numbers = task.layer, task.prepared, task.numbers
-    operands = numbers.operands(layer, task.batch, task.seed)
-    program = numbers.program(layer, task.batch, prepared.program)
+    layer, numbers, operands = task.layer, task.numbers, task.operands()
     with failures_named(layer), memory_needed(layer):
-        timing, written = register.run(program, prepared.hardware, as_floats(operands), told)
+        timing, written = register.run(task.program, task.prepared.hardware, as_floats(operands), told)
+    if task.journey is not None:
+        task.journey.take(written[OFMAP])
     return timing, lambda: verdict_of(layer, operands, written, numbers) if task.check else UNCHECKED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TypeVar
@@ -13,12 +13,13 @@ from typing import TypeVar
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
 from tpusim.flow.account import layer_result
-from tpusim.flow.ahead import ROOM_BYTES, ahead
+from tpusim.flow.ahead import MOST_THREADS, ROOM_BYTES, ahead
 from tpusim.flow.choice import prepared
 from tpusim.flow.engines import ENGINES, Prepared, Task, Watch, unwatched
 from tpusim.flow.lowerings import asked_of
 from tpusim.flow.need import Room, room_for
 from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, check_numbers, numbers_of
+from tpusim.flow.values import Journey
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
@@ -42,6 +43,7 @@ def simulate(
     seed: int = 0,
     dtype: str = INTEGERS,
     sums: str = ANY_ORDER,
+    journey: Journey | None = None,
     progress: Progress = unseen,
     watch: Watch = unwatched,
 ) -> Result:
@@ -56,6 +58,8 @@ def simulate(
         dtype: what operands are: integers (small ones, so that outputs must be equal), f32, bf16 (random reals; outputs
             must be within a proven bound of sums in float64) or int8 (full range, equal). It changes values, not time.
         sums: the order in which the data path adds: any, or array, that of the machine, which takes much longer.
+        journey: the values of the network that the layers are of: each then reads what comes before it, instead of
+            random operands, and hands on its outputs. It needs `check`.
         progress: called after each layer, in network order.
         watch: called now and then, on any thread, with a layer's name and what is done to it.
 
@@ -78,13 +82,14 @@ def simulate(
         check_numbers(workload, lowering, numbers)
     room = room_for(workload, hardware, lowering, engine, check, numbers)
     layers = []
-    for layer in _Run(workload, hardware, lowering, engine, check, seed, watch, room, numbers).results():
+    for layer in _Run(workload, hardware, lowering, engine, check, seed, watch, room, numbers, journey).results():
         layers.append(layer)
         progress(layer)
     seconds = time.perf_counter() - began
-    return result_of(
+    found = result_of(
         workload, hardware, layers, seconds, lowering=lowering, engine=engine, seed=seed, dtype=dtype, sums=sums
     )
+    return replace(found, reference_only=journey.reference_only) if journey else found
 
 
 def result_of(
@@ -119,6 +124,7 @@ class _Run:
     watch: Watch
     room: Room
     numbers: Numbers
+    journey: Journey | None
 
     def results(self) -> Iterator[LayerResult]:
         """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
@@ -127,7 +133,9 @@ class _Run:
         """
         tasks = map(self._task, shared(self.workload, self.lowering, self._prepared, self.room))
         together = min(ROOM_BYTES, self.room.ahead)
-        return ahead(tasks, together) if self.check and together else map(_done, tasks)
+        # Where layers read what others have made, they come one after another.
+        threads = 1 if self.journey else MOST_THREADS
+        return ahead(tasks, together, threads) if self.check and together else map(_done, tasks)
 
     def _prepared(self, layer: Op, lowering: str) -> Prepared:
         return prepared(layer, self.workload.batch, self.hardware, lowering, partial(self.watch, layer.name))
@@ -136,12 +144,12 @@ class _Run:
         """Time a layer; what is left to do for its result, and the bytes it takes."""
         layer, lowering, ready = each
         batch = self.workload.batch
-        timing, verdict = ENGINES[self.engine](
-            Task(layer, batch, ready, self.check, self.seed, self.watch, self.numbers)
-        )
+        asked = self.check, self.seed, self.watch, self.numbers, self.journey
+        timing, verdict = ENGINES[self.engine](Task(layer, batch, ready, *asked))
+        inputs = self.journey.producers[layer.name] if self.journey else ()
 
         def rest() -> LayerResult:
-            return layer_result(layer, batch, ready, timing, verdict())
+            return replace(layer_result(layer, batch, ready, timing, verdict()), inputs=inputs)
 
         return self.room.needs[layer.shape_key, lowering].total, rest
 

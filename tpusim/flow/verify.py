@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tpusim import reference
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
-from tpusim.flow.held import Held, Told, unheard
+from tpusim.flow.held import Held, Kept, Told, unheard
 from tpusim.flow.numbers import SMALL, Expectation, Numbers
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
@@ -20,6 +20,9 @@ from tpusim.network.ops import Op
 from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.equality import Verdict, compare
 from tpusim.reference import Operand, Operands, Tensor
+
+Take = Callable[[Tensor], None]
+"""Given the outputs of a layer."""
 
 
 @contextmanager
@@ -47,7 +50,19 @@ def check_layer(
         CheckFailed: when the Program addresses words or lanes that do not exist; names the layer.
     """
     operands = numbers.operands(layer, batch, seed)
-    program = numbers.program(layer, batch, program)
+    return check_values(layer, numbers.program(layer, batch, program), hardware, operands, told, numbers)
+
+
+def check_values(
+    layer: Op,
+    program: Program,
+    hardware: Hardware,
+    operands: Operands,
+    told: Told = unheard,
+    numbers: Numbers = SMALL,
+    take: Take | None = None,
+) -> Verdict:
+    """The same with operands that are given; `take` gets the ofmap [out_channel, row, col, image], if it is wanted."""
     told_of = {OFMAP: told}
     with failures_named(layer):
         check_program(program, hardware)
@@ -55,7 +70,12 @@ def check_layer(
             name: Held(layer, program, name, Expectation(layer, name, operands, numbers), told_of.get(name, unheard))
             for name in _written(program)
         }
-        datapath.run(program, hardware, operands, held, in_array_order=numbers.in_array_order)
+        takers: dict[str, datapath.Taker] = {**held}
+        if take:
+            takers[OFMAP] = kept = Kept(held[OFMAP], program, OFMAP)
+        datapath.run(program, hardware, operands, takers, in_array_order=numbers.in_array_order)
+    if take:
+        take(kept.values)
     return _together({name: each.verdict() for name, each in held.items()})
 
 

@@ -27,7 +27,7 @@ _ADDED = (
 )  # fmt: skip
 """What a total is the sum of."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known", "sizes")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")
 """What the JSON of a result has only where there is any."""
 
 
@@ -111,6 +111,7 @@ class LayerResult:
     A layer may be lowered by writing a tensor to HBM and reading it again: an intermediate, of `lowered_bytes` in all,
     which cost `transformation_cycles` of the bus, and whose elements are checked as the outputs are. `error_share`
     is the largest error of an output over its proven bound; None where outputs must be equal.
+    `inputs` are the nodes and inputs of the network whose values it read, where these went from layer to layer.
     """
 
     name: str
@@ -143,6 +144,7 @@ class LayerResult:
     dram: DramUse | None = None
     energy_use: EnergyUse | None = None
     error_share: Figure | None = None
+    inputs: tuple[str, ...] = ()
 
     @property
     def wrong(self) -> int:
@@ -195,7 +197,8 @@ class Result:
     `layers_left` were not simulated, because the run was interrupted; `not_timed` are ops of the network, by name and
     count, that take no time here, `not_known` those that nobody here knows; `sizes` are those that the workload names,
     such as the length of a sequence. The JSON has each only where there are any. `dtype` says what operands were, and
-    `sums` in which order the data path added.
+    `sums` in which order the data path added; `reference_only` are ops whose values no layer worked out, but the
+    reference alone, by name and count.
     """
 
     tpusim: str
@@ -213,6 +216,7 @@ class Result:
     sizes: Mapping[str, Count] = field(default_factory=dict)
     dtype: str = "integers"
     sums: str = "any"
+    reference_only: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def correct(self) -> bool:

@@ -12,6 +12,7 @@ import typer
 
 from tpusim.base.errors import CheckFailed
 from tpusim.base.files import probe, write
+from tpusim.cli.actions.values import EndToEnd
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import INTERRUPTED, deliver, say_interrupted, show, terminal_width, uninterrupted
@@ -22,11 +23,17 @@ from tpusim.report.tables import run as tables
 from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.lowerings import lowered_by
-from tpusim.result.vocabulary.runs import left_out
+from tpusim.result.vocabulary.runs import by_reference, left_out
+
+Write = Callable[[], None]
 
 
-def simulate_and_report(work: Workload, machine: Hardware, json: str | None, out: Path | None, **choices: Any) -> None:
-    """Run `work`, write its result as JSON and into `out`, and report it; `choices` are keywords of `simulate`.
+def simulate_and_report(
+    work: Workload, machine: Hardware, json: str | None, out: Path | None, ends: EndToEnd, **choices: Any
+) -> None:
+    """Run `work`, write its result as JSON and into `out`, its outputs as `ends` says, and report it.
+
+    `choices` are keywords of `simulate`.
 
     After Ctrl-C that is the result of the layers that finished.
 
@@ -38,7 +45,9 @@ def simulate_and_report(work: Workload, machine: Hardware, json: str | None, out
     if out is not None:
         probe(out / RESULT_FILE, make_folder=True)
     result, interrupted = _simulated(work, machine, choices)
-    interrupted = _deliver(work, result, output, out, interrupted)
+    journey = choices["journey"]
+    outputs = [] if journey is None or interrupted else [partial(ends.save, journey)]
+    interrupted = _deliver(work, result, output, out, interrupted, outputs)
     if not result.correct:
         raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
     if interrupted:
@@ -72,7 +81,9 @@ def _simulated(work: Workload, machine: Hardware, choices: Mapping[str, Any]) ->
     return result_of(work, machine, finished, time.perf_counter() - began, **asked), True
 
 
-def _deliver(work: Workload, result: Result, output: JsonOutput, out: Path | None, interrupted: bool) -> bool:
+def _deliver(
+    work: Workload, result: Result, output: JsonOutput, out: Path | None, interrupted: bool, outputs: Sequence[Write]
+) -> bool:
     """Write what is to be written and show the report; what fails keeps nothing else from being done.
 
     Returns:
@@ -84,7 +95,7 @@ def _deliver(work: Workload, result: Result, output: JsonOutput, out: Path | Non
     kept: list[str] = []
     files, streams = _writes(cache(result.to_json), output, out, kept)
     try:
-        deliver(partial(_put_away, files), *streams, partial(_report, output.words_to, work, result))
+        deliver(partial(_put_away, [*files, *outputs]), *streams, partial(_report, output.words_to, work, result))
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -92,9 +103,6 @@ def _deliver(work: Workload, result: Result, output: JsonOutput, out: Path | Non
             held = f"{' and '.join(kept)} holds what is done" if kept else "no file was written"
             say_interrupted(f"Interrupted after {len(result.layers)} of {len(work.layers)} layers; {held}.")
     return interrupted
-
-
-Write = Callable[[], None]
 
 
 def _writes(
@@ -130,7 +138,8 @@ def _report(stream: TextIO, work: Workload, result: Result) -> None:
     show(stream, tables.heading(result), "")
     _print_layers(stream, work, result)
     missing = left_out(result.not_timed.items(), result.not_known.items())
-    notices = filter(None, (lowered_by(result), tables.word_notice(result), missing))
+    alone = by_reference(result)
+    notices = filter(None, (lowered_by(result), tables.word_notice(result), missing, alone))
     total = tables.totals(result.total, terminal_width(stream))
     show(stream, total, *notices, tables.verdict(result.total))
 

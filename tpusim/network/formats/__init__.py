@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from tpusim.base.errors import InputError, Problem
 from tpusim.base.extras import need
 from tpusim.input.document import Document
 from tpusim.network.formats.asked import ModelOptions
+from tpusim.network.graph import Graph
 
 FORMATS = {".csv": "scale_sim", ".onnx": "onnx_model"}
 """Modules by the suffix of what they read; imported when they are asked for, as some need a library."""
 NEEDS = {".onnx": ("an ONNX model", "onnx", "onnx")}
 """What of them needs one: for whom, the library, and its module."""
+WITH_WEIGHTS = frozenset({".onnx"})
+"""Those that hold weights, so that values can go from layer to layer; their module has a `graph`."""
 
 
 def is_foreign(name: str | Path) -> bool:
@@ -25,8 +30,21 @@ def is_foreign(name: str | Path) -> bool:
 
 def read(path: Path, asked: ModelOptions) -> Document:
     """What the file holds, as a workload. Raises InputError with all that is wrong with it."""
-    if needed := NEEDS.get(path.suffix.lower()):
-        need(*needed)
-    module = import_module(f"{__name__}.{FORMATS[path.suffix.lower()]}")
-    document: Document = module.read(path, asked)
+    document: Document = _module(path).read(path, asked)
     return document
+
+
+def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
+    """The network in a file with its weights, for so many images. Raises InputError, also where it has no weights."""
+    if path.suffix.lower() not in WITH_WEIGHTS:
+        says = f"holds no weights, so no values go from layer to layer; give a model: {', '.join(WITH_WEIGHTS)}"
+        raise InputError(Problem(f"{says}, or leave --input and --save-outputs out", str(path)))
+    graph: Graph = _module(path, ".graph").read_graph(path, asked, images)
+    return graph
+
+
+def _module(path: Path, inside: str = "") -> Any:
+    suffix = path.suffix.lower()
+    if needed := NEEDS.get(suffix):
+        need(*needed)
+    return import_module(f"{__name__}.{FORMATS[suffix]}{inside}")

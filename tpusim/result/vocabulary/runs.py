@@ -34,6 +34,15 @@ def left_out(not_timed: Iterable[tuple[str, int]], not_known: Iterable[tuple[str
     return said
 
 
+def by_reference(result: Result) -> str:
+    """Of which ops the machine did not work out the values, where these went from layer to layer; else empty."""
+    ops = dict(result.reference_only)
+    if not ops:
+        return ""
+    what = f"values of {counted(sum(ops.values()), 'op')}, and biases"
+    return f"From the reference alone come {what}: {_listed(ops)}."
+
+
 def _listed(ops: dict[str, int]) -> str:
     """The most frequent first."""
     return ", ".join(f"{op} {count:,}" for op, count in sorted(ops.items(), key=lambda each: -each[1]))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnx import GraphProto, ModelProto, NodeProto
 
@@ -18,7 +18,16 @@ from tpusim.network.formats.names import Names, printable
 from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs
 from tpusim.network.formats.onnx_model.file import called, load, operator
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
-from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, Sizes, UnfitNode, doubled, for_any_batch, layer, needed
+from tpusim.network.formats.onnx_model.nodes import (
+    ARRAY_OPS,
+    MIRRORED,
+    Sizes,
+    UnfitNode,
+    doubled,
+    for_any_batch,
+    layer,
+    needed,
+)
 from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS, VectorNodes
 from tpusim.network.ops import OPS
@@ -47,6 +56,20 @@ def read(path: Path, asked: ModelOptions) -> Document:
         InputError: the file is not whole, sizes are open that are not the batch, or, unless `asked` to skip them,
             there are ops that nobody here knows.
     """
+    read = understood(path, asked)
+    return _document(read.model, path, read.found, [*_notes(read.batch, asked, read.found)])
+
+
+class Understood(NamedTuple):
+    """A model without its large weights, functions put in place; its batch, and what it is made of."""
+
+    model: ModelProto
+    batch: Batch
+    found: _Found
+
+
+def understood(path: Path, asked: ModelOptions) -> Understood:
+    """What there is to know of a model. Raises as `read`."""
     model = load(path)
     batch = batch_of(inputs(model.graph), asked.dims, path)
     weights = without_weights(model)
@@ -58,7 +81,13 @@ def read(path: Path, asked: ModelOptions) -> Document:
         raise InputError(Problem(_unknown(found), str(path)))
     if not found.layers:
         raise InputError(Problem("no op that could be run as a layer is in the model", str(path)))
-    return _document(model, path, found, [*_notes(batch, asked, found)])
+    return Understood(model, batch, found)
+
+
+def layer_names(layers: Sequence[tuple[NodeProto, Sizes]]) -> Iterator[tuple[NodeProto, str]]:
+    """Each node that is a layer, with the name of its entry in the workload."""
+    names = Names()
+    return ((node, names.take(called(node), "count" in sizes)) for node, sizes in layers)
 
 
 def _probes(
@@ -132,7 +161,7 @@ def _merged(each: Sequence[Sizes], batch: Batch) -> Sizes:
 
 def _of_one_image(sizes: Sizes) -> dict[str, Any]:
     """What the op is built with, to see that there is such a layer."""
-    plain = {key: value for key, value in sizes.items() if key not in ("op", "count")}
+    plain = {key: value for key, value in sizes.items() if key not in ("op", "count", MIRRORED)}
     return {key: 1 if key in ("m", "images") and isinstance(value, str) else value for key, value in plain.items()}
 
 
@@ -162,8 +191,8 @@ def _unknown(found: _Found) -> str:
 
 
 def _document(model: ModelProto, path: Path, found: _Found, notes: Sequence[str]) -> Document:
-    names = Names()
-    entries = [{"name": names.take(called(node), "count" in sizes), **_ordered(sizes)} for node, sizes in found.layers]
+    named = zip(layer_names(found.layers), found.layers, strict=True)
+    entries = [{"name": name, **_ordered(sizes)} for (_, name), (_, sizes) in named]
     data = {
         "name": printable(path.stem) or "model",
         "source": f"{printable(path.name)}, {_origin(model)}",
@@ -182,21 +211,10 @@ def _document(model: ModelProto, path: Path, found: _Found, notes: Sequence[str]
 def _ordered(sizes: Sizes) -> Sizes:
     """As people write them: the map before what moves over it."""
     first = (
-        "op",
-        "kind",
-        "channels",
-        "height",
-        "width",
-        "in_channels",
-        "in_length",
-        "in_height",
-        "in_width",
-        "out_channels",
-        "m",
-        "n",
-        "k",
-    )
-    return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
+        "op", "kind", "channels", "height", "width", "in_channels", "in_length", "in_height", "in_width",
+        "out_channels", "m", "n", "k",
+    )  # fmt: skip
+    return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes and key != MIRRORED}
 
 
 def _origin(model: ModelProto) -> str:

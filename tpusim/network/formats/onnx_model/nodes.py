@@ -17,6 +17,10 @@ Sizes = dict[str, Any]
 """A layer as a file has it, without its name; `images` is how many its input holds."""
 
 
+MIRRORED = "mirrored"
+"""Beside sizes: of a transposed convolution, the axes along which its layer is written the other way round."""
+
+
 class UnfitNode(Exception):
     """No layer computes such a node; says what of it is the reason."""
 
@@ -149,13 +153,15 @@ def _conv_transpose(node: Node) -> Sizes:
     return {
         "op": "conv_transpose2d", "images": images, "in_channels": channels, "out_channels": outputs * groups,
         "groups": groups, "in_height": height, "in_width": width, "kernel": [*one, *kernel],
-        "stride": [*one, *strides], "padding": [*none, *(start for start, _ in cut)],
-        "output_padding": [*none, *(more for _, more in cut)], "dilation": [*one, *dilations],
+        "stride": [*one, *strides], "padding": [*none, *(start for start, _, _ in cut)],
+        "output_padding": [*none, *(more for _, more, _ in cut)], "dilation": [*one, *dilations],
+        MIRRORED: [*(bool(each) for each in none), *(mirrored for _, _, mirrored in cut)],
     }  # fmt: skip
 
 
-def _cut(node: Node, axis: int, spread: int) -> tuple[int, int]:
-    """What is cut off at both ends of an axis of `spread` elements, and what is then added at its far end.
+def _cut(node: Node, axis: int, spread: int) -> tuple[int, int, bool]:
+    """What is cut off at both ends of an axis of `spread` elements, what is then added at its far end, and whether the
+    layer is mirrored.
 
     Where more is cut off there than before, the layer is written mirrored, as it takes as long.
     """
@@ -169,7 +175,7 @@ def _cut(node: Node, axis: int, spread: int) -> tuple[int, int]:
     fitting = (start for start in (before, after) if start >= 0 and size - spread + 2 * start >= 0)
     if (start := next(fitting, None)) is None:
         raise UnfitNode(f"{before} and {after} are cut off its ends, of {spread} elements, and {size} are left")
-    return start, size - spread + 2 * start
+    return start, size - spread + 2 * start, start != before
 
 
 def _gemm(node: Node) -> Sizes:

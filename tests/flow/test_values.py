@@ -1,0 +1,410 @@
+"""Values from end to end: what comes out of a network is what ONNX's own evaluator makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from typer.testing import CliRunner, Result
+
+from tests.network.test_onnx_models import LIGHT, node, saved
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
+from tpusim.flow.numbers import numbers_of
+from tpusim.flow.values import Journey, checked, drawn
+from tpusim.network.formats import read_graph
+from tpusim.network.formats.asked import NOTHING, ModelOptions
+from tpusim.result.records import Result as Run
+
+FLOAT = TensorProto.FLOAT
+SEED = 3
+Arrays = dict[str, np.ndarray]
+
+
+def model(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, Sequence[Any]], weights: Mapping[str, Any], opset: int = 17
+) -> ModelProto:
+    """Of results `y`, and `z` where a node makes it; weights are arrays, or shapes of random ones."""
+    random = np.random.default_rng(SEED)
+
+    def array(value: Any) -> np.ndarray:
+        return value if isinstance(value, np.ndarray) else random.standard_normal(value, np.float32) / 2
+
+    made = [name for name in ("y", "z") if any(name in each.output for each in nodes)]
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in made],
+        [numpy_helper.from_array(array(value), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def numbers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+CNN = model(
+    [
+        node("Conv", "x w b", "c", pads=[1, 1, 1, 1], strides=[2, 1]), node("BatchNormalization", "c g h m v", "n"),
+        node("Relu", "n", "r"), node("MaxPool", "r", "p", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+        node("Conv", "p u", "d", group=2, auto_pad="SAME_UPPER"), node("Add", "d p", "s"),
+        node("Concat", "s p", "t", axis=1), node("GlobalAveragePool", "t", "a"), node("Flatten", "a", "f"),
+        node("Gemm", "f k l", "e", transB=1, alpha=0.5, beta=2.0), node("Softmax", "e", "y", axis=1),
+    ],
+    {"x": ["N", 3, 9, 8]},
+    {"w": (4, 3, 3, 3), "b": (4,), "g": (4,), "h": (4,), "m": (4,), "v": np.ones(4, np.float32), "u": (4, 2, 3, 3),
+     "k": (5, 8), "l": (5,)},
+)  # fmt: skip
+ATTENTION = model(
+    [
+        node("MatMul", "x q", "a"), node("MatMul", "x k", "b"), node("Transpose", "b", "t", perm=[0, 2, 1]),
+        node("MatMul", "a t", "s"), node("Softmax", "s", "p", axis=-1), node("MatMul", "p x", "o"),
+        node("LayerNormalization", "o g h", "n"), node("Gelu", "n", "e"), node("MatMul", "f e", "u"),
+        node("ReduceMean", "u", "r", axes=[1], keepdims=0), node("MatMul", "r i", "z"), node("Add", "u n", "y"),
+    ],
+    {"x": ["N", 5, 6]},
+    {"q": (6, 4), "k": (6, 4), "g": (6,), "h": (6,), "f": (5, 5), "i": (6,)},
+    20,
+)  # fmt: skip
+TURNED = model(
+    [
+        node("ConvTranspose", "x w b", "a", strides=[2, 3], pads=[1, 0, 0, 2]),
+        node("ConvTranspose", "a u", "c", group=4, strides=[2, 2], auto_pad="SAME_LOWER"),
+        node("Reshape", "c shape", "d"), node("ConvTranspose", "d v", "e", strides=[2], pads=[0, 1]),
+        node("Conv", "e o", "y", dilations=[2], pads=[2, 1]),
+    ],
+    {"x": [1, 3, 4, 3]},
+    {"w": (3, 4, 3, 2), "b": (4,), "u": (4, 1, 2, 3), "v": (4, 2, 3), "o": (2, 2, 3), "shape": numbers(1, 4, -1)},
+)  # fmt: skip
+MOVES = model(
+    [
+        node("Split", "x", "a b", axis=1, num_outputs=2), node("Mul", "a b", "c"),
+        node("Pad", "c pads", "d", mode="reflect"),
+        node("Slice", "d starts ends axes steps", "e"), node("Conv", "e w", "f"), node("Shape", "f", "s"),
+        node("Gather", "s at", "n"), node("Concat", "n rest", "to", axis=0), node("Reshape", "f to", "g"),
+        node("Resize", "g none scales", "h", mode="nearest"), node("MatMul", "h q", "y"),
+    ],
+    {"x": ["N", 4, 6, 5]},
+    {"pads": numbers(0, 0, 1, 1, 0, 0, 1, 1), "starts": numbers(-1), "ends": numbers(-100), "axes": numbers(2),
+     "steps": numbers(-2), "w": (3, 2, 2, 2), "at": numbers(0), "rest": numbers(3, 3, -1),
+     "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 1], np.float32), "q": (6, 7)},
+    18,
+)  # fmt: skip
+VECTORS = model(
+    [
+        node("Conv", "x w", "a"), node("LeakyRelu", "a", "b", alpha=0.2), node("BatchNormalization", "b g h m v", "c"),
+        node("Mul", "c k", "d"), node("Sub", "d c", "e"), node("Clip", "e low high", "f"), node("HardSwish", "f", "i"),
+        node("HardSigmoid", "i", "j"), node("Add", "number j", "o"), node("GlobalMaxPool", "o", "p"),
+        node("Mul", "p o", "q"), node("Sum", "q i", "r"), node("Sub", "r k", "s"),
+        node("AveragePool", "s", "t", kernel_shape=[3, 2], pads=[1, 1, 1, 0], strides=[2, 1], count_include_pad=1),
+        node("Transpose", "t", "u", perm=[0, 2, 3, 1]), node("MatMul", "u n", "z"), node("Add", "z bias", "y"),
+    ],
+    {"x": ["N", 2, 7, 6]},
+    {"w": (3, 2, 2, 2), "g": (3,), "h": (3,), "m": (3,), "v": np.ones(3, np.float32), "k": (1, 3, 1, 1),
+     "low": np.float32([-1]).reshape(()), "high": np.float32([1]).reshape(()), "number": np.float32([0.25]),
+     "n": (3, 5), "bias": (5,)},
+)  # fmt: skip
+PAIRS = model(
+    [
+        node("Transpose", "x", "t", perm=[0, 2, 1, 3]), node("MatMul", "t w", "a"), node("MatMul", "t a", "y"),
+        node("ReduceSum", "y last", "r", keepdims=0), node("MatMul", "v a", "z"),
+    ],
+    {"x": [2, 4, 3, 4]},
+    {"w": (4, 4), "v": (1, 4, 4), "last": numbers(3)},
+)  # fmt: skip
+
+
+class BatchNormalization(OpRun):
+    """As networks are used. The evaluator takes those of old opsets for what they are in training."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, bias, mean, var, epsilon=1e-5, **_):  # type: ignore[no-untyped-def]
+        gain, bias, mean = (
+            (each.reshape(-1, 1, 1)) for each in (scale / np.sqrt(var + np.float32(epsilon)), bias, mean)
+        )
+        return (((x - mean) * gain + bias).astype(x.dtype),)
+
+
+def travelled(path: Path, batch: int, dtype: str = "f32", engine: str = "event", machine: str = "tiny_4x4"
+              ) -> tuple[Run, Arrays, Arrays]:  # fmt: skip
+    """The run, its random inputs, and its outputs."""
+    work, graph = load_workload(path, batch), read_graph(path, NOTHING, batch)
+    given = drawn(graph, batch, SEED)
+    journey = Journey(graph, work, given, numbers_of(dtype, "any"))
+    result = simulate(work, load_hardware(machine), dtype=dtype, engine=engine, journey=journey)
+    return result, given, journey.outputs()
+
+
+def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
+    """What ONNX's evaluator makes of the same, of as many images at once as the model is for."""
+    evaluator = ReferenceEvaluator(str(path), new_ops=[BatchNormalization])
+    parts = batch // read_graph(path, NOTHING, batch).images
+    split = {name: np.split(each, parts) for name, each in given.items()}
+    each = [evaluator.run(None, {name: arrays[part] for name, arrays in split.items()}) for part in range(parts)]
+    return {
+        name: np.concatenate(made) for name, made in zip(evaluator.output_names, zip(*each, strict=True), strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("network", "batch"),
+    [
+        (CNN, 1),
+        (CNN, 3),
+        (ATTENTION, 2),
+        (TURNED, 1),
+        (TURNED, 3),
+        (MOVES, 2),
+        (VECTORS, 1),
+        (VECTORS, 3),
+        (PAIRS, 2),
+        (PAIRS, 4),
+    ],
+    ids=[
+        "cnn",
+        "cnn of 3",
+        "attention",
+        "turned",
+        "turned, one by one",
+        "moves",
+        "vectors",
+        "vectors of 3",
+        "pairs",
+        "pairs, two by two",
+    ],
+)
+def test_a_network_gives_what_the_evaluator_gives(tmp_path: Path, network: ModelProto, batch: int) -> None:
+    path = saved(tmp_path, network)
+    result, given, outputs = travelled(path, batch)
+    assert result.correct
+    assert all(layer.outputs_checked == layer.outputs > 0 for layer in result.layers)
+    expected = witnessed(path, given, batch)
+    assert {*outputs} == {*expected}
+    for name, each in outputs.items():
+        assert each.dtype == expected[name].dtype
+        np.testing.assert_allclose(each, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_groups_of_a_transposed_convolution(tmp_path: Path) -> None:
+    """The evaluator knows groups of one channel alone, so that it is given each group by itself."""
+    weights = np.random.default_rng(0).standard_normal((4, 3, 2, 3)).astype(np.float32)
+    grouped = model([node("ConvTranspose", "x w", group=2)], {"x": [1, 4, 3, 3]}, {"w": weights})
+    apart = [node("Split", "x", "a b", axis=1), node("ConvTranspose", "a u", "c"), node("ConvTranspose", "b v", "d")]
+    alone = [*apart, node("Concat", "c d", "y", axis=1)]
+    split = model(alone, {"x": [1, 4, 3, 3]}, {"u": weights[:2], "v": weights[2:]})
+    _, given, outputs = travelled(saved(tmp_path, grouped), 1)
+    expected = witnessed(saved(tmp_path, split, "split.onnx"), given, 1)
+    np.testing.assert_allclose(outputs["y"], expected["y"], rtol=1e-5, atol=1e-6)
+
+
+def test_without_layers_of_the_vector_unit_the_reference_takes_their_place(tmp_path: Path) -> None:
+    path = saved(tmp_path, CNN)
+    alone = ModelOptions(ops="array")
+    work, graph = load_workload(path, 2, ops="array"), read_graph(path, alone, 2)
+    journey = Journey(graph, work, drawn(graph, 2, SEED), numbers_of("f32", "any"))
+    result = simulate(work, load_hardware("tiny_4x4"), dtype="f32", journey=journey)
+    assert [layer.op for layer in result.layers] == ["conv2d", "conv2d", "gemm"]
+    assert sum(result.reference_only.values()) == 8
+    np.testing.assert_allclose(journey.outputs()["y"], travelled(path, 2)[2]["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("f32", 1e-5), ("bf16", 0.02), ("int8", 0.04)])
+def test_every_type_comes_near_the_network(tmp_path: Path, dtype: str, near: float) -> None:
+    """Of bytes, every layer's operands are parts of their largest."""
+    path = saved(tmp_path, CNN)
+    result, given, outputs = travelled(path, 2, dtype)
+    assert (result.correct, result.dtype) == (True, dtype)
+    error = np.abs(outputs["y"] - witnessed(path, given, 2)["y"]).max()
+    assert near / 1000 < error < near or dtype == "f32"
+    assert error < near
+
+
+def test_the_register_engine_takes_the_same_way(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "a"), node("Relu", "a", "b"), node("Conv", "b u c", "y")]
+    path = saved(tmp_path, model(nodes, {"x": ["N", 2, 4, 3]}, {"w": (3, 2, 2, 2), "u": (2, 3, 1, 1), "c": (2,)}))
+    one, other = (travelled(path, 2, engine=engine)[2]["y"] for engine in ("event", "both"))
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_wrong_layer_makes_wrong_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is handed on is what the machine made, not what the reference has."""
+    path = saved(tmp_path, CNN)
+    sound = travelled(path, 1)[2]["y"]
+    take = Journey.take
+    monkeypatch.setattr(Journey, "take", lambda self, ofmap: take(self, np.flip(ofmap, 0)))
+    assert not np.allclose(travelled(path, 1)[2]["y"], sound, rtol=1e-2)
+
+
+def test_the_result_tells_where_values_came_from(tmp_path: Path) -> None:
+    result = travelled(saved(tmp_path, CNN), 1)[0]
+    assert {layer.name: layer.inputs for layer in result.layers} == {
+        "conv_c": ("x",), "relu_r": ("batchnormalization_n",), "maxpool_p": ("relu_r",), "conv_d": ("maxpool_p",),
+        "add_s": ("conv_d", "maxpool_p"), "globalaveragepool_a": ("concat_t",), "gemm_e": ("flatten_f",),
+    }  # fmt: skip
+    assert result.reference_only == {"BatchNormalization": 1, "Concat": 1, "Flatten": 1, "Softmax": 1}
+
+
+def test_what_weights_alone_make_is_not_told(tmp_path: Path) -> None:
+    """Nor worked out before somebody reads it."""
+    nodes = [node("ConstantOfShape", "shape", "w"), node("Neg", "w", "m"), node("Conv", "x m", "y"),
+             node("Exp", "w", "unread")]  # fmt: skip
+    network = model(nodes, {"x": ["N", 2, 3, 3]}, {"shape": numbers(3, 2, 1, 1)})
+    result, _, outputs = travelled(saved(tmp_path, network), 1)
+    assert result.reference_only == {}
+    assert result.layers[0].inputs == ("x",)
+    assert not outputs["y"].any()
+
+
+# ---- what cannot be done
+
+
+def run(path: Path, batch: int, inputs: Arrays | None) -> None:
+    work, graph = load_workload(path, batch), read_graph(path, NOTHING, batch)
+    given = drawn(graph, batch, 0) if inputs is None else checked(graph, inputs, batch)
+    journey = Journey(graph, work, given, numbers_of("f32", "any"))
+    simulate(work, load_hardware("tiny_4x4"), dtype="f32", journey=journey)
+    journey.outputs()
+
+
+def refused(path: Path, batch: int = 1, inputs: Arrays | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        run(path, batch, inputs)
+    return str(caught.value)
+
+
+def test_inputs_that_do_not_fit_are_told_together(tmp_path: Path) -> None:
+    path = saved(tmp_path, CNN)
+    said = refused(path, 2, {"x": np.zeros((1, 3, 9, 8)), "other": np.zeros(2)})
+    assert said.splitlines() == [
+        "'x' is float64[1, 3, 9, 8]; the model takes float32[2, 3, 9, 8]",
+        "the model takes no 'other'; it takes x",
+    ]
+    assert "no array 'x', which the model takes as float32[2, 3, 9, 8]" in refused(path, 2, {})
+    assert "'x' is complex128[2, 3, 9, 8]" in refused(path, 2, {"x": np.zeros((2, 3, 9, 8), complex)})
+
+
+def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> None:
+    said = refused(saved(tmp_path, PAIRS), 3)
+    assert said.endswith("the model is for 2 images at once; its values take a --batch that is a multiple of that")
+
+
+def test_a_node_that_cannot_be_computed_is_named(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "a"), node("Resize", "a none scales", "y", mode="cubic")]
+    weights = {"w": (2, 2, 1, 1), "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+    path = saved(tmp_path, model(nodes, {"x": ["N", 2, 3, 3]}, weights))
+    assert refused(path) == "Resize resize_y: its values cannot be computed: Resize by cubic"
+
+
+def test_operands_that_a_node_cannot_have_are_told(tmp_path: Path) -> None:
+    """What indices there are is not known before."""
+    nodes = [node("Conv", "x w", "a"), node("Gather", "a at", "y")]
+    path = saved(tmp_path, model(nodes, {"x": ["N", 2, 3, 3]}, {"w": (2, 2, 1, 1), "at": numbers(9)}))
+    said = "Gather gather_y: its values cannot be computed: index 9 is out of bounds for axis 0 with size 1"
+    assert refused(path) == said
+
+
+# ---- on the command line
+
+
+def tpusim(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+TINY = ("--hardware", "tiny_4x4", "--batch", "2")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path, CNN)
+    return tmp_path
+
+
+def test_outputs_are_saved_by_name(here: Path) -> None:
+    given = np.random.default_rng(0).standard_normal((2, 3, 9, 8)).astype(np.float32)
+    np.savez("in.npz", x=given)
+    done = tpusim("run", "net.onnx", *TINY, "--input", "in.npz", "--save-outputs", "out.npz", "--json", "run.json")
+    assert done.exit_code == 0, done.output
+    assert "From the reference alone come values of 4 ops, and biases: " in done.stdout
+    assert "elements are within the proven bound of sums in float64, 0 wrong. The largest error" in done.stdout
+    with np.load("out.npz") as held:
+        outputs = {**held}
+    np.testing.assert_allclose(outputs["y"], witnessed(Path("net.onnx"), {"x": given}, 2)["y"], atol=1e-6)
+    layer = next(each for each in json.loads(Path("run.json").read_text())["layers"] if each["name"] == "conv_d")
+    assert {key: layer[key] for key in ("op", "name", "inputs", "outputs_mismatched")} == {
+        "op": "conv2d", "name": "conv_d", "inputs": ["maxpool_p"], "outputs_mismatched": 0,
+    }  # fmt: skip
+    assert layer["outputs_checked"] == layer["outputs"] > 0
+    assert tpusim("compare", "run.json", "run.json").exit_code == 0
+
+
+def test_without_inputs_they_are_random_and_said_to_be(here: Path) -> None:
+    done = tpusim("run", "net.onnx", *TINY, "--save-outputs", "out.npz", "--seed", "4")
+    assert done.exit_code == 0, done.output
+    assert "Note: x float32[2, 3, 9, 8]: random, as no --input FILE.npz gives it" in done.stderr
+    with np.load("out.npz") as held:
+        assert held["y"].shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("net.onnx", "--save-outputs", "nowhere/out.npz"), "nowhere/out.npz: cannot be written"),
+        (("net.onnx", "--input", "none.npz"), "none.npz: no such file"),
+        (("net.onnx", "--input", "short.npz"), "short.npz: 'x' is float64[1, 3]; the model takes float32[2, 3, 9, 8]"),
+        (("net.onnx", "--save-outputs", "out.npz", "--no-check"), "--no-check: nothing is computed"),
+        (("net.onnx", "--save-outputs", "out.npz", "--dtype", "integers"), "--dtype integers: they are made for each"),
+        (("net.onnx", "--save-outputs", "out.npz", "--layers", "conv_c"), "layer relu_r is left out"),
+        (("tiny", "--save-outputs", "out.npz"), "tiny: holds no weights, so no values go from layer to layer"),
+    ],
+)
+def test_what_is_refused_leaves_nothing_behind(here: Path, arguments: tuple[str, ...], says: str) -> None:
+    np.savez("short.npz", x=np.zeros((1, 3)))
+    before = {*here.iterdir()}
+    done = tpusim("run", *arguments, *TINY)
+    assert done.exit_code == 2, done.output
+    assert says in done.stderr
+    assert {*here.iterdir()} == before
+
+
+# ---- networks that people know
+
+
+def randomized(path: Path) -> ModelProto:
+    """A light model with random weights: one number for all of a layer would hide where each of them is."""
+    network, random = onnx.load(path), np.random.default_rng(SEED)
+    graph = network.graph
+    shapes = {each.name: numpy_helper.to_array(each).tolist() for each in graph.initializer}
+    for each in [each for each in graph.node if each.op_type == "ConstantOfShape" and each.input[0] in shapes]:
+        shape = shapes[each.input[0]]
+        spread = np.sqrt(2 / np.prod(shape[1:])) if len(shape) > 1 else 0.1
+        weights = (random.standard_normal(shape) * spread).astype(np.float32)
+        graph.initializer.append(numpy_helper.from_array(weights, each.output[0]))
+        graph.node.remove(each)
+    for each in graph.node:
+        # The evaluator takes the default of new opsets for that of old ones.
+        if each.op_type == "Softmax" and not each.attribute:
+            each.attribute.append(helper.make_attribute("axis", 1))
+    return network
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["squeezenet", "resnet50", "shufflenet", "densenet121"])
+def test_light_models(tmp_path: Path, name: str) -> None:
+    path = saved(tmp_path, randomized(LIGHT / f"light_{name}.onnx"))
+    result, given, outputs = travelled(path, 1, machine="tpu_v2")
+    assert result.correct
+    for output, expected in witnessed(path, given, 1).items():
+        np.testing.assert_allclose(outputs[output], expected, rtol=1e-3, atol=1e-6)

@@ -1,0 +1,273 @@
+"""The values of a network from end to end: each layer gets what comes before it, and hands on what the machine made."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.flow.node_layers import NodeLayers, Parts, Values, node_layers
+from tpusim.flow.numbers import Numbers
+from tpusim.network.graph import Given, Graph, Node
+from tpusim.network.ops import Op
+from tpusim.network.workload import Workload
+from tpusim.numerics.element_types import F32
+from tpusim.reference import Operand
+from tpusim.reference.nodes import NODES, Call, compute
+
+_FAILURES = ArithmeticError, AttributeError, InputError, LookupError, MemoryError, TypeError, ValueError
+"""What NumPy and Python raise for operands and attributes that do not fit one another."""
+_MOST_TOLD = 8
+
+
+class Journey:
+    """The values of a graph on their way through it, for one run of a workload's layers in order.
+
+    What no layer computes, biases of layers among it, is worked out by the reference alone.
+    """
+
+    def __init__(self, graph: Graph, work: Workload, inputs: Mapping[str, Values], numbers: Numbers) -> None:
+        """`inputs` are those of the graph, for the whole batch, as `checked` or `drawn` has them.
+
+        Raises:
+            InputError: there are operators of which no values can be computed, or layers of the graph are left out.
+        """
+        self.graph, self._numbers, self._batch = graph, numbers, work.batch
+        self._parts = work.batch // graph.images
+        _check_ops(graph)
+        self._layers = _by_node(graph, work)
+        self._values = {name: _split(each, self._parts) for name, each in inputs.items()}
+        self._values |= {name: [each] for name, each in graph.constants.items()}
+        self._constant = {*graph.constants, ""}
+        self._makers: dict[str, Node] = {}
+        self._reads = Counter(name for node in graph.nodes for name in node.inputs)
+        self._reads.update(graph.outputs)
+        self._ahead = iter(graph.nodes)
+        self._current: _Underway | None = None
+
+    def operands(self, layer: Op) -> dict[str, Operand]:
+        """What the next layer of the workload reads.
+
+        Raises:
+            InputError: the values before it cannot be computed, or are of other sizes than the layer.
+        """
+        if self._current is None:
+            self._current = self._begun()
+        given = self._current.operands(layer, self._batch)
+        return self._current.rounded(given, self.numbers_of(layer))
+
+    def numbers_of(self, layer: Op) -> Numbers:
+        """A vector unit works with float32, whatever goes into the array."""
+        return replace(self._numbers, kind=F32) if layer.unit == "vector" else self._numbers
+
+    def take(self, ofmap: Values) -> None:
+        """The outputs of that layer, [out_channel, row, col, image]."""
+        assert self._current is not None
+        if self._current.took(ofmap):
+            node = self._current.node
+            self._put(node, [self._current.results()])
+            self._current = None
+
+    def outputs(self) -> dict[str, Values]:
+        """The graph's outputs, for the whole batch, when every layer is done."""
+        for node in self._ahead:
+            self._pass(node)
+        return {name: self._joined(self._value(name)) for name in self.graph.outputs}
+
+    @cached_property
+    def reference_only(self) -> dict[str, int]:
+        """How often each operator comes whose values no layer computes, of those that depend on the inputs."""
+        given = self.graph.producers()
+        alone = (node for node in self.graph.nodes if not node.layer and any(name in given for name in node.inputs))
+        return dict(Counter(node.op for node in alone))
+
+    @cached_property
+    def producers(self) -> dict[str, tuple[str, ...]]:
+        """By layer the names of the nodes, or inputs of the graph, whose values it reads."""
+        makers = self.graph.producers()
+        read = {node.layer: tuple(makers[name] for name in node.inputs if name in makers) for node in self.graph.nodes}
+        return {each.name: read[entry] for entry, layers in self._layers.items() for each in layers}
+
+    # ---- node by node
+
+    def _begun(self) -> _Underway:
+        """The next node that layers compute; those before it are worked out."""
+        for node in self._ahead:
+            if not node.layer:
+                self._pass(node)
+                continue
+            operands = [self._value(name) if name else [] for name in node.inputs]
+            layers = self._layers[node.layer]
+            with _Told(node):
+                return _Underway(node, node_layers(node, operands, layers, self._batch), len(layers))
+        raise AssertionError("a layer that no node has")
+
+    def _pass(self, node: Node) -> None:
+        """What follows from weights alone waits until somebody reads it."""
+        if all(name in self._constant for name in node.inputs):
+            self._constant.update(node.outputs)
+            self._makers |= dict.fromkeys(node.outputs, node)
+        else:
+            self._work_out(node)
+
+    def _work_out(self, node: Node) -> None:
+        operands = [self._value(name) if name else None for name in node.inputs]
+        parts = max((len(each) for each in operands if each is not None), default=1)
+        call = Call(node.attributes, len(node.outputs), self.graph.opset)
+        with _Told(node):
+            results = [
+                compute(node.op, call, [None if each is None else each[part % len(each)] for each in operands])
+                for part in range(parts)
+            ]
+        self._put(node, [list(each) for each in zip(*results, strict=True)])
+
+    def _put(self, node: Node, results: Sequence[Parts]) -> None:
+        """The results of a node; what nobody reads any more goes."""
+        self._values |= {name: each for name, each in zip(node.outputs, results, strict=False) if self._reads[name]}
+        for name in node.inputs:
+            self._reads[name] -= 1
+            if not self._reads[name]:
+                self._values.pop(name, None)
+
+    def _value(self, name: str) -> Parts:
+        if name not in self._values:
+            self._work_out(self._makers[name])
+        return self._values[name]
+
+    def _joined(self, parts: Parts) -> Values:
+        """For the whole batch; what all images share, as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
+
+
+class _Underway:
+    """A node whose layers are being computed."""
+
+    def __init__(self, node: Node, made: NodeLayers, layers: int) -> None:
+        self.node, self._made, self._left = node, made, layers
+        self._ofmaps: list[Values] = []
+        self._scale = 1.0
+
+    def operands(self, layer: Op, batch: int) -> dict[str, Values]:
+        with _Told(self.node):
+            given = self._made.operands(len(self._ofmaps), layer, batch)
+        wanted, found = layer.sources(batch), {name: each.shape for name, each in given.items()}
+        if wanted != found:
+            says = f"it reads {found}, where the layer has {wanted}"
+            raise InputError(Problem(f"{says}; give the --batch that the model was made for", f"layer {layer.name}"))
+        return given
+
+    def rounded(self, given: Mapping[str, Values], numbers: Numbers) -> dict[str, Operand]:
+        """As operands of the type; bytes are so many parts of the largest."""
+        assert numbers.kind is not None
+        if not numbers.kind.exact:
+            return {name: numbers.kind.rounded(each) for name, each in given.items()}
+        units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in given.items()}
+        self._scale = prod(units.values())
+        return {name: numbers.kind.rounded(each / units[name]) for name, each in given.items()}
+
+    def took(self, ofmap: Values) -> bool:
+        """Whether that was the last layer of the node."""
+        scaled = ofmap if self._scale == 1.0 else ofmap * self._scale
+        self._ofmaps.append(scaled.astype(np.float32, copy=False))
+        self._left -= 1
+        return not self._left
+
+    def results(self) -> Parts:
+        with _Told(self.node):
+            return self._made.results(self._ofmaps)
+
+
+class _Told:
+    """What fails in here says which node it is about."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, _FAILURES):
+            says = " ".join(str(error).split()) or "too little memory"
+            raise InputError(f"{self.node.op} {self.node.name}: its values cannot be computed: {says}") from None
+
+
+def _check_ops(graph: Graph) -> None:
+    unknown = {op: count for op, count in graph.ops().items() if op not in NODES}
+    if unknown:
+        listed = ", ".join(f"{op} {count:,}" for op, count in unknown.items())
+        says = f"values of {listed} cannot be computed; leave --input and --save-outputs out to time the layers alone"
+        raise InputError(Problem(says, graph.label))
+
+
+def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:
+    """The layers of each entry that a node is, in order: one of its name, or numbered ones."""
+    layers, found = deque(work.layers), dict[str, tuple[Op, ...]]()
+    for entry in (node.layer for node in graph.nodes if node.layer):
+        mine: list[Op] = []
+        while layers and layers[0].name == f"{entry}_{len(mine) + 1}":
+            mine.append(layers.popleft())
+        if not mine and layers and layers[0].name == entry:
+            mine.append(layers.popleft())
+        if not mine:
+            says = f"layer {entry} is left out, and what comes behind it has no values without it"
+            raise InputError(Problem(f"{says}; run all layers", graph.label))
+        found[entry] = tuple(mine)
+    return found
+
+
+def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str, Values]:
+    """The inputs, all there and as the graph has them for `batch` images. Raises InputError with all that is wrong."""
+    problems: list[str] = []
+    wanted = {name: wanted_of(each, batch // graph.images) for name, each in graph.inputs.items()}
+    for name, each in wanted.items():
+        given = inputs.get(name)
+        if given is None:
+            there = f"; it has {', '.join(inputs)}" if inputs else ""
+            problems.append(f"no array {name!r}, which the model takes as {_text(each.dtype, each.shape)}{there}")
+        elif given.shape != each.shape or not np.can_cast(given.dtype, each.dtype, "same_kind"):
+            has = _text(given.dtype, given.shape)
+            problems.append(f"{name!r} is {has}; the model takes {_text(each.dtype, each.shape)}")
+    problems += [f"the model takes no {name!r}; it takes {', '.join(wanted)}" for name in inputs if name not in wanted]
+    if problems:
+        raise InputError([Problem(each) for each in problems[:_MOST_TOLD]])
+    return {name: inputs[name].astype(each.dtype, copy=False) for name, each in wanted.items()}
+
+
+def wanted_of(given: Given, parts: int) -> Given:
+    """An input for several times as many images."""
+    if parts == 1 or not given.shape:
+        return given
+    first, *rest = given.shape
+    return Given(given.dtype, (first * parts, *rest))
+
+
+def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
+    """Random inputs: reals of mean 0 and deviation 1, of whole numbers zeros and ones."""
+    random = np.random.default_rng(seed)
+    made: dict[str, Values] = {}
+    for name, each in graph.inputs.items():
+        wanted = wanted_of(each, batch // graph.images)
+        real = np.issubdtype(wanted.dtype, np.floating)
+        numbers = random.standard_normal(wanted.shape) if real else random.integers(0, 2, wanted.shape)
+        made[name] = np.asarray(numbers).astype(wanted.dtype)
+    return made
+
+
+def _split(values: Values, parts: int) -> Parts:
+    return [values] if parts == 1 or not values.ndim else [*np.split(values, parts)]
+
+
+def listed(arrays: Mapping[str, Values]) -> str:
+    """Arrays in words: "data_0 float32[1, 3, 224, 224]"."""
+    return ", ".join(f"{name} {_text(each.dtype, each.shape)}" for name, each in arrays.items())
+
+
+def _text(dtype: object, shape: tuple[int, ...]) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"

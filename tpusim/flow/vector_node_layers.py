@@ -1,0 +1,98 @@
+"""Nodes of a graph that a vector unit computes: pooling, and what makes each element of a map of those at its place.
+
+A value of a graph is such a map with its channels as axis 1, or as the last: whichever gives what the layer has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import InputError
+from tpusim.network.graph import Node
+from tpusim.network.ops import Op
+
+Values = NDArray[Any]
+Parts = list[Values]
+Shape = tuple[int, ...]
+
+
+class Pooling:
+    """A layer has so many images, one layer after the other."""
+
+    def __init__(self, operands: Sequence[Parts]) -> None:
+        self.maps = operands[0]
+
+    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
+        together = np.concatenate(self.maps)[number * batch : (number + 1) * batch]
+        return {"ifmap": np.moveaxis(together, 0, -1).reshape(layer.sources(batch)["ifmap"])}
+
+    def results(self, ofmaps: Sequence[Values]) -> Parts:
+        maps = np.concatenate([np.moveaxis(each, -1, 0) for each in ofmaps])
+        return np.split(maps[:, :, 0] if self.maps[0].ndim == 3 else maps, len(self.maps))
+
+
+class Elementwise:
+    """One layer for all images."""
+
+    def __init__(self, node: Node, operands: Sequence[Parts]) -> None:
+        self.node, self.values = node, _sources(node, operands)
+        self.shape = np.broadcast_shapes(*(each[0].shape for each in self.values.values()))
+        self.first = True
+
+    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
+        """Raises InputError where neither axis can be the channels."""
+        wanted = layer.sources(batch)
+        for self.first in (True, False):
+            for values in self._orders(wanted):
+                found = {name: self._together(parts) for name, parts in values.items()}
+                if {name: each.shape for name, each in found.items()} == wanted:
+                    return found
+        raise InputError(f"its operands, {', '.join(str(each[0].shape) for each in self.values.values())}, give no map")
+
+    def _orders(self, wanted: Mapping[str, Shape]) -> Iterator[dict[str, Parts]]:
+        """As they stand, and, where that makes no difference, the other way round."""
+        yield dict(zip(wanted, self.values.values(), strict=True))
+        if len(wanted) == 2 and self.node.op != "Sub":
+            yield dict(zip(wanted, reversed(self.values.values()), strict=True))
+
+    def _together(self, parts: Parts) -> Values:
+        return np.concatenate([self._as_map(each) for each in parts], axis=-1)
+
+    def _as_map(self, values: Values) -> Values:
+        """[channel, row, col, image]; all axes but two are rows, or images."""
+        shape = (*[1] * (len(self.shape) - values.ndim), *values.shape)
+        if self.first:
+            images, channels, *sides = (*shape, 1) if len(shape) == 2 else shape
+            return np.moveaxis(values.reshape(images, channels, prod(sides[:-1]), sides[-1]), 0, -1)
+        *outer, channels = shape
+        rows = outer[-1] if len(outer) > 1 else 1
+        return values.reshape(-1, rows, 1, channels).transpose(3, 1, 2, 0)
+
+    def results(self, ofmaps: Sequence[Values]) -> Parts:
+        parts = max(map(len, self.values.values()))
+        order = (3, 0, 1, 2) if self.first else (3, 1, 2, 0)
+        return [each.transpose(order).reshape(self.shape) for each in np.split(ofmaps[0], parts, axis=-1)]
+
+
+def _sources(node: Node, operands: Sequence[Parts]) -> dict[str, Parts]:
+    """What a layer reads of the operands; limits and slopes are its own."""
+    if node.op == "BatchNormalization":
+        maps, *statistics = operands
+        scale, shift, mean, variance = (each[0] for each in statistics)
+        factor = (scale / np.sqrt(variance + np.float32(node.attributes.get("epsilon", 1e-5)))).astype(np.float32)
+        sides = [1] * (maps[0].ndim - 2)
+        moved = (shift - mean * factor).astype(np.float32)
+        return {"ifmap": maps, "scale": [factor.reshape(-1, *sides)], "shift": [moved.reshape(-1, *sides)]}
+    if node.op in ("Add", "Sub", "Mul", "Sum"):
+        return {"ifmap": operands[0], "other": operands[1]}
+    return {"ifmap": operands[0]}
+
+
+def vector_layers(node: Node, operands: Sequence[Parts], layer: Op) -> Pooling | Elementwise:
+    """The node as such layers, of which this is the first."""
+    return Pooling(operands) if "kernel" in type(layer).__dataclass_fields__ else Elementwise(node, operands)

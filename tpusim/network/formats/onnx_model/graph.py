@@ -1,0 +1,98 @@
+"""A model with its weights, to be computed: its nodes, and which of them are layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
+from tpusim.network.formats.asked import ModelOptions
+from tpusim.network.formats.names import printable
+from tpusim.network.formats.onnx_model import layer_names, understood
+from tpusim.network.formats.onnx_model.dims import inputs, set_sizes
+from tpusim.network.formats.onnx_model.file import called, load, operator
+from tpusim.network.formats.onnx_model.nodes import MIRRORED
+from tpusim.network.graph import Given, Graph, Node, Values
+
+_MAIN = ("", "ai.onnx")
+
+
+def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
+    """The graph of a model for so many images.
+
+    Raises:
+        InputError: as `read` does; or the model is for a number of images of which `images` is no multiple, or holds
+            what is no array.
+    """
+    read = understood(path, asked)
+    own = images if read.batch.is_open else read.batch.fixed
+    if images % own:
+        says = f"the model is for {counted(own, 'image')} at once; its values take a --batch that is a multiple of that"
+        raise InputError(Problem(says, str(path)))
+    graph = read.model.graph
+    layers = {node.output[0]: name for node, name in layer_names(read.found.layers)}
+    mirrored = {node.output[0]: sizes.get(MIRRORED, ()) for node, sizes in read.found.layers}
+
+    def as_node(node: NodeProto) -> Node:
+        made = node.output[0] if node.output else ""
+        attributes = {**_attributes(node.attribute, path), MIRRORED: mirrored.get(made, ())}
+        asked_of = tuple(node.input), tuple(node.output), attributes
+        return Node(operator(node), called(node), *asked_of, layers.get(made, ""))
+
+    nodes = tuple(map(as_node, graph.node))
+    sizes = {**asked.dims, **dict.fromkeys(read.batch.names, own)}
+    opset = next((each.version for each in read.model.opset_import if each.domain in _MAIN), 1)
+    weights = _weights(load(path).graph, path)
+    given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
+    return Graph(str(path), given, tuple(each.name for each in graph.output), nodes, weights, own, opset)
+
+
+def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, Given]:
+    """What comes from outside, with its open sizes set."""
+    found: dict[str, Given] = {}
+    for value in inputs(graph):
+        set_sizes(value, sizes)
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or kind.elem_type == TensorProto.STRING:
+            says = f"the input {printable(value.name)} is no array of numbers, so that its values cannot be given"
+            raise InputError(Problem(says, str(path)))
+        shape = tuple(dim.dim_value for dim in kind.shape.dim)
+        found[value.name] = Given(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)), shape)
+    return found
+
+
+def _weights(graph: GraphProto, path: Path) -> dict[str, Values]:
+    """Those of the file, and of the files beside it."""
+    if graph.sparse_initializer:
+        raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))
+    return {each.name: _array(each, path) for each in graph.initializer}
+
+
+def _array(tensor: TensorProto, path: Path) -> Values:
+    try:
+        return numpy_helper.to_array(tensor, str(path.parent))
+    except Exception as error:  # The library raises what its C++ and the file system do, of no common class.
+        says = f"the weights {printable(tensor.name)} cannot be read: {printable(str(error))}"
+        raise InputError(Problem(says, str(path))) from None
+
+
+def _attributes(attributes: Any, path: Path) -> dict[str, Any]:
+    return dict(_plain(each, path) for each in attributes if each.type != AttributeProto.GRAPH)
+
+
+def _plain(attribute: AttributeProto, path: Path) -> tuple[str, Any]:
+    """A number, text, a list of them, or an array."""
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, TensorProto):
+        return attribute.name, _array(value, path)
+    return attribute.name, [*_texts(value)] if isinstance(value, list) else next(_texts([value]))
+
+
+def _texts(values: Any) -> Iterator[Any]:
+    """Bytes as text."""
+    return (each.decode(errors="replace") if isinstance(each, bytes) else each for each in values)
