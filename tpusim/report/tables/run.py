@@ -209,7 +209,7 @@ def verdict(total: Total) -> str:
     held = "equal the reference" if share is None else "are within the proven bound of sums in float64"
     counts = f"{right:,} of {total.outputs:,} elements {held}, {total.outputs_mismatched:,} wrong."
     if share is not None:
-        counts += f" The largest error of these is {100 * share:.2g} % of its bound."
+        counts += f" The largest error of these is {100 * share:.3g} % of its bound."
     if total.intermediates_checked:
         counts += f" Of {total.intermediates_checked:,} on the way to them, {total.intermediates_mismatched:,} wrong."
     if total.outputs_checked < total.outputs:
