@@ -30,6 +30,9 @@ _ADDED = (
 _WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")
 """What the JSON of a result has only where there is any."""
 
+_ASKED_TOO = ("dtype", "sums")
+"""What a run was asked besides; the JSON has it before what came of it."""
+
 
 @dataclass(frozen=True)
 class VectorMemoryUse:
@@ -226,7 +229,9 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, ready for JSON."""
         held = asdict(self)
-        return {key: value for key, value in held.items() if value or key not in _WHERE_ANY}
+        names = [name for name in held if name not in _ASKED_TOO]
+        names[names.index("total") : names.index("total")] = _ASKED_TOO
+        return {name: held[name] for name in names if held[name] or name not in _WHERE_ANY}
 
     def to_json(self) -> str:
         """The result JSON of the contract, indented, keys in a fixed order."""
