@@ -387,10 +387,12 @@ def randomized(path: Path) -> ModelProto:
     network, random = onnx.load(path), np.random.default_rng(SEED)
     graph = network.graph
     shapes = {each.name: numpy_helper.to_array(each).tolist() for each in graph.initializer}
+    variances = {each.input[4] for each in graph.node if each.op_type == "BatchNormalization"}
     for each in [each for each in graph.node if each.op_type == "ConstantOfShape" and each.input[0] in shapes]:
         shape = shapes[each.input[0]]
         spread = np.sqrt(2 / np.prod(shape[1:])) if len(shape) > 1 else 0.1
         weights = (random.standard_normal(shape) * spread).astype(np.float32)
+        weights = abs(weights) + np.float32(0.5) if each.output[0] in variances else weights
         graph.initializer.append(numpy_helper.from_array(weights, each.output[0]))
         graph.node.remove(each)
     for each in graph.node:

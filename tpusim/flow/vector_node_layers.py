@@ -84,7 +84,8 @@ def _sources(node: Node, operands: Sequence[Parts]) -> dict[str, Parts]:
     if node.op == "BatchNormalization":
         maps, *statistics = operands
         scale, shift, mean, variance = (each[0] for each in statistics)
-        factor = (scale / np.sqrt(variance + np.float32(node.attributes.get("epsilon", 1e-5)))).astype(np.float32)
+        with np.errstate(all="ignore"):
+            factor = (scale / np.sqrt(variance + np.float32(node.attributes.get("epsilon", 1e-5)))).astype(np.float32)
         sides = [1] * (maps[0].ndim - 2)
         moved = (shift - mean * factor).astype(np.float32)
         return {"ifmap": maps, "scale": [factor.reshape(-1, *sides)], "shift": [moved.reshape(-1, *sides)]}
