@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 from tpusim.base.errors import DeadlockError
 from tpusim.base.version import __version__
 from tpusim.cli import app as cli
-from tpusim.cli import commands, progress
+from tpusim.cli import names, progress
 from tpusim.cli.actions import run as run_action
 from tpusim.cli.actions import trace as trace_action
 from tpusim.flow.engines import ENGINES
@@ -567,13 +567,13 @@ def test_what_needs_no_simulator_imports_none(arguments: list[str]) -> None:
 
 
 def test_help_names_what_there_is() -> None:
-    assert tuple(ENGINES) == commands.ENGINES
-    assert (DTYPES, SUMS) == (commands.DTYPES, commands.SUMS)
-    assert tuple(ORDERS) == commands.LAYER_ORDERS
-    assert tuple(number_sets()) == commands.NUMBER_SETS
-    assert tuple(WORDS) == commands.NUMBER_WORDS
-    assert commands.RESULT_FILE == RESULT_FILE
-    assert commands.TRACE_FORMATS == trace_action.FORMATS
+    assert tuple(ENGINES) == names.ENGINES
+    assert (DTYPES, SUMS) == (names.DTYPES, names.SUMS)
+    assert tuple(ORDERS) == names.LAYER_ORDERS
+    assert tuple(number_sets()) == names.NUMBER_SETS
+    assert tuple(WORDS) == names.NUMBER_WORDS
+    assert names.RESULT_FILE == RESULT_FILE
+    assert names.TRACE_FORMATS == trace_action.FORMATS
 
 
 def test_a_trace_on_the_screen_and_in_a_file() -> None:

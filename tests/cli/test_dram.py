@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tpusim.cli.commands import MODELS, app
+from tpusim.cli.app import app
+from tpusim.cli.names import MODELS
 from tpusim.memory.dram.replay import ENGINES
 
 

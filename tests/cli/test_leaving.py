@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tpusim.cli.commands import app
+from tpusim.cli.app import app
 from tpusim.cli.terminal import uninterrupted
 from tpusim.result.load import read_result
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests import ROOT
 from tpusim.cli import app as cli
-from tpusim.cli.commands import ENGINES
+from tpusim.cli.names import ENGINES
 from tpusim.flow.lowerings import AUTO, glosses
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering.registry import GLOSSES

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests import ROOT
-from tpusim.cli.commands import MEMORY_SETS
+from tpusim.cli.names import MEMORY_SETS
 from tpusim.report.tables.validation_tables import summaries
 from tpusim.study.validation.memory import compare_memory, memory_sets, play, streams
 

@@ -22,7 +22,7 @@ from tests import ROOT
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.cli import commands
+from tpusim.cli import names
 from tpusim.flow.tracing import trace
 from tpusim.report.plots.paper.pictures import pictures
 from tpusim.report.tables import paper as tables
@@ -77,7 +77,7 @@ def test_a_number_is_told_or_bounded() -> None:
 
 
 def test_every_exhibit_is_known_everywhere() -> None:
-    assert [*words()] == [*MAKERS] == [*commands.EXHIBITS]
+    assert [*words()] == [*MAKERS] == [*names.EXHIBITS]
     keys = [each.key for exhibit in words().values() for each in exhibit.claims]
     assert len({*keys}) == len(keys)
 

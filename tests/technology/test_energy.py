@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.strategies import conv
 from tpusim import load_hardware, load_workload, simulate
-from tpusim.cli.commands import app
+from tpusim.cli.app import app
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Gemm, Op
 from tpusim.network.workload import Workload
