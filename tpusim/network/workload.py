@@ -16,21 +16,17 @@ from tpusim.input.fields import NAMES, Name, names_of, whole
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.input.source import open_document
-from tpusim.network.foreign import instead_of
+from tpusim.network.entries import EXAMPLE, LOWERING, MOST_LAYERS, Read, count_of, numbered, read_layers
 from tpusim.network.formats import is_foreign, read
 from tpusim.network.formats.asked import NOTHING, ModelOptions
-from tpusim.network.ops import OPS, Op
+from tpusim.network.ops import Op
 from tpusim.network.ops.offset_file import beside
 from tpusim.network.sizes import Sizes, names_in, read_sizes, with_sizes
 
 MOST_IMAGES = 2**16
-MOST_LAYERS = 100_000
 
-_EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
 _CALL = '[Gemm("fc", m=8, n=1000, k=512)]'
 MOST_OPS = 10**9
-LOWERING = "lowering"
-"""The key of a layer that says by which lowering it is to become passes; which there are, machines know."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,6 @@ class OwnLowering:
 
 Counts: TypeAlias = tuple[tuple[str, int], ...]
 """How often each op of another tool comes, by its name."""
-Read = tuple[tuple[Op, ...], str | None]
-"""The layers of an entry of a file, and the lowering that it names."""
 
 
 def load_workload(
@@ -107,58 +101,6 @@ def in_network_order(
     return tuple(layers), tuple(own)
 
 
-def read_layers(entry: object, names: Mapping[str, int]) -> Read:
-    """The layer of a file, as often as its `count` says, and its lowering; sizes may be worked out from `names`.
-
-    Raises InputError whose problems' `where` is the key inside the layer, or None for the layer itself.
-    """
-    if not isinstance(entry, Mapping):
-        raise InputError(f"{show(entry)} is not a layer; write e.g. {_EXAMPLE}")
-    op, ops = entry.get("op"), ", ".join(OPS)
-    if "op" not in entry:
-        raise InputError(Problem(f"required key is missing; add op: with one of {ops}", "op"))
-    if not isinstance(op, str) or op not in OPS:
-        instead = "" if str(op).casefold() in OPS else instead_of(str(op))
-        hint = f"{instead};" if instead else did_you_mean(str(op), OPS) or ";"
-        raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {ops}", "op"))
-    sizes = {key: value for key, value in entry.items() if key not in ("op", *_AROUND)}
-    wrong: list[Problem] = []
-    try:
-        layer = _FORMS[op].build(sizes, {NAMES: names})
-    except InputError as error:
-        wrong += error.problems
-    try:
-        around = _around(entry, names, _AROUND)
-    except InputError as error:
-        wrong += error.problems
-    if wrong:
-        raise InputError(wrong)
-    if around.count == 1:
-        return (layer,), around.lowering
-    return tuple(replace(layer, name=name) for name in _numbered(layer.name, around.count)), around.lowering
-
-
-@validated
-class _Around:
-    """What an entry of a file says beside its operation."""
-
-    count: Annotated[int, whole(MOST_LAYERS)] = 1
-    lowering: Annotated[str | None, Name()] = None
-
-
-_AROUND = ("count", LOWERING)
-_AROUND_FORM = Form(_Around)
-_FORMS = {name: Form(kind, f" for {name}", ["op", *_AROUND]) for name, kind in OPS.items()}
-
-
-def _around(entry: Mapping[str, object], names: Mapping[str, int], keys: Iterable[str]) -> _Around:
-    return _AROUND_FORM.build({key: entry[key] for key in keys if key in entry}, {NAMES: names})
-
-
-def _numbered(name: str, count: int) -> Iterator[str]:
-    return (f"{name}_{number}" for number in range(1, count + 1))
-
-
 def _name_of(entry: object) -> object:
     return entry.get("name") if isinstance(entry, Mapping) else None
 
@@ -179,30 +121,22 @@ def _problems_together(document: Document, names: Mapping[str, int]) -> list[Pro
     Raises InputError when there are more layers than anybody meant, before any is made.
     """
     entries = document.data.get("layers")
-    known = [(_name_of(entry), _sound_count(entry, names)) for entry in entries] if isinstance(entries, list) else []
+    known = [(_name_of(entry), count_of(entry, names)) for entry in entries] if isinstance(entries, list) else []
     if sum(count for _, count in known) > MOST_LAYERS:
         raise InputError(document.problem("layers", f"over {MOST_LAYERS:,} layers, counts included; use fewer"))
     called = [
         (index, each)
         for index, (name, count) in enumerate(known)
-        for each in ([name] if count == 1 else _numbered(str(name), count))
+        for each in ([name] if count == 1 else numbered(str(name), count))
     ]
     return [document.problem(str(each.where), each.message) for each in _taken_names(called)]
-
-
-def _sound_count(entry: object, names: Mapping[str, int]) -> int:
-    """The count of an entry, 1 where it is none: what is wrong with it is told with the entry."""
-    try:
-        return _around(entry, names, ["count"]).count if isinstance(entry, Mapping) else 1
-    except InputError:
-        return 1
 
 
 def _entries(entries: object) -> object:
     if not isinstance(entries, list | tuple) and entries is not None:
         raise InputError(f"{show(entries)} is not a list; start each layer with '- '")
     if not entries:
-        raise InputError(f"no layers; write at least one, e.g. - {_EXAMPLE}")
+        raise InputError(f"no layers; write at least one, e.g. - {EXAMPLE}")
     return entries
 
 

@@ -11,8 +11,8 @@ from tpusim.flow.lowerings import check_known, known, of_any_layer
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import hardware_paths
+from tpusim.network.entries import LOWERING
 from tpusim.network.sizes import sizes_named
-from tpusim.network.workload import LOWERING
 
 Value = int | float | str | tuple[int, ...]
 Shown = int | float | str

@@ -15,8 +15,9 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.tpu.description import Hardware
+from tpusim.network.entries import LOWERING, Read, read_layers
 from tpusim.network.sizes import names_in
-from tpusim.network.workload import LOWERING, MOST_IMAGES, Read, Workload, in_network_order, read_layers, workload_of
+from tpusim.network.workload import MOST_IMAGES, Workload, in_network_order, workload_of
 from tpusim.study.sweep.axis import BATCH, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import Spec
 
