@@ -180,6 +180,11 @@ def test_every_problem_of_a_file_is_told() -> None:
     assert all(line.startswith("Error: bad.yaml:") for line in lines)
 
 
+def test_a_size_without_a_name_is_one_problem() -> None:
+    said = tpusim("run", "small.yaml", "--dim", "seq").stderr
+    assert said.splitlines() == ["Error: --dim seq: no name; write NAME=N, such as --dim seq=128"]
+
+
 def test_a_layer_that_cannot_fit_is_named_and_no_file_is_left() -> None:
     result = run_small("--set", "vector_memory.capacity=8 B", "--out", "deep/er")
     assert result.exit_code == 2

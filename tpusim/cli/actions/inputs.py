@@ -52,12 +52,13 @@ def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str = "all") -
     problems: list[Problem] = []
     for text in dims or []:
         name, _, size = (part.strip() for part in text.rpartition("="))
+        if not name:
+            problems.append(Problem("no name; write NAME=N, such as --dim seq=128", f"--dim {text}"))
+            continue
         try:
             given[name] = whole_number(int(size) if INTEGER.fullmatch(size) else size, 1, MOST_SIZE)
         except InputError as error:
             problems.append(Problem(str(error), f"--dim {text}"))
-        if not name:
-            problems.append(Problem("no name; write NAME=N, such as --dim seq=128", f"--dim {text}"))
     if problems:
         raise InputError(problems)
     return ModelOptions(given, skip_unknown, ops)
