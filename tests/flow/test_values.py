@@ -295,6 +295,21 @@ def test_inputs_that_do_not_fit_are_told_together(tmp_path: Path) -> None:
     assert "'x' is complex128[2, 3, 9, 8]" in refused(path, 2, {"x": np.zeros((2, 3, 9, 8), complex)})
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e39])
+def test_inputs_beyond_float32_are_told(tmp_path: Path, number: float) -> None:
+    said = refused(saved(tmp_path, CNN), 1, {"x": np.full((1, 3, 9, 8), number)})
+    assert said.startswith("216 of the 216 numbers of 'x' are infinite or nan; give inputs, and a model, whose values")
+
+
+def test_a_layer_that_reads_numbers_beyond_float32_is_named(tmp_path: Path) -> None:
+    """What the machine makes of them says nothing, whatever it is."""
+    nodes = [node("Log", "x", "a"), node("Conv", "a w", "y")]
+    path = saved(tmp_path, model(nodes, {"x": ["N", 2, 3, 3]}, {"w": (2, 2, 1, 1)}))
+    said = refused(path, 1, {"x": np.arange(18.0).reshape(1, 2, 3, 3)})
+    assert said.startswith("layer conv_y: ")
+    assert "1 of the 18 numbers of 'ifmap' are infinite or nan" in said
+
+
 def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> None:
     said = refused(saved(tmp_path, PAIRS), 3)
     assert said.endswith("the model is for 2 images at once; its values take a --batch that is a multiple of that")
@@ -362,6 +377,7 @@ def test_without_inputs_they_are_random_and_said_to_be(here: Path) -> None:
     ("arguments", "says"),
     [
         (("net.onnx", "--save-outputs", "nowhere/out.npz"), "nowhere/out.npz: cannot be written"),
+        (("net.onnx", "--save-outputs", "net.onnx"), "net.onnx: arrays are written as .npz, not as .onnx"),
         (("net.onnx", "--input", "none.npz"), "none.npz: no such file"),
         (("net.onnx", "--input", "short.npz"), "short.npz: 'x' is float64[1, 3]; the model takes float32[2, 3, 9, 8]"),
         (("net.onnx", "--save-outputs", "out.npz", "--no-check"), "--no-check: nothing is computed"),

@@ -8,7 +8,8 @@ import pytest
 from tests.strategies import conv
 from tpusim import reference
 from tpusim.network.ops import Gemm, Op
-from tpusim.numerics.equality import Verdict, compare
+from tpusim.numerics.bounds import moved
+from tpusim.numerics.equality import Verdict, agreement, compare
 
 CONV = conv(3, 5, 4, 3)
 GEMM = Gemm("fc", m=3, n=5, k=7)
@@ -42,3 +43,10 @@ def test_the_first_wrong_output_of_a_product_is_named_by_row_and_column() -> Non
     assert (first.axes, first.index, first.actual) == (("m", "n"), (2, 4), None)
     assert first.expected == ifmap[:, 0, 0, 2].astype(int) @ filter_[4, 0, 0]
     assert str(first).startswith("ofmap[m=2, n=4] was never written")
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_infinities_agree_with_nothing(number: float) -> None:
+    """Without a warning of NumPy's on the screen."""
+    expected = moved(np.array([number]))
+    assert not agreement(np.array([np.inf], np.float32), expected)[0].any()

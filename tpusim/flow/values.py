@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
 from tpusim.flow.node_layers import NodeLayers, Parts, Values, node_layers
 from tpusim.flow.numbers import Numbers
 from tpusim.network.graph import Given, Graph, Node
@@ -23,6 +24,7 @@ from tpusim.reference.nodes import NODES, Call, compute
 _FAILURES = ArithmeticError, AttributeError, InputError, LookupError, MemoryError, TypeError, ValueError
 """What NumPy and Python raise for operands and attributes that do not fit one another."""
 _MOST_TOLD = 8
+_STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 
 
 class Journey:
@@ -161,6 +163,8 @@ class _Underway:
         if wanted != found:
             says = f"it reads {found}, where the layer has {wanted}"
             raise InputError(Problem(f"{says}; give the --batch that the model was made for", f"layer {layer.name}"))
+        if problems := [Problem(f"{says}; {_STAY_WITHIN}", f"layer {layer.name}") for says in _not_finite(given)]:
+            raise InputError(problems)
         return given
 
     def rounded(self, given: Mapping[str, Values], numbers: Numbers) -> dict[str, Operand]:
@@ -237,7 +241,11 @@ def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str,
     problems += [f"the model takes no {name!r}; it takes {', '.join(wanted)}" for name in inputs if name not in wanted]
     if problems:
         raise InputError([Problem(each) for each in problems[:_MOST_TOLD]])
-    return {name: inputs[name].astype(each.dtype, copy=False) for name, each in wanted.items()}
+    with np.errstate(over="ignore"):
+        taken = {name: inputs[name].astype(each.dtype, copy=False) for name, each in wanted.items()}
+    if beyond := [Problem(f"{each}; {_STAY_WITHIN}") for each in _not_finite(taken)]:
+        raise InputError(beyond[:_MOST_TOLD])
+    return taken
 
 
 def wanted_of(given: Given, parts: int) -> Given:
@@ -262,6 +270,13 @@ def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
 
 def _split(values: Values, parts: int) -> Parts:
     return [values] if parts == 1 or not values.ndim else [*np.split(values, parts)]
+
+
+def _not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:
+    """Arrays that hold what no sum can be equal or near to, in words."""
+    for name, each in arrays.items():
+        if count := each.size - int(np.count_nonzero(np.isfinite(each))):
+            yield f"{count:,} of the {counted(each.size, 'number')} of {name!r} are infinite or nan"
 
 
 def listed(arrays: Mapping[str, Values]) -> str:

@@ -49,7 +49,8 @@ def agreement(actual: Tensor, expected: Values) -> tuple[NDArray[np.bool_], floa
     """
     if expected.dtype != BOUNDED:
         return actual == expected, None
-    error, bound = np.abs(actual - expected["value"]), expected["bound"]
+    with np.errstate(invalid="ignore"):  # Of infinities, which agree with nothing.
+        error, bound = np.abs(actual - expected["value"]), expected["bound"]
     right = error <= bound
     shares = np.divide(error, bound, out=np.zeros_like(error), where=right & (bound > 0))
     return right, float(shares.max(initial=0.0))

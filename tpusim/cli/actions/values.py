@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tpusim.base.errors import InputError
+from tpusim.base.errors import InputError, Problem
 from tpusim.base.files import probe
 from tpusim.cli.terminal import say
 from tpusim.flow.numbers import INTEGERS, numbers_of
@@ -50,6 +50,7 @@ class EndToEnd:
             wrong = f"--dtype {INTEGERS}: they are made for each layer" if check else "--no-check: nothing is computed"
             raise InputError(f"{wrong}; leave it out, with --input and --save-outputs")
         if self.target is not None:
+            _check_name(self.target)
             probe(self.target)
         graph = read_graph(Path(workload), asked, work.batch)
         return Journey(graph, work, self._inputs(graph, work.batch, seed), numbers_of(dtype, sums))
@@ -69,3 +70,9 @@ class EndToEnd:
         except InputError as error:
             placed = (replace(each, where=each.where or str(self.source)) for each in error.problems)
             raise InputError(placed) from None
+
+
+def _check_name(target: Path) -> None:
+    if target.suffix.lower() != ".npz":
+        says = f"arrays are written as .npz, not as {target.suffix or 'no suffix'}"
+        raise InputError(Problem(f"{says}; name it FILE.npz", str(target)))
