@@ -187,6 +187,13 @@ def test_the_same_run_in_a_directory(desk: Path) -> None:
     assert "Every layer takes the same cycles." in done.stdout
 
 
+def test_numbers_of_another_type(desk: Path) -> None:
+    whole, real = run(), replace(run(), dtype="bf16", sums="array")
+    assert ComparedResults(whole, real).changes == (Change("dtype", "integers", "bf16"), Change("sums", "any", "array"))
+    heads = " ".join(tpusim(saved(whole, "a.json"), saved(real, "b.json")).stdout.split())
+    assert "event engine, bf16, seed 0" in heads
+
+
 def test_another_batch_and_clock(desk: Path) -> None:
     faster = machine(4, 4).with_overrides(["clock=2 GHz"])
     before, after = run(), run(hardware=faster, batch=4)

@@ -14,7 +14,7 @@ from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
 from tpusim.result.vocabulary.lowerings import lowered_by
-from tpusim.result.vocabulary.runs import left_out, size_of, with_extent
+from tpusim.result.vocabulary.runs import left_out, numbers_asked, size_of, with_extent
 from tpusim.result.vocabulary.states import PARTS, parts_of
 
 Piece = str | dict[str, int]
@@ -82,6 +82,7 @@ def inputs(result: Result) -> list[tuple[str, str]]:
         ("batch", FIELDS["batch"].shown(result.batch)),
         ("lowering", result.lowering),
         ("engine", "both, in agreement" if result.engine == "both" else result.engine),
+        *([("dtype", result.dtype), ("sums", result.sums)] if numbers_asked(result) else []),
         ("seed", f"{result.seed}"),
         ("tpusim", result.tpusim),
         ("simulated in", f"{result.total.wall_seconds:.2f} s"),

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.description import optional_fields
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
 
-_ASKED = ("workload", "batch", "lowering", "engine", "seed", "tpusim")
+_ASKED = ("workload", "batch", "lowering", "engine", "dtype", "sums", "seed", "tpusim")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tpusim.report.text import folded, percent, quantity, scale, shortened
 from tpusim.result.records import DramUse, LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Figure, value_of
 from tpusim.result.vocabulary.lowerings import LOWERING, in_heading, worth_telling
-from tpusim.result.vocabulary.runs import size_of, with_extent
+from tpusim.result.vocabulary.runs import numbers_asked, size_of, with_extent
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
 
 _RANKS = {
@@ -157,9 +157,10 @@ def _shape_legend(layers: Sequence[LayerResult]) -> str:
 def heading(result: Result) -> str:
     """What was run on what, in one line."""
     engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
+    numbers = f"{asked}, " if (asked := numbers_asked(result)) else ""
     return with_extent(
         f"{result.workload}, {size_of(result)}, on {result.hardware.get('name', 'unnamed hardware')}: "
-        f"{in_heading(result)}, {engine}, seed {result.seed}",
+        f"{in_heading(result)}, {engine}, {numbers}seed {result.seed}",
         result,
     )
 

@@ -13,6 +13,11 @@ def size_of(result: Result) -> str:
     return ", ".join(f"{name} {size}" for name, size in {"batch": result.batch, **result.sizes}.items())
 
 
+def numbers_asked(result: Result) -> str:
+    """The type of its numbers; empty where they are small whole ones, as unless asked."""
+    return "" if result.dtype == Result.dtype else result.dtype
+
+
 def incomplete(result: Result) -> str:
     """How much of a run there is, where it was interrupted; empty when all of it is."""
     done = len(result.layers)
