@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from tests.strategies import conv, machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops import Conv2d, Gemm, Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.tables import explain_text
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck
@@ -158,6 +158,14 @@ def test_what_no_resource_alone_accounts_for_is_too_little_input() -> None:
     assert (found.limit, found.main_state, found.agrees) == ("input", "waiting_weights", True)
     text = " ".join(explain_text.verdict(found).split())
     assert "Bound by too little input: weights take 128 cycles to load for a pass that computes for 8;" in text
+
+
+def test_a_layer_without_passes_has_no_weights_to_wait_for() -> None:
+    layer = Pool2d("pool", "max", 64, 14, 14, (3, 3), stride=(2, 2), padding=(1, 1))
+    found = find_bottleneck(Setup(layer, 1, load_hardware("tpu_v2"), "vector_ops"), lambda done, name: None)
+    words = " ".join(explain_text.verdict(found).split())
+    assert "Bound by too little input: the vector unit, which does it all, works in" in words
+    assert "weights" not in words
 
 
 def test_a_full_array_is_named_though_more_input_gains_a_little() -> None:

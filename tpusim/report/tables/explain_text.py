@@ -79,7 +79,6 @@ def _facts(found: Bottleneck) -> dict[str, object]:
     sequencer, streams = hardware.sequencer, found.program.streams
     # There are none where the vector unit does it all.
     rows, cols = (fmean(sizes or [0]) for sizes in ([each.rows for each in streams], [each.cols for each in streams]))
-    computes = units["systolic_array"]["busy"] / max(1, layer.passes)
     operands = found.setup.layer.operands(found.setup.batch) * hardware.vector_memory.element_bytes
     ends = phases.first_fill + phases.drain + phases.spill + phases.skew
     drains = ", and no block begins before the one ahead has drained"
@@ -94,7 +93,7 @@ def _facts(found: Bottleneck) -> dict[str, object]:
         "hbm": percent(units["hbm"]["busy"] / layer.cycles),
         "latency": hardware.latency_cycles,
         "rows": _rows(layer.dram) if layer.dram else "",
-        "loads": f"weights take {hardware.preload_cycles} cycles to load for a pass that computes for {computes:,.0f}",
+        "loads": _loads(found),
         "reads": layer.hbm_read_bytes / operands,
         "given": ", ".join(f"{name} {size}" for name, size in hardware.mapping.block.given.items()),
         "conversions": "".join(_a_word(found)),
@@ -105,6 +104,17 @@ def _facts(found: Bottleneck) -> dict[str, object]:
         "drains": drains if sequencer.between_blocks == "drain" else "",
         "ends": percent(ends / layer.cycles),
     }
+
+
+def _loads(found: Bottleneck) -> str:
+    """What more input would be shared by: the weights of a pass, or what the vector unit has to do."""
+    layer, passes = found.layer, found.layer.passes
+    if not passes:
+        works = percent(layer.units["vector_unit"]["busy"] / layer.cycles)
+        return f"the vector unit, which does it all, works in {works} % of the cycles"
+    computes = layer.units["systolic_array"]["busy"] / passes
+    takes = f"weights take {found.setup.hardware.preload_cycles} cycles to load"
+    return f"{takes} for a pass that computes for {computes:,.0f}"
 
 
 def _rows(use: DramUse) -> str:

@@ -213,7 +213,7 @@ def _explained(work: _PointByPoint) -> Explanation:
     taps = prod(axis.kernel for axis in plan.layer.axes)
     sources = ", ".join(each.tensor.name for each in (*plan.maps, *plan.scalars))
     aspects = {
-        **({"taps": f"{taps}, of which padding is none"} if plan.layer.spatial else {}),
+        **({"taps": f"{taps}, fewer where a window reaches over an edge"} if plan.layer.spatial else {}),
         "folds": _portions(plan),
         "passes": f"none: the vector unit makes each output of {sources}",
         "block": _block(blocking, work),
