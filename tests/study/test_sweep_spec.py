@@ -15,7 +15,7 @@ from tests import ROOT
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops import Add, Conv2d, Gemm, Pool2d
 from tpusim.study.sweep.constraint import Constraint
 from tpusim.study.sweep.spec import Sweep, load_sweep
 
@@ -89,6 +89,18 @@ def test_a_point_is_what_the_same_change_in_the_file_gives() -> None:
     (point,) = sweep.points
     assert point.workload == load_workload("net.yaml", batch=4)
     assert point.hardware == load_hardware("tiny_4x4", ["array.size=8"])
+
+
+def test_fields_of_ops_of_the_vector_unit() -> None:
+    ops = "- {name: p, op: pool2d, kind: max, channels: 4, in_height: 4, in_width: 4, kernel: 2}\n"
+    ops += "  - {name: a, op: add, channels: 4, height: 4, width: 4}\n"
+    Path("ops.yaml").write_text(f"name: ops\nlayers:\n  {ops}")
+    axes = "layers.p.kind: [average]\nlayers.*.channels: [8]\nlayers.a.other: [channel]\nlayers.a.width: [3]"
+    pool, added = spec(axes, workloads="[ops.yaml]").points[0].workload.layers
+    assert isinstance(pool, Pool2d)
+    assert (pool.kind, pool.channels) == ("average", 8)
+    assert isinstance(added, Add)
+    assert (added.channels, added.width, added.other) == (8, 3, "channel")
 
 
 def test_several_fields_that_move_together() -> None:

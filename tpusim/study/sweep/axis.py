@@ -25,7 +25,8 @@ EVERY = "all"
 _MOST_LISTED = 100_000
 _FIELDS = (
     "in_channels", "in_height", "in_width", "in_length", "out_channels", "kernel", "stride", "padding", "dilation",
-    "output_padding", "groups", "offset_groups", "offsets", "m", "n", "k", "count", LOWERING,
+    "output_padding", "groups", "offset_groups", "offsets", "channels", "height", "width",
+    "images", "kind", "other", "m", "n", "k", "count", LOWERING,
 )  # fmt: skip
 
 
