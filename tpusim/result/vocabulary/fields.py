@@ -98,11 +98,13 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
 
 
 def field_of(path: str) -> Field:
-    """The field of a path; of a layer's, "kernel of conv1"; of a workload's, "seq"; another goes by its path."""
+    """The field of a path; of a layer's, "kernel of conv1"; of a workload's, "size seq"; another goes by its path."""
     if path.startswith("layers."):
         name, _, field = path.removeprefix("layers.").rpartition(".")
         return Field(path, f"{field.replace('_', ' ')} of {name}")
-    return FIELDS.get(path, Field(path, path.removeprefix("sizes.")))
+    if path.startswith("sizes."):
+        return Field(path, f"size {path.removeprefix('sizes.')}")
+    return FIELDS.get(path, Field(path, path))
 
 
 def axis_title(axis: str) -> str:
