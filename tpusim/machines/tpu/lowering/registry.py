@@ -30,7 +30,7 @@ def _from(module: str, name: str) -> Callable[[Op, int, Hardware], Any]:
         own = UNITS.get(module, "array")
         if layer.unit != own:
             says = f"{layer.op} is an op of the {_SAID[layer.unit]}, and {module} lowers those of the {_SAID[own]}"
-            raise UnsuitableError(f"{says}; leave the choice of its lowering to the run")
+            raise UnsuitableError(f"{says}; name another lowering, or none")
         return getattr(import_module(f"tpusim.machines.tpu.lowering.{module}"), name)(layer, batch, hardware)
 
     return called
