@@ -21,9 +21,10 @@ from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import hardware_paths
 from tpusim.report.page import machine
 from tpusim.report.page.run_data import run_data
-from tpusim.report.page.run_words import plain
+from tpusim.report.page.run_words import plain, sentences
 from tpusim.report.page.sweep_data import sweep_data
 from tpusim.report.page.sweep_file import MOST_POINTS, read_points
+from tpusim.report.plots.roofline import peaks_of
 from tpusim.result.records import Result
 from tpusim.result.vocabulary.figures import COLUMNS
 from tpusim.result.vocabulary.states import PARTS, STATES
@@ -113,6 +114,17 @@ def test_the_verdict(tiny: Result, edit: Any, state: str, says: str) -> None:
 def test_a_run_of_which_a_part_was_checked(tiny: Result) -> None:
     unchecked = replace(tiny.layers[1], outputs_checked=0)
     assert run_data(with_layers(tiny, tiny.layers[0], unchecked))["verdict"]["state"] == "partly"
+
+
+def test_layers_without_multiplications_are_not_told_to_reach_the_peak(tiny: Result) -> None:
+    """Pooling has none, however many bytes there are."""
+    idle = replace(tiny.layers[0], macs=0)
+    mixed, alone = with_layers(tiny, idle, *tiny.layers[1:]), with_layers(tiny, idle)
+    peaks = peaks_of(load_hardware("tiny_4x4"))
+    told = [[plain(each, result) for each in sentences(result, peaks)] for result in (mixed, alone)]
+    few = "too few operations a byte"
+    assert [any(few in each or "HBM bounds no layer" in each for each in texts) for texts in told] == [True, False]
+    assert all(few not in each or "of 2 layers with MACs" in each for each in told[0])
 
 
 # ---- the file

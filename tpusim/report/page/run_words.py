@@ -124,13 +124,17 @@ def _why(layer: LayerResult, state: int, where: str = "") -> str:
 
 
 def _bound_by_memory(result: Result, peaks: Peaks) -> Sentence:
-    """Layers whose roof is the HBM's."""
-    bound = [layer for layer in result.layers if memory_roof(layer, peaks) < peaks.tflops]
+    """Layers whose roof is the HBM's, of those that have multiplications for the array's peak to be of any use."""
+    layers = [layer for layer in result.layers if layer.macs]
+    bound = [layer for layer in layers if memory_roof(layer, peaks) < peaks.tflops]
+    if not layers:
+        return []
     if not bound:
         return ["HBM bounds no layer: each does enough operations a byte for the array's peak."]
     share = percent(sum(layer.cycles for layer in bound) / result.total.cycles)
+    which = " with MACs" if len(layers) < len(result.layers) else ""
     return [
-        f"{len(bound)} of {len(result.layers)} layers, with {share} % of the time, do too few operations a byte of HBM "
+        f"{len(bound)} of {len(layers)} layers{which}, with {share} % of the time, do too few operations a byte of HBM "
         "traffic to reach the array's peak."
     ]
 
