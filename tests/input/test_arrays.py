@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -48,6 +49,26 @@ def huge(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"(10,), }      ", b"(10**15,), }  "))
 
 
+def odd_header(path: Path) -> None:
+    """One that Python's own tokenizer gives up on."""
+    with ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00\x08\x00{'a': ((")
+
+
+def locked(path: Path) -> None:
+    """With the mark of a password."""
+    np.savez(path, x=np.arange(10))
+    data = bytearray(path.read_bytes())
+    for start, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(start) + flags] |= 1
+    path.write_bytes(data)
+
+
+def no_array(path: Path) -> None:
+    with ZipFile(path, "w") as archive:
+        archive.writestr("notes.txt", "hello")
+
+
 WRITERS = {
     "objects": (lambda path: np.savez(path, x=np.array([Bomb()], object)), "holds objects, which are never unpickled"),
     "a pickle": (lambda path: path.write_bytes(pickle.dumps(Bomb())), "is no .npz"),
@@ -57,6 +78,9 @@ WRITERS = {
     "broken": (broken, "is broken"),
     "cut off": (cut_off, "is no .npz"),
     "huge": (huge, "is broken"),
+    "an odd header": (odd_header, "is broken"),
+    "locked": (locked, "is broken"),
+    "other files": (no_array, "holds more than arrays"),
     "a folder": (lambda path: path.mkdir(), "is a directory; give a file"),
     "missing": (lambda path: None, "no such file"),
 }

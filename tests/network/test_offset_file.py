@@ -90,12 +90,12 @@ def larger_than_it_is(path: Path) -> None:
         (of(np.full(SHAPE, 0.3)), "0.3 at [0, 0, 0] is no offset; multiples of 1/4 up to 65,536 are"),
         (of(np.full(SHAPE, np.nan)), "nan at [0, 0, 0] is no offset"),
         (of(np.full(SHAPE, 1j)), "has 3 axes of complex128"),
-        (of(np.full(SHAPE, None)), "is no .npz of numbers: it has Python objects; write it by numpy.savez"),
+        (of(np.full(SHAPE, None)), '"nets/offsets.npz": holds objects, which are never unpickled; write one with'),
         (lambda path: np.savez(path, a=quarters(SHAPE), b=quarters(SHAPE)), "has 2 arrays; save one"),
-        (lambda path: path.write_bytes(pickle.dumps([1])), "is no .npz of numbers: File is not a zip file"),
-        (truncated, "is no .npz of numbers"),
-        (larger_than_it_is, "is no .npz of numbers: it ends too early"),
-        (lambda path: None, "cannot read \"nets/offsets.npz\": No such file or directory"),
+        (lambda path: path.write_bytes(pickle.dumps([1])), '"nets/offsets.npz": is no .npz'),
+        (truncated, "is no .npz"),
+        (larger_than_it_is, "is broken"),
+        (lambda path: None, '"nets/offsets.npz": no such file'),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_at_the_layers_line(folder: Path, write: Any, says: str) -> None:

@@ -24,7 +24,11 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         if not is_zipfile(path):
             raise InputError(Problem(f"is no .npz; {_WRITE}", str(path)))
         with np.load(path, allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
+            arrays = {name: held[name] for name in held.files}
+        # What has no header of NumPy's comes as bytes.
+        if any(isinstance(each, bytes) for each in arrays.values()):
+            raise InputError(Problem(f"holds more than arrays; {_WRITE}", str(path)))
+        return arrays
     except InputError:
         raise
     except Exception as error:  # What NumPy, zipfile and zlib raise for broken files is of no common class.

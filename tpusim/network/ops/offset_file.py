@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
+from tpusim.input.arrays import read_arrays
 from tpusim.input.scalars import show
 
 SUFFIX = ".npz"
-MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -66,34 +65,16 @@ def offset_file(path: Path, parts: int, most: int) -> OffsetFile:
 def _read(path: Path) -> NDArray[Any]:
     """The array of a file, real numbers along three or four axes."""
     try:
-        with zipfile.ZipFile(path) as file:
-            members = file.infolist()
-            if len(members) != 1 or members[0].file_size > MOST_BYTES:
-                raise InputError(f"{show(str(path))} has {len(members)} arrays; save one, of at most {MOST_BYTES:,} B")
-            with file.open(members[0]) as member:
-                values = _array(member, members[0].file_size)
-    except OSError as error:
-        raise InputError(f"cannot read {show(str(path))}: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, zlib.error) as error:
-        raise InputError(f"{show(str(path))} is no .npz of numbers: {error}; write it by numpy.savez") from None
+        arrays = [*read_arrays(path).values()]
+    except InputError as error:
+        raise InputError(f"{show(str(path))}: {error.problems[0].message}") from None
+    if len(arrays) != 1:
+        raise InputError(f"{show(str(path))} has {len(arrays)} arrays; save one")
+    (values,) = arrays
     if values.dtype.kind not in "fiu" or values.ndim not in (3, 4):
         says = f"{show(str(path))} has {values.ndim} axes of {values.dtype}"
         raise InputError(f"{says}; write numbers [image, 2 x offset group x tap, row, col], or without the image")
     return values
-
-
-def _array(member: IO[bytes], size: int) -> NDArray[Any]:
-    """One array, no larger than what there is of it."""
-    version = np.lib.format.read_magic(member)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, in_columns, dtype = read(member)
-    if dtype.hasobject:
-        raise ValueError("it has Python objects")
-    count = int(np.prod(shape, dtype=object))
-    if count * dtype.itemsize > size:
-        raise ValueError("it ends too early")
-    values = np.frombuffer(member.read(), dtype, count)
-    return values.reshape(shape[::-1]).T if in_columns else values.reshape(shape)
 
 
 def beside(layers: object, folder: Path) -> object:
