@@ -19,7 +19,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Gemm, Op
+from tpusim.network.ops import ConvTranspose2d, Gemm, Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import ELEMENT_TYPES, INT8
 from tpusim.numerics.equality import Verdict
@@ -130,10 +130,19 @@ def test_sums_too_long_for_32_bits_are_refused_before_the_work() -> None:
 
 @pytest.mark.parametrize("lowering", ["winograd_2", "fft", "auto"])
 def test_what_has_no_bound_is_refused(lowering: str) -> None:
-    work = load_workload("tiny", batch=2)
+    work = Workload("tiles", 2, (conv(4, 6, 3, 3),))
     lost = "winograd_2" if lowering == "auto" else lowering
-    with pytest.raises(InputError, match=rf"no bound is proven for what .*{lost}.* round"):
+    with pytest.raises(InputError, match=rf"no bound is proven for the roundings of .*{lost}"):
         simulate(work, load_hardware("tiny_4x4"), lowering=lowering, dtype="bf16")
+
+
+def test_auto_takes_layers_that_nothing_without_a_bound_is_for() -> None:
+    up = ConvTranspose2d("up", 2, 3, 3, 2, kernel=(3, 3), stride=(2, 2))
+    work = Workload("net", 2, (Gemm("fc", 8, 8, 8), up, conv(4, 5, 3, 4, stride=2)))
+    result = simulate(work, load_hardware("tiny_4x4"), lowering="auto", dtype="bf16")
+    assert (result.correct, len(result.layers)) == (True, 3)
+    with pytest.raises(InputError, match="layer fc: FFT of 16 x 16 takes convolutions"):
+        simulate(work, load_hardware("tiny_4x4"), lowering="fft", dtype="bf16")
 
 
 @pytest.mark.parametrize("lowering", ["winograd_2", "winograd_4", "fft"])

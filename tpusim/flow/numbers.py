@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from tpusim import reference
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.flow.lowerings import AUTO, asked_of, tried
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.registry import least_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import OFMAP
@@ -100,7 +104,7 @@ def numbers_of(dtype: str, sums: str) -> Numbers:
     return Numbers(ELEMENT_TYPES.get(dtype), sums == ARRAY_ORDER)
 
 
-def check_numbers(workload: Workload, lowering: str, numbers: Numbers) -> None:
+def check_numbers(workload: Workload, hardware: Hardware, lowering: str, numbers: Numbers) -> None:
     """Raise InputError for layers whose values could not be checked: all of them, before the first is simulated."""
     problems: list[Problem] = []
     for layer, name in asked_of(workload, lowering):
@@ -108,12 +112,23 @@ def check_numbers(workload: Workload, lowering: str, numbers: Numbers) -> None:
             numbers.check(layer, workload.batch)
         except InputError as error:
             problems += error.problems
-        if numbers.bounded and (lost := UNBOUNDED & {*tried(name, layer, workload.batch)}):
-            says = f"no bound is proven for what {', '.join(sorted(lost))} round"
+        if numbers.bounded and (lost := [*_unbounded(layer, workload.batch, hardware, name)]):
+            says = f"no bound is proven for the roundings of {', '.join(lost)}"
             also = f", which {AUTO} may take" if name == AUTO else ""
-            problems.append(Problem(f"{says}{also}; take another --lowering or --dtype", f"layer {layer.name}"))
+            advice = "take another --lowering or --dtype, or --no-check"
+            problems.append(Problem(f"{says}{also}; {advice}", f"layer {layer.name}"))
     if problems:
         raise InputError(problems[:_MOST_TOLD])
+
+
+def _unbounded(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Iterator[str]:
+    """Those of UNBOUNDED that may take a layer."""
+    for name in tried(lowering, layer, batch):
+        if name in UNBOUNDED:
+            # What a lowering is not for, it refuses by itself.
+            with suppress(CapacityError):
+                least_of(layer, batch, hardware, name)
+                yield name
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def simulate(
     numbers = numbers_of(dtype, sums)
     began = time.perf_counter()
     if check:
-        check_numbers(workload, lowering, numbers)
+        check_numbers(workload, hardware, lowering, numbers)
     room = room_for(workload, hardware, lowering, engine, check, numbers)
     layers = []
     for layer in _Run(workload, hardware, lowering, engine, check, seed, watch, room, numbers, journey).results():
