@@ -1,8 +1,8 @@
 """How much floating point may lose at most: bounds that hold whatever the numbers and the order of sums.
 
 A sum of n terms, each a product with a rounded factor, is off by at most g(n + 1) times the sum of their sizes,
-g(n) = n u / (1 - n u), u = 2**-53 of float64 (N. Higham, "Accuracy and Stability of Numerical Algorithms", chapter 3);
-what terms were off by before comes to that, times their factors.
+where g is the gamma of numerics/bounds.py, of float64; what terms were off by before comes to that, times their
+factors.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tpusim.machines.tpu.lowering.recipe import Recipe
+from tpusim.numerics.bounds import DOUBLE, gamma
 from tpusim.numerics.element_types import EXACT_FLOAT32
 
-UNIT = 2.0**-53
-"""Of float64: the most by which a result is off, relative to itself."""
 FACTOR = 4
 """Units by which a factor may be off: a cosine and its angle, rounded."""
 LARGEST_SUM = EXACT_FLOAT32
@@ -54,5 +53,4 @@ def products(one: Bound, other: Bound, count: int) -> Bound:
 
 def growth(terms: int) -> float:
     """g of a sum of so many terms, its factors rounded."""
-    units = (terms + 1 + FACTOR) * UNIT
-    return units / (1 - units)
+    return gamma(terms + 1 + FACTOR, DOUBLE)
