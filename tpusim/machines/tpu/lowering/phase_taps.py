@@ -55,8 +55,7 @@ class PhaseTaps:
             for high, wide in product(range(1, len(row.phases) + 1), range(1, len(col.phases) + 1))
             if high * wide <= room
         ]
-        ways = ([*self._side_by_side(*size)] for size in sizes)
-        return tuple(min(ways, key=lambda way: sum(-(-len(each.taps) // self._room) for each in way)))
+        return tuple(self._side_by_side(min(sizes, key=self._stacks)))
 
     def tap_of(self, tap: Tap, phase: Phase) -> Tap | None:
         """The tap of a phase that stands where another does; None where none of its taps stands there."""
@@ -119,13 +118,23 @@ class PhaseTaps:
     def _place(self, channels: range) -> Place:
         return Place(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
 
-    def _side_by_side(self, high: int, wide: int) -> Iterator[PhaseOutcome]:
+    def _stacks(self, size: tuple[int, int]) -> int:
+        """The passes of a row fold with rectangles of so many rows and columns."""
+        down, across = ([len(taps) for _, taps in along] for along in self._portioned(size))
+        return sum(-(-max(1, rows * cols) // self._room) for rows, cols in product(down, across))
+
+    def _side_by_side(self, size: tuple[int, int]) -> Iterator[PhaseOutcome]:
         """All phases, in rectangles of so many rows and columns."""
-        row, col = self.axes
-        for rows, cols in product(portions(len(row.phases), high), portions(len(col.phases), wide)):
-            downwards, across = _one_a_place(row, rows), _one_a_place(col, cols)
+        for (rows, downwards), (cols, across) in product(*self._portioned(size)):
             # What no tap reaches is zero: a pass of weights that are.
             yield PhaseOutcome(tuple(product(rows, cols)), tuple(product(downwards, across)) or ((0, 0),))
+
+    def _portioned(self, size: tuple[int, int]) -> list[list[tuple[range, list[int]]]]:
+        """The phases along each axis in portions of so many, each with a tap for every grid point that it needs."""
+        return [
+            [(phases, _one_a_place(axis, phases)) for phases in portions(len(axis.phases), most)]
+            for axis, most in zip(self.axes, size, strict=True)
+        ]
 
     @cached_property
     def _known(self) -> list[dict[tuple[int, int], int]]:
