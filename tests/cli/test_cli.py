@@ -136,6 +136,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "-o", "there"], "results go to --out dir"),
     (["run", "model.onnx"], "model.onnx: no such file"),
     (["run", "topology.csv"], "topology.csv: no such file"),
+    (["run", "small.yaml", "--json", "small.yaml"], "--json small.yaml: such files are read, not written; name one"),
     (["run", "small.yaml", "--dim", "seq=4"], 'the workload has no size "seq"; it names none; leave --dim out'),
     (["run", "small.yaml", "--dim", "seq"], "no name; write name=n"),
     (["run", "small.yaml", "--dim", "seq=0"], "0 is out of range"),

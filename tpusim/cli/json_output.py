@@ -11,6 +11,8 @@ from tpusim.base.files import is_device, probe, write
 from tpusim.cli.terminal import Nowhere, say
 
 STDOUT = "-"
+_READ = frozenset({".yaml", ".yml", ".onnx", ".csv", ".npz"})
+"""How names of files end that commands read, and of which JSON takes no one's place."""
 
 
 class JsonOutput:
@@ -22,6 +24,8 @@ class JsonOutput:
         self._to_stdout = target == STDOUT
         if self._to_stdout and isinstance(sys.stdout, Nowhere):
             raise InputError("--json -: standard output is closed; give a file")
+        if self._file is not None and self._file.suffix.lower() in _READ:
+            raise InputError(f"--json {target}: such files are read, not written; name one that ends with .json")
         if self._file is not None:
             probe(self._file, make_folder=self._file.parent == made)
 
