@@ -144,6 +144,7 @@ def there(folder: str) -> int:
 Scheduler = tuple[str, "subprocess.Popen[bytes]"]
 
 
+@pytest.mark.long
 @needs_dask
 def test_a_cluster_gives_the_rows_of_this_computer_also_when_a_worker_is_killed(scheduler: Scheduler) -> None:
     address, _ = scheduler

@@ -92,6 +92,9 @@ def test_exhibits_are_chosen_by_name() -> None:
 # ---- what comes out
 
 DOCUMENT = (ROOT / "docs" / "paper.md").read_text()
+pytestmark = pytest.mark.xdist_group("paper")
+"""What is simulated for all of them is simulated once."""
+
 FAST = (
     "table1",
     "table2",

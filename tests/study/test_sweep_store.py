@@ -115,6 +115,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(points: int) -> None:
     assert f"{60 - kept} computed, {kept} there already" in sweep("long.yaml", "--out", "stopped").stdout
 
 
+@pytest.mark.long
 def test_several_sweeps_on_one_new_store_at_once() -> None:
     together = [started("small.yaml", "--workers", "1", "--out", "shared") for _ in range(2)]
     told = [each.communicate()[1] for each in together]
