@@ -198,6 +198,7 @@ def test_what_cannot_be_picked_is_refused(says: str, operands: tuple[Feed, ...])
 # ---- numbers that float32 does not hold, and tensors that are made of others
 
 
+@pytest.mark.long
 def test_what_float32_would_round_is_exact_in_doubles() -> None:
     step = Vector((), "combine", (at(ONE), at(TWO)), at(INTO), WORDS, coefficients=(2.0**26, 1.0))
     values = outcome(replace(program(step), doubles=True))

@@ -169,6 +169,7 @@ def test_little_memory_leaves_nothing_to_keep_nor_to_work_ahead_with(monkeypatch
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_the_neediest_is_named_and_what_is_advised_fits_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     work, hardware, free = load_workload("resnet50", 8), load_hardware("tpu_v2", {"array.size": 1}), int(1.2e9)
     monkeypatch.setattr(need, "free_bytes", lambda: free)

@@ -119,6 +119,7 @@ def test_slices_add_up_to_the_accounts(hardware: Hardware, layer: Conv2d | Gemm,
 
 
 @pytest.mark.long
+@pytest.mark.long
 @settings(relaxed, max_examples=20)
 @given(hardware=machines(6), layer=convs(channels=60, size=9))
 def test_slices_of_passes_that_repeat(hardware: Hardware, layer: Conv2d) -> None:
