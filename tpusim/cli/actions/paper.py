@@ -110,7 +110,7 @@ def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterat
 
 
 def _digest(made: Sequence[Exhibit], plan: Plan, kinds: Sequence[str]) -> str:
-    """Of all that the files depend on."""
+    """A digest of all that the files depend on."""
     sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
     keys = [key for _, key in plan.points]
     return sha256(repr((sources, keys, tables.to_json(made), unverified(), kinds)).encode()).hexdigest()

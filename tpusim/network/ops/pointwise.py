@@ -54,7 +54,7 @@ class Pointwise(VectorOp):
         return {"ifmap": self.map(batch), OFMAP: self.map(batch)}
 
     def map(self, batch: int) -> Shape:
-        """Of what comes in, and out."""
+        """The shape of what comes in, and out."""
         return self.channels, self.height, self.width, self.images or batch
 
     def terms(self, batch: int) -> int:

@@ -136,7 +136,7 @@ def _reaching(axis: KernelAxis, ceil_mode: bool) -> KernelAxis:
 
 @lru_cache(maxsize=1 << 10)
 def _windows(axis: KernelAxis, given: KernelAxis, include_pad: bool) -> tuple[Window, ...]:
-    """Of each output; padding counts, but not beyond what is `given`."""
+    """The window of each output; padding counts, but not beyond what is `given`."""
     before, after = given.ends
     seen, padded = range(given.size), range(-before, given.size + after)
 

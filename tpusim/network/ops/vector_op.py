@@ -41,7 +41,7 @@ class VectorOp(Op):
     @property
     @abstractmethod
     def windows(self) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
-        """Of each row and of each column of the ofmap."""
+        """The window of each row and of each column of the ofmap."""
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         """What the operation is given besides, for an output in whose window so many elements count."""

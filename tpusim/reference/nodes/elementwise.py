@@ -19,7 +19,7 @@ def _ufunc(function: Any) -> Function:
 
 
 def _folded(function: Any) -> Function:
-    """Of any number of operands, one after the other."""
+    """A function of any number of operands, one after the other."""
     return lambda _, *operands: reduce(function, operands)
 
 

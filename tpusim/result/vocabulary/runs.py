@@ -40,7 +40,7 @@ def left_out(not_timed: Iterable[tuple[str, int]], not_known: Iterable[tuple[str
 
 
 def by_reference(result: Result) -> str:
-    """Of which ops the machine did not work out the values, where these went from layer to layer; else empty."""
+    """The ops whose values the machine did not work out, where values went from layer to layer; else empty."""
     ops = dict(result.reference_only)
     if not ops:
         return ""

@@ -26,7 +26,7 @@ class Shown:
 
 
 def nothing() -> Asked:
-    """Of an exhibit that takes no simulation that is worth keeping."""
+    """No points: those of an exhibit that takes no simulation that is worth keeping."""
     return {}
 
 

@@ -32,7 +32,7 @@ class Tiles(NamedTuple):
 
 
 class Recipes(NamedTuple):
-    """Of the transforms down and across."""
+    """The recipes of the transforms down and across."""
 
     down: Recipe
     across: Recipe
@@ -67,12 +67,12 @@ class Filtering:
 
     @cached_property
     def data(self) -> Recipes:
-        """Of data."""
+        """The recipes by which data is transformed."""
         return Recipes(self._best(self.by.down.data), self._best(self.by.across.data))
 
     @cached_property
     def inverse(self) -> Recipes:
-        """Of results."""
+        """The recipes by which results are transformed back."""
         return Recipes(self._best(self.by.down.inverse), self._best(self.by.across.inverse))
 
     def _best(self, recipes: Sequence[Recipe]) -> Recipe:

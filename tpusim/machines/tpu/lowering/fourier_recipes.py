@@ -87,7 +87,7 @@ def _turned(graph: FlowGraph, wave: Wave, angle: float) -> Wave:
 
 
 def _sum_and_mirror(graph: FlowGraph, even: Wave, odd: Wave) -> tuple[Wave, Wave]:
-    """Of the sum of two that of u, and of their difference, conjugated, that of N/2 - u."""
+    """Two waves: the sum of both is that of u, their difference, conjugated, that of N/2 - u."""
     ahead = Wave(graph.sum((even.real, 1), (odd.real, 1)), graph.sum((even.imaginary, 1), (odd.imaginary, 1)))
     behind = Wave(graph.sum((even.real, 1), (odd.real, -1)), graph.sum((odd.imaginary, 1), (even.imaginary, -1)))
     return ahead, behind

@@ -64,16 +64,16 @@ class Spectrum:
         return self.length // 2 - 1
 
     def _quarter(self, row: int, col: int) -> Grid:
-        """Of all pairs of frequencies between: cosines (0) or sines (1) down and across."""
+        """The places of all pairs of frequencies between: cosines (0) or sines (1) down and across."""
         first = (2 + row) * self.length + 2 + col
         return Grid(first, self.between, self.between, (2 * self.length, 2))
 
     def _row_ends(self, col: int) -> Grid:
-        """Of frequencies 0 and N/2 down: cosines or sines across."""
+        """The places of frequencies 0 and N/2 down: cosines or sines across."""
         return Grid(2 + col, 2, self.between, (self.length, 2))
 
     def _col_ends(self, row: int) -> Grid:
-        """Of frequencies 0 and N/2 across: cosines or sines down."""
+        """The places of frequencies 0 and N/2 across: cosines or sines down."""
         return Grid((2 + row) * self.length, self.between, 2, (2 * self.length, 1))
 
     def _more(self, first: int, down: int, across: int, each: int = 1) -> Grid:
@@ -98,7 +98,7 @@ class Spectrum:
 
     @property
     def data_places(self) -> int:
-        """Of the tile and beside it."""
+        """Places of data, of the tile and beside it."""
         return self.length**2 + sum(grid.size for grid in self._of_data)
 
     @property
@@ -126,7 +126,7 @@ class Spectrum:
 
     @property
     def result_places(self) -> int:
-        """Of the tile and beside it."""
+        """Places of results, of the tile and beside it."""
         return self.length**2 + 2 * sum(grid.size for grid in self._of_sums)
 
     @property

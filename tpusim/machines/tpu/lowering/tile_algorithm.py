@@ -14,7 +14,7 @@ from tpusim.machines.tpu.lowering.recipe import Recipe
 
 
 class AxisTransform(NamedTuple):
-    """Of so many `taps` and `outputs` of a tile along an axis; `data`, `inverse`: ways to transform, to choose from."""
+    """A transform of so many `taps` and `outputs` along an axis; `data`, `inverse`: ways to do it, to choose from."""
 
     taps: int
     outputs: int
@@ -90,17 +90,17 @@ class TileAlgorithm:
 
     @property
     def outputs(self) -> int:
-        """Of a tile."""
+        """Outputs of a tile."""
         return self.down.outputs * self.across.outputs
 
     @property
     def taps(self) -> int:
-        """Of the filter."""
+        """Taps of the filter."""
         return self.down.taps * self.across.taps
 
     @cached_property
     def multiplications(self) -> int:
-        """Of a tile."""
+        """Products of a tile, a number of data times a weight each."""
         return sum(len(product.data) for product in self.products)
 
     @cached_property

@@ -32,7 +32,7 @@ class Load(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor, part: Part, moved: Moved) -> Load:
-        """Of a map."""
+        """The load of a part of a map."""
         return cls(tensor, part, moved.bytes, moved.regions)
 
 

@@ -68,7 +68,7 @@ class VectorOpPlan:
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
-        """Of all tensors, by name: what goes into lanes, rows, columns, images."""
+        """The shapes of all tensors, by name: what goes into lanes, rows, columns, images."""
         return {name: self.turned(shape) for name, shape in self.layer.shapes(self.batch).items()}
 
     @cached_property

@@ -30,7 +30,7 @@ class VectorCosts(ABC):
     @property
     @abstractmethod
     def outputs(self) -> InStrips:
-        """Of the layer."""
+        """The outputs of the layer, as blocks cut them."""
 
     @property
     @abstractmethod

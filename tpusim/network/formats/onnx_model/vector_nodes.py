@@ -63,7 +63,7 @@ class VectorNodes(NamedTuple):
 
     @classmethod
     def of(cls, graph: GraphProto) -> VectorNodes:
-        """Of a graph."""
+        """What there is to know of the nodes of a graph."""
         return cls(_numbers(graph), _first(graph), _merged(graph))
 
     def is_folded(self, node: NodeProto) -> bool:

@@ -23,7 +23,7 @@ _BINS = np.arange(-32.5, 35, 5)
 
 
 def chart_size(_: object) -> tuple[float, float]:
-    """Of most charts."""
+    """The size of most charts, in inches."""
     return _SIZE
 
 
