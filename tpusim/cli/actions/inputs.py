@@ -55,6 +55,8 @@ def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str = "all") -
         if not name:
             problems.append(Problem("no name; write NAME=N, such as --dim seq=128", f"--dim {text}"))
             continue
+        if name in given:
+            problems.append(Problem(f"{name} is {given[name]} already; give it once", f"--dim {text}"))
         try:
             given[name] = whole_number(int(size) if INTEGER.fullmatch(size) else size, 1, MOST_SIZE)
         except InputError as error:
