@@ -17,7 +17,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, PARTIAL
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill
-from tpusim.machines.tpu.sections import Array, Hbm, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.sections import Array, Functions, Hbm, Sequencer, VectorMemory, VectorUnit
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import (
     Add,
@@ -26,17 +26,29 @@ from tpusim.network.ops import (
     Conv1d,
     Conv2d,
     ConvTranspose2d,
+    Copy,
     DeformConv2d,
+    Div,
+    Erf,
+    Exp,
+    Gelu,
     Gemm,
     HardSigmoid,
     HardSwish,
+    LayerNorm,
     LeakyRelu,
     Mul,
     Op,
     Pool2d,
+    ReduceMean,
     Relu,
+    RowOp,
     ScaleShift,
+    Sigmoid,
+    Silu,
+    Softmax,
     Sub,
+    Tanh,
     VectorOp,
 )
 from tpusim.network.ops.offsets import KINDS
@@ -118,6 +130,7 @@ def machine(
             operand_cycles=operand_cycles,
             result_cycles=result_cycles,
             ready_cycles=ready_cycles,
+            functions=Functions(exp=(3, 4), tanh=(5, 1), erf=(2, 9), divide=(1, 2), reciprocal_root=(4, 1)),
         ),
         hbm=Hbm(
             bandwidth_bytes_per_s=bytes_per_cycle * 10**9,
@@ -510,8 +523,11 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         "images": draw(st.sampled_from([0, 0, 0, 1, 11])),
     }
     parts = st.integers(-8, 8).map(lambda number: number / 4)
-    kind = draw(st.sampled_from([Add, Sub, Mul, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish]))
-    if issubclass(kind, Add | Sub | Mul):
+    plain = [Add, Sub, Mul, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish]
+    kind = draw(st.sampled_from([*plain, Copy, Div, Exp, Tanh, Erf, Sigmoid, Silu, Gelu]))
+    if kind is Gelu:
+        return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))
+    if issubclass(kind, Add | Sub | Mul | Div):
         return kind(
             **sizes, other=draw(st.sampled_from(["each", "each", "map", "channel", "image", "pixel", "number"]))
         )
@@ -523,6 +539,14 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     if kind is HardSigmoid:
         return kind(**sizes, alpha=draw(parts), beta=draw(parts))
     return kind(**sizes)
+
+
+def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
+    """Of every kind, of few rows and of many."""
+    images = st.sampled_from([0, 0, 1, 2, 7, rows])
+    sizes: dict[str, Any] = {"name": st.just("rows"), "channels": st.integers(1, channels), "images": images}
+    norms = st.builds(LayerNorm, **sizes, epsilon=st.sampled_from([1e-5, 0.5]))
+    return st.one_of(st.builds(Softmax, **sizes), norms, st.builds(ReduceMean, **sizes))
 
 
 def vector_ops(channels: int = 12, size: int = 5) -> st.SearchStrategy[VectorOp]:

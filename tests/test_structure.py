@@ -51,7 +51,13 @@ def test_every_folder_is_a_room() -> None:
     assert named == {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
 
 
-@pytest.mark.parametrize("inside", ["", "machines.tpu"])
+FAMILIES = sorted(
+    f"machines.{path.name}" for path in (PACKAGE / "machines").iterdir() if (path / "__init__.py").exists()
+)
+"""Of machines."""
+
+
+@pytest.mark.parametrize("inside", ["", *FAMILIES])
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_imports_run_downward(module: Path, inside: str) -> None:
     prefix = f"{inside}." if inside else ""
@@ -64,6 +70,20 @@ def test_imports_run_downward(module: Path, inside: str) -> None:
     for other in imports(PACKAGE / module.with_suffix(".py")):
         if other.startswith(prefix) and (below := other.removeprefix(prefix).split(".")[0]):
             assert room == below or level(below, floors) > level(room, floors), f"{own} imports {other}"
+
+
+@pytest.mark.parametrize("module", [each for each in MODULES if each.parts[0] == "machines"], ids=str)
+def test_families_never_import_one_another(module: Path) -> None:
+    own = ".".join(module.parts[:2])
+    others = tuple(f"{family}." for family in FAMILIES if family != own)
+    assert not [name for name in imports(PACKAGE / module.with_suffix(".py")) if f"{name}.".startswith(others)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_folder_of_a_family_is_a_room(family: str) -> None:
+    folder = PACKAGE / family.replace(".", "/")
+    found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert {room for floor in rooms(family) for room in floor} == found - {"__init__"}
 
 
 DATA_PATH = {f"machines.tpu.register.{name}" for name in ("lanes", "array", "weights", "deserializers")}

@@ -9,7 +9,8 @@ from tpusim.base.version import __version__
 
 if TYPE_CHECKING:
     from tpusim.flow.simulation import simulate
-    from tpusim.machines.tpu.description import Hardware, load_hardware
+    from tpusim.machines.family import load_hardware
+    from tpusim.machines.tpu.description import Hardware
     from tpusim.network.ops.conv1d import Conv1d
     from tpusim.network.ops.conv2d import Conv2d
     from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
@@ -42,7 +43,7 @@ _MODULES = {
     "Hardware": "machines.tpu.description",
     "Result": "result.records",
     "Workload": "network.workload",
-    "load_hardware": "machines.tpu.description",
+    "load_hardware": "machines.family",
     "load_workload": "network.workload",
     "simulate": "flow.simulation",
 }

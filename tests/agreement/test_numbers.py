@@ -40,7 +40,7 @@ def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=st.one_of(layers(), transposed_convs(), deform_convs(), vector_ops(12, 4)),
     batch=st.integers(1, 9),
@@ -51,7 +51,8 @@ def test_every_layer_is_right(dtype: str, layer: Op, batch: int, hardware: Hardw
     numbers = numbers_of(dtype, "any")
     verdict = check_layer(layer, batch, lowered(layer, batch, hardware), hardware, 3, numbers=numbers)
     assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
-    assert (verdict.error_share is None) == (dtype == "int8")
+    # What rounds gets sixteenths where others get whole numbers, and a bound with them.
+    assert (verdict.error_share is None) == (dtype == "int8" and layer.exact)
     assert (verdict.error_share or 0) <= 1
 
 

@@ -32,6 +32,7 @@ from tpusim.flow.engines import ENGINES
 from tpusim.flow.numbers import DTYPES, SUMS
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
+from tpusim.network.formats.asked import OPS
 from tpusim.report.tables.compare_results import ORDERS
 from tpusim.report.trace.text import LEGEND
 from tpusim.result.load import RESULT_FILE, parse_result, read_result
@@ -141,6 +142,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--dim", "seq=4"], 'the workload has no size "seq"; it names none; leave --dim out'),
     (["run", "small.yaml", "--dim", "seq"], "no name; write name=n"),
     (["run", "small.yaml", "--dim", "seq=0"], "0 is out of range"),
+    (["run", "small.yaml", "--dim", "seq=16777217"], "out of range"),
     (["run", "small.yaml", "--ops", "every"], "unknown ops 'every'; there is all, or array:"),
     (["import", "small.yaml"], "files that are read: .csv, .onnx"),
     (["import", "small.csv", "-o", "net.txt"], "a workload is written as .yaml or .yml, not as .txt"),
@@ -515,6 +517,7 @@ def test_plot_writes_pictures_beside_the_result_or_elsewhere() -> None:
     pictures = [
         "captions.txt",
         *(f"{name}.{kind}" for name in ("cycle_breakdown", "pe_utilization", "roofline") for kind in ("png", "svg")),
+        *("time_by_op.png", "time_by_op.svg"),
     ]
     beside = tpusim("plot", "results")
     assert (beside.exit_code, beside.stderr) == (0, "")
@@ -525,12 +528,13 @@ def test_plot_writes_pictures_beside_the_result_or_elsewhere() -> None:
     assert "cycle_breakdown: What the systolic array did" in Path("deep/figures/captions.txt").read_text()
 
 
+PDFS = ("pe_utilization.pdf", "cycle_breakdown.pdf", "roofline.pdf", "time_by_op.pdf", "captions.txt")
+
+
 def test_plot_in_the_formats_asked_for() -> None:
     run_small("--out", "results", "--no-check")
     shown = tpusim("plot", "results", "--out", "papers", "--format", "pdf", "--format", "pdf")
-    assert shown.stdout.split() == [
-        f"papers/{name}" for name in ("pe_utilization.pdf", "cycle_breakdown.pdf", "roofline.pdf", "captions.txt")
-    ]
+    assert shown.stdout.split() == [f"papers/{name}" for name in PDFS]
     first = Path("papers/pe_utilization.pdf").read_bytes()
     assert first.startswith(b"%PDF")
     tpusim("plot", "results", "--out", "papers", "--format", "pdf")
@@ -575,7 +579,7 @@ def test_what_needs_no_simulator_imports_none(arguments: list[str]) -> None:
 
 def test_help_names_what_there_is() -> None:
     assert tuple(ENGINES) == names.ENGINES
-    assert (DTYPES, SUMS) == (names.DTYPES, names.SUMS)
+    assert (DTYPES, SUMS, OPS) == (names.DTYPES, names.SUMS, names.OPS)
     assert tuple(ORDERS) == names.LAYER_ORDERS
     assert tuple(number_sets()) == names.NUMBER_SETS
     assert tuple(WORDS) == names.NUMBER_WORDS

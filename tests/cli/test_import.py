@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from tpusim.cli import app as cli
 
-MISSING = "1 op of the network not timed: Softmax 1."
+MISSING = "1 op of the network not timed: LogSoftmax 1."
 UNKNOWN = "1 op not known, whose work is missing, also that of convolutions and products among them: Mystery 1."
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
 
@@ -30,7 +30,7 @@ def in_a_directory_with_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         helper.make_node(op, reads.split(), makes.split(), name=makes)
         for op, reads, makes in (
             ("Conv", "x w", "conv"), ("Relu", "conv", "a"), ("Flatten", "w", "unused"), ("MatMul", "q k", "product"),
-            ("Relu", "product", "b"), ("Softmax", "b", "y"), ("Mystery", "y", "z"),
+            ("Relu", "product", "b"), ("LogSoftmax", "b", "y"), ("Mystery", "y", "z"),
         )
     ]  # fmt: skip
     inputs = {"x": ["N", 2, 6, 6], "q": ["N", "seq", 8], "k": ["N", 8, "seq"]}
@@ -55,11 +55,11 @@ def test_a_model_is_run_and_what_it_misses_is_told_on_screen_and_in_json() -> No
     assert [(each["name"], each["macs"]) for each in result["layers"]] == [
         ("conv", 2 * 16 * 3 * 18), ("a", 0), ("product_1", 200), ("product_2", 200), ("b", 0),
     ]  # fmt: skip
-    assert (result["not_timed"], result["not_known"]) == ({"Softmax": 1}, {"Mystery": 1})
+    assert (result["not_timed"], result["not_known"]) == ({"LogSoftmax": 1}, {"Mystery": 1})
     assert tpusim("run", *ASKED, *TINY, "--ops", "array", "--json", "array.json").exit_code == 0
     result = json.loads(Path("array.json").read_text())
     assert [each["name"] for each in result["layers"]] == ["conv", "product_1", "product_2"]
-    assert result["not_timed"] == {"Relu": 2, "Softmax": 1}
+    assert result["not_timed"] == {"Relu": 2, "LogSoftmax": 1}
     compared = tpusim("compare", "run.json", "run.json")
     assert UNKNOWN.split()[-1] in compared.stdout
     assert tpusim("report", "run.json", "-o", "page.html").exit_code == 0
@@ -78,13 +78,15 @@ def test_what_is_imported_runs_the_same() -> None:
         "# 1 op of weights and shapes alone: worked out before the network runs, no time\n"
         "name: model\n"
         "source: 'model.onnx, an ONNX model of opset 17, made by hand'\n"
-        "not_timed: {Softmax: 1}\n"
+        "inputs: [x, q, k]\n"
+        "not_timed: {LogSoftmax: 1}\n"
         "not_known: {Mystery: 1}\n"
         "layers:\n"
-        "  - {name: conv, op: conv2d, in_channels: 2, in_height: 6, in_width: 6, out_channels: 3, kernel: 3}\n"
-        "  - {name: a, op: relu, channels: 3, height: 4, width: 4}\n"
-        "  - {name: product, op: gemm, m: 5, n: 5, k: 8, count: batch}\n"
-        "  - {name: b, op: relu, channels: 5, height: 5, width: 1}\n"
+        "  - {name: conv, op: conv2d, inputs: [x], in_channels: 2, in_height: 6, in_width: 6, out_channels: 3, "
+        "kernel: 3}\n"
+        "  - {name: a, op: relu, inputs: [conv], channels: 3, height: 4, width: 4}\n"
+        "  - {name: product, op: gemm, inputs: [q, k], m: 5, n: 5, k: 8, count: batch}\n"
+        "  - {name: b, op: relu, inputs: [product], channels: 5, height: 5, width: 1}\n"
     )  # fmt: skip
     for source, file in ((ASKED, "one.json"), (("net.yaml",), "other.json")):
         assert tpusim("run", *source, *TINY, "--no-check", "--json", file).exit_code == 0
@@ -118,3 +120,17 @@ def test_nothing_is_written_of_a_model_that_is_refused() -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith("Error: model.onnx: 1 op not known here: Mystery 1; tpusim run or import leaves them")
     assert not Path("net.yaml").exists()
+
+
+def test_what_ops_leave_out_is_told_with_how_to_time_it() -> None:
+    Path("graph.yaml").write_text(
+        "name: graph\nops: array\nnot_timed: {Softmax: 1}\nlayers:\n"
+        "  - {name: fc, op: gemm, m: batch, n: 4, k: 4}\n  - {name: relu, op: relu, inputs: [fc]}\n"
+    )
+    usual, whole = (tpusim("run", "graph.yaml", *TINY, *ops).stdout for ops in ((), ("--ops", "all")))
+    told = "2 ops of the network not timed: Softmax 1, relu 1. --ops all times those that the vector unit computes."
+    assert told in " ".join(usual.split())
+    assert "1 op of the network not timed: Softmax 1." in whole
+    assert "--ops all" not in whole
+    # One layer is looked at, whatever else there is.
+    assert tpusim("explain", "graph.yaml", *TINY).stderr == "Note: 1 op of the network not timed: Softmax 1.\n"

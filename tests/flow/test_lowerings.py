@@ -130,6 +130,23 @@ def test_an_unknown_one_is_told_once_at_its_line(command: str, desk: Path) -> No
     assert done.output.count("unknown lowering") == 1
 
 
+def test_one_that_would_be_ignored_is_told_at_its_line(desk: Path) -> None:
+    pool = f"{{name: p, op: pool2d, kind: max, channels: 3, in_height: 6, in_width: 6, kernel: 2, lowering: {FIRST}}}"
+    Path("net.yaml").write_text(f"name: net\nlayers:\n  - {pool}\n")
+    done = CliRunner().invoke(cli.app, ["run", "net.yaml"])
+    says = "net.yaml:3: layers[0].lowering: pool2d is lowered by vector_ops, not by channel_first; leave out"
+    assert (done.exit_code, done.stderr.count(says)) == (2, 1), done.output
+
+
+def test_what_it_refuses_is_told_at_its_line(desk: Path) -> None:
+    """Where the run's refuses, the file has no line for it."""
+    small = ["run", "net.yaml", "--hardware", "tiny_4x4", "--set", "vector_memory.capacity=64 B"]
+    own = CliRunner().invoke(cli.app, [*small, "--layers", "b"]).stderr
+    assert own.startswith("Error: net.yaml:4: layers[1].lowering: layer b: too small for"), own
+    asked = CliRunner().invoke(cli.app, [*small, "--layers", "a", "--lowering", OTHER]).stderr
+    assert asked.startswith("Error: layer a: too small for")
+
+
 @pytest.mark.parametrize("value", ["3", "yes", "[channel_first]", "''", "null"])
 def test_what_is_no_name_is_told_with_the_rest_of_the_file(value: str, desk: Path) -> None:
     Path("net.yaml").write_text(

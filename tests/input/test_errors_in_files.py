@@ -401,7 +401,7 @@ def test_problems_of_file_and_overrides_come_together(tmp_path):
         (
             load_hardware,
             "tpu_v3",
-            "tpu_v3: no shipped hardware ... did you mean tpu_v3_core? shipped: tiny_4x4, tpu_v2",
+            "tpu_v3: no shipped hardware ... did you mean tpu_v3_core? shipped: a100, h100, t4, tiny_4x4",
         ),
         (
             load_workload,
@@ -412,7 +412,7 @@ def test_problems_of_file_and_overrides_come_together(tmp_path):
         (
             load_hardware,
             "nowhere/at/all.yaml",
-            "nowhere/at/all.yaml: no such file; shipped: tiny_4x4, tpu_v2",
+            "nowhere/at/all.yaml: no such file; shipped: a100, h100, t4, tiny_4x4",
         ),
         (load_workload, "", '"": no shipped workload'),
         (load_workload, "a\0b", "no shipped workload"),

@@ -16,13 +16,20 @@ from tpusim.base.errors import InputError
         *((op, "write a group a channel: {name: dw, op: conv2d, ... groups: 32}; ops: ")
           for op in ("depthwise", "DepthwiseConv2D", "dwconv", "depthwise_conv")),
         *((op, "leave this layer out; it takes no time in this version; ops: ")
-          for op in ("softmax", "Concat", "transpose", "nn.GELU", "Tanh", "LayerNorm")),
+          for op in ("LogSoftmax", "Concat", "transpose", "nn.Tanhshrink", "LogSigmoid", "GroupNorm")),
         *((op, "write op: pool2d, with kind: max or average") for op in ("maxpool", "nn.MaxPool2d", "GlobalAvgPool")),
         *((op, "write op: scale_shift, with channels") for op in ("BatchNormalization", "bn")),
         *((op, "write op: add, with channels") for op in ("residual", "Eltwise")),
         ("relu6", "write op: clip, with channels, height, width, min and max"),
         ("nn.ReLU", "write op: relu, with channels"),
         ("nn.Hardswish", "write op: hard_swish, with channels"),
+        ("nn.Softmax", "write op: softmax, with channels"),
+        ("LayerNorm", "write op: layer_norm, with channels"),
+        ("nn.GELU", "write op: gelu, with channels"),
+        ("Swish", "write op: silu, with channels"),
+        ("torch.tanh", "write op: tanh"),
+        ("nn.Sigmoid", "write op: sigmoid"),
+        ("torch.divide", "write op: div"),
         ("Relu", "did you mean relu?"),
         ("nn.Conv1d", "write op: conv1d, with in_channels, in_length"),
         *((op, "write op: conv_transpose2d, with in") for op in ("nn.ConvTranspose2d", "deconv", "ConvTranspose")),
@@ -32,7 +39,7 @@ from tpusim.base.errors import InputError
         ("LSTM", "write its gates as a product: op: gemm"),
         ("GEMM", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm"),
         ("gem", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm"),
-        ("frobnicate", 'unknown op "frobnicate"; ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm'),
+        ("xyzzy", 'unknown op "xyzzy"; ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm'),
     ],
 )  # fmt: skip
 def test_operations_of_other_tools(tmp_path, op, words):
@@ -97,9 +104,9 @@ def test_what_is_to_be_written_instead_of_a_file_can_be_read(tmp_path):
         (load_workload, "ResNet-50", "did you mean resnet50"),
         (load_workload, "tpu_v2", "tpu_v2 is hardware: tpusim run WORKLOAD --hardware tpu_v2"),
         (load_workload, "array_size", "array_size is a sweep: tpusim sweep array_size"),
-        (load_hardware, "tpu", "did you mean tpu_v2 or tpu_v2_banked or tpu_v2_core? shipped: tiny_4x4"),
-        (load_hardware, "v100", "each has a TPU's matrix unit; change a field of one, such as --hardware tpu_v2 --set "
-         "array.size=256, or write your own, beginning with a copy of"),
+        (load_hardware, "tpu", "did you mean tpu_v2 or tpu_v2_banked or tpu_v2_core? shipped: a100"),
+        (load_hardware, "rtx4090", "each has a TPU's matrix unit or a GPU's tensor cores; change a field of one, "
+         "such as --hardware tpu_v2 --set array.size=256, or write your own, beginning with a copy of"),
         (load_hardware, "resnet18", "resnet18 is a workload: tpusim run resnet18"),
     ],
 )  # fmt: skip

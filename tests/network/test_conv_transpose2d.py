@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tpusim import load_workload
-from tpusim.base.errors import InputError
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import CapacityError, InputError
 from tpusim.network.ops import ConvTranspose2d
+from tpusim.network.workload import Workload
 
 NET = """\
 name: net
@@ -65,6 +66,12 @@ def test_what_is_wrong_is_told_at_its_line(more: str, says: str, written: None) 
     told = str(error.value)
     assert told.startswith("net.yaml:3: layers[0]")
     assert says in told, told
+
+
+def test_a_stride_that_nobody_meant_is_refused_at_once() -> None:
+    layer = ConvTranspose2d("t", 3, 6, 6, 5, 3, 65_536)
+    with pytest.raises(CapacityError, match="makes 4,294,967,296 phases"):
+        simulate(Workload("net", 1, (layer,)), load_hardware("tpu_v2"), lowering="stride_phases", check=False)
 
 
 def test_output_padding_may_be_below_the_dilation_alone() -> None:

@@ -24,7 +24,28 @@ from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
-from tpusim.network.ops import Add, Clip, HardSigmoid, HardSwish, LeakyRelu, Mul, Pool2d, Relu, ScaleShift, Sub
+from tpusim.network.ops import (
+    Add,
+    Clip,
+    Div,
+    Erf,
+    Exp,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LayerNorm,
+    LeakyRelu,
+    Mul,
+    Pool2d,
+    ReduceMean,
+    Relu,
+    ScaleShift,
+    Sigmoid,
+    Silu,
+    Softmax,
+    Sub,
+    Tanh,
+)
 from tpusim.network.workload import open_workload, workload_of
 from tpusim.network.written import yaml_of
 
@@ -226,13 +247,28 @@ def test_outputs_and_macs_are_those_of_the_inferred_shapes(tmp_path_factory, mod
         ([node("LeakyRelu", "x", alpha=0.125)], [LeakyRelu("leakyrelu_y", 4, 9, 8, slope=0.125)]),
         ([node("HardSigmoid", "x")], [HardSigmoid("hardsigmoid_y", 4, 9, 8)]),
         ([node("HardSwish", "x")], [HardSwish("hardswish_y", 4, 9, 8)]),
+        ([node("Sigmoid", "x", "a"), node("Div", "a n")],
+         [Sigmoid("sigmoid_a", 4, 9, 8), Div("div_y", 4, 9, 8, other="number")]),
+        ([node("Tanh", "t", "a"), node("Gelu", "a", approximate="tanh")],
+         [Tanh("tanh_a", 4, 5), Gelu("gelu_y", 4, 5, approximate="tanh")]),
+        ([node("Erf", "x", "a"), node("Exp", "a", "d"), node("Swish", "d")],
+         [Erf("erf_a", 4, 9, 8), Exp("exp_d", 4, 9, 8), Silu("swish_y", 4, 9, 8)]),
+        ([node("Softmax", "t", "a"), node("LayerNormalization", "a h h")],
+         [Softmax("softmax_a", 4, 15), LayerNorm("layernormalization_y", 4, 15)]),
+        ([node("Softmax", "x", axis=-1), node("ReduceMean", "t", "e", axes=[-1])],
+         [Softmax("softmax_y", 8, 108), ReduceMean("reducemean_e", 4, 15)]),
+        ([node("Relu", "x", "a"), node("ReduceMean", "a", axes=[2, 3], keepdims=0)],
+         [Relu("relu_a", 4, 9, 8), Pool2d("reducemean_y", "average", 4, 9, 8, (9, 8))]),
         ([node("BatchNormalization", "x s s s s")], [ScaleShift("batchnormalization_y", 4, 9, 8)]),
         ([node("Conv", "x f", "a"), node("BatchNormalization", "a s s s s")], [Conv2d("conv_a", 4, 9, 8, 4, 1)]),
     ],
 )  # fmt: skip
 def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[NodeProto], layers: list[Any]) -> None:
-    weights = {"c": [4, 1, 1], "m": [1, 4, 9, 8], "w": [4, 6], "b": [6], "p": [1, 5, 6], "s": [4], "f": [4, 4, 1, 1]}
-    model = model_of(nodes, {"x": ["N", 4, 9, 8], "l": ["N", 4, 7], "t": ["N", 5, 4]}, weights)
+    weights = {
+        "c": [4, 1, 1], "m": [1, 4, 9, 8], "w": [4, 6], "b": [6], "p": [1, 5, 6], "s": [4], "h": [4], "f": [4, 4, 1, 1],
+    }  # fmt: skip
+    opset = 24 if {"Gelu", "Swish"} & {each.op_type for each in nodes} else 17
+    model = model_of(nodes, {"x": ["N", 4, 9, 8], "l": ["N", 4, 7], "t": ["N", 5, 4]}, weights, opset)
     for name in "nk":
         model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.float32), name))
     assert [*layers_of(tmp_path, model, batch=3)] == layers
@@ -243,6 +279,9 @@ def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[N
     [
         [node("MaxPool", "v", kernel_shape=[2, 2, 2])],
         [node("Sub", "c x")],
+        [node("Div", "c x")],
+        [node("Softmax", "x", axis=1)],
+        [node("ReduceMean", "x", axes=[1])],
         [node("Clip", "x a"), node("ReduceMax", "x", "a", keepdims=0)][::-1],
         [node("LeakyRelu", "x", alpha=2.0)],
         [node("Add", "x r")],
@@ -303,6 +342,36 @@ def test_light_models_have_the_maps_of_the_vector_unit_that_their_shapes_say(pat
     assert not {op for op, _ in work.not_timed} & VECTOR_OPS.keys() - {"BatchNormalization"}
 
 
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_layers_of_light_models_read_what_their_graphs_say(path: Path) -> None:
+    """By hand: the layers before a node, through all that is none; the result of a convolution may be normalized."""
+    work, graph = load_workload(path, 1), onnx.load(path).graph
+    known, left = {"": set[str]()}, [layer.name for layer in work.layers]
+    known |= {
+        each.name: set() if each.name in {w.name for w in graph.initializer} else {each.name} for each in graph.input
+    }
+    found: dict[str, set[str]] = {}
+    convolved = {each.output[0] for each in graph.node if each.op_type == "Conv"}
+    for each in graph.node:
+        read = set[str]().union(*(known.get(name, set()) for name in each.input))
+        folded = each.op_type == "BatchNormalization" and each.input[0] in convolved
+        if read and each.op_type in ("Conv", "Gemm", *VECTOR_OPS) and not folded:
+            found[left[0]] = read
+            read = {left.pop(0)}
+        known |= dict.fromkeys(each.output, read)
+    assert {name: {*read} for name, read in work.inputs().items()} == found
+    assert not left
+
+
+def test_what_only_joins_or_flattens_is_read_where_it_lies() -> None:
+    sources = load_workload(LIGHT / "light_squeezenet.onnx").sources()
+    joined = [source for each in sources.values() for source in each if len(source.names) > 1]
+    assert len(joined) == 8
+    assert all(source.direct for each in sources.values() for source in each)
+    turned = load_workload(LIGHT / "light_shufflenet.onnx").sources()
+    assert sum(not source.direct for each in turned.values() for source in each) == 16
+
+
 def test_there_are_nine_of_them() -> None:
     assert len(MODELS) == 9
 
@@ -313,8 +382,10 @@ def test_resnet50_has_the_shapes_of_the_shipped_workload() -> None:
     assert dict(read.not_timed)["Relu"] == 49
 
 
-def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
-    document = open_workload(LIGHT / "light_shufflenet.onnx")
+@pytest.mark.parametrize("name", ["shufflenet", "inception_v1"])
+def test_what_is_written_reads_back_the_same(tmp_path: Path, name: str) -> None:
+    """With turns and joined maps between layers."""
+    document = open_workload(LIGHT / f"light_{name}.onnx")
     path = tmp_path / "net.yaml"
     path.write_text(yaml_of(document))
     assert load_workload(path, batch=2) == workload_of(document, 2)
@@ -345,8 +416,8 @@ def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, di
     path = saved(tmp_path, encoder(tokens, opset))
     work = load_workload(path, batch=2, dims=dims)
     products = (Gemm("matmul_q", 18, 32, 32), *(Gemm(f"matmul_scores_{i}", 9, 9, 8) for i in range(1, 9)))
-    assert work.layers == (*products, Relu("relu_y", 9, 9, 1, images=8))
-    assert dict(work.not_timed) == {"Transpose": 2, "Reshape": 1, "Softmax": 1}
+    assert work.layers == (*products, Softmax("softmax_p", 9, 72), Relu("relu_y", 9, 9, 1, images=8))
+    assert dict(work.not_timed) == {"Transpose": 2, "Reshape": 1}
     notes = open_workload(path, ModelOptions(dims)).notes
     assert notes[0] == "its batch is open (batch_size); layers are for --batch images"
     assert ("sizes given: seq=9" in notes) == bool(dims)
@@ -601,6 +672,13 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
         load_workload(tmp_path / "folder.onnx")
     with pytest.raises(InputError, match=r"none.onnx: no such file"):
         load_workload(tmp_path / "none.onnx")
+
+
+def test_a_model_without_work_for_the_array_says_how_to_run_it(tmp_path: Path) -> None:
+    path = saved(tmp_path, model_of([node("Relu", "x", "y")], {"x": ["N", 3]}, {}))
+    with pytest.raises(InputError, match="is in the model; --ops all also takes those of the vector unit"):
+        load_workload(path, ops="array")
+    assert load_workload(path).inputs() == {"relu_y": ("x",)}
 
 
 def test_names_from_a_file_stay_in_their_line(tmp_path: Path) -> None:

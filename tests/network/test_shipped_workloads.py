@@ -1,10 +1,14 @@
 """The shipped workloads against published figures: arithmetic, weights, feature-map sizes, wiring."""
 
 import itertools
+from collections import Counter
 from math import prod
+from pathlib import Path
 
+import onnx
 import pytest
 
+from tpusim.network.edges import Source
 from tpusim.network.workload import load_workload
 
 # convolutions, fully-connected layers (or GEMMs)
@@ -403,3 +407,69 @@ def test_the_u_net_goes_down_and_up_and_joins_maps_of_one_size():
         below = layers[f"dec{level}conv2"]
         assert in_shape(below) == out_shape(joined)
     assert in_shape(layers["conv"]) == out_shape(below)
+
+
+# ---- as graphs
+
+GRAPHS = [name for name in NETWORKS if name in EXACT]
+
+# Layers of the vector unit, by hand: of torchvision's modules and of the papers' figures.
+VECTOR_LAYERS = {
+    "alexnet": {"relu": 7, "pool2d": 3},
+    "zfnet": {"relu": 7, "pool2d": 3},
+    "vgg16": {"relu": 15, "pool2d": 5},
+    "googlenet": {"relu": 57, "pool2d": 4 + 9 + 1},
+    "resnet18": {"relu": 1 + 2 * 8, "add": 8, "pool2d": 2},
+    "resnet50": {"relu": 1 + 3 * 16, "add": 16, "pool2d": 2},
+    "resnext50_32x4d": {"relu": 1 + 3 * 16, "add": 16, "pool2d": 2},
+    "densenet121": {"relu": 1 + 2 * 58 + 3 + 1, "scale_shift": 58 + 3 + 1, "pool2d": 1 + 3 + 1},
+    "mobilenet_v2": {"clip": 2 * 17 - 1 + 2, "add": 10, "pool2d": 1},
+    "yolov2": {"leaky_relu": 22, "pool2d": 5},
+    "dcgan": {"relu": 4, "tanh": 1},
+    "unet": {"relu": 18, "pool2d": 4, "sigmoid": 1},
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_array_alone_is_timed_unless_all_is_asked_for(name):
+    usual, whole = load_workload(name), load_workload(name, ops="all")
+    vector = Counter(layer.op for layer in whole.layers if layer.unit == "vector")
+    assert vector == VECTOR_LAYERS[name]
+    assert whole.with_ops("array") == usual
+    assert dict(usual.not_timed) == {**dict(whole.not_timed), **vector}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_layer_but_the_last_is_read(name):
+    whole = load_workload(name, ops="all")
+    read = {name for inputs in whole.inputs().values() for name in inputs}
+    assert read == {"input", *(layer.name for layer in whole.layers[:-1])}
+    assert whole.inputs()[whole.layers[0].name] == ("input",)
+
+
+def test_additions_and_concatenations_of_graphs():
+    resnet, dense = (load_workload(name, ops="all").inputs() for name in ("resnet50", "densenet121"))
+    assert resnet["layer2.0.add"] == ("layer2.0.conv3", "layer2.0.downsample")
+    assert resnet["layer2.0.downsample"] == ("layer1.2.relu3",)
+    assert resnet["layer2.1.add"] == ("layer2.1.conv3", "layer2.0.relu3")
+    joined = [f"features.denseblock1.denselayer{i}.conv2" for i in range(1, 4)]
+    assert dense["features.denseblock1.denselayer4.norm1"] == ("features.pool0", *joined)
+    yolo = load_workload("yolov2", ops="all").sources()["conv21"]
+    assert yolo == (Source(("leaky_passthrough", "leaky20"), direct=False),)
+
+
+def test_resnet50_is_the_graph_of_the_onnx_model():
+    """The onnx package's has its stride in the same place, other names, and a softmax; so shapes tell of edges."""
+    model = load_workload(Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx")
+    shipped = load_workload("resnet50", ops="all")
+
+    def edges(work):
+        shapes = {"input": None, "gpu_0/data_0": None, **{layer.name: layer.shape_key for layer in work.layers}}
+        left = {layer.name for layer in work.layers if layer.op != "softmax"}
+        return Counter(
+            (shapes[name], tuple(sorted(str(shapes[each]) for each in read)))
+            for name, read in work.inputs().items()
+            if name in left
+        )
+
+    assert edges(model) == edges(shipped)

@@ -23,7 +23,8 @@ ATTENTION = ("scores", "context")
 
 def filters(name: str) -> int:
     """Weights and biases; the products of an attention have neither."""
-    layers = [layer for layer in load_workload(name, 1).layers if not layer.name.startswith(ATTENTION)]
+    products = load_workload(name, 1, ops="array").layers
+    layers = [layer for layer in products if not layer.name.startswith(ATTENTION)]
     return sum(prod(layer.tensors(1).filter) + layer.tensors(1).filter[0] for layer in layers)
 
 
@@ -129,7 +130,8 @@ def test_a_size_is_an_axis_of_sweeps_beside_fields_of_layers(tmp_path: Path) -> 
         {"side": 32, "tokens": 5},
         {"side": 64, "tokens": 17},
     ]
-    first = [(point.workload.layers[0].text, point.workload.layers[1].text) for point in points]
+    texts = [{layer.name: layer.text for layer in point.workload.layers} for point in points]
+    first = [(each["patches"], each["query_key_value_1"]) for each in texts]
     assert first == [
         ("32x32x3>64 16x16/16", "10x768>2304"), ("32x32x3>128 16x16/16", "10x768>2304"),
         ("64x64x3>64 16x16/16", "34x768>2304"), ("64x64x3>128 16x16/16", "34x768>2304"),

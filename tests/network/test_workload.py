@@ -113,7 +113,7 @@ def test_merge_keys_fill_in_what_a_layer_leaves_out(tmp_path):
 def test_shipped_workloads_load(name):
     workload = load_workload(name, batch=4)
     assert (workload.name, workload.batch) == (name, 4)
-    assert all(layer.macs(4) > 0 for layer in workload.layers)
+    assert all(layer.macs(4) > 0 for layer in workload.layers if layer.unit == "array")
     assert hash(workload) == hash(load_workload(name, batch=4))
 
 
@@ -338,3 +338,14 @@ def test_ops_of_the_array_alone(tmp_path: Path) -> None:
     path.write_text(f"name: net\nlayers: [{relu}]")
     with pytest.raises(InputError, match="net has no layer of the array; give --ops all"):
         load_workload(path, ops="array")
+
+
+def test_a_file_says_which_ops_are_timed_unless_asked(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    layers = "[{name: fc, op: gemm, m: 1, n: 1, k: 1}, {name: r, op: relu, channels: 1}]"
+    path.write_text(f"name: net\nops: array\nlayers: {layers}")
+    assert len(load_workload(path).layers) == len(load_workload(path, ops="array").layers) == 1
+    assert len(load_workload(path, ops="all").layers) == 2
+    path.write_text(f"name: net\nops: vector\nlayers: {layers}")
+    with pytest.raises(InputError, match=r"net.yaml:2: ops: unknown ops 'vector'; there is all, or array"):
+        load_workload(path)

@@ -10,13 +10,13 @@ import pytest
 from tests.strategies import conv
 from tpusim import reference
 from tpusim.base.errors import InputError
-from tpusim.network.ops import OPS, Conv2d, Gemm
+from tpusim.network.ops import OPS, Conv2d, Fused, Gemm
 from tpusim.reference import pointwise
 from tpusim.reference.operands import EXACT
 
 
 def test_every_op_has_an_oracle() -> None:
-    assert set(reference.ORACLES) == set(OPS)
+    assert set(reference.ORACLES) == {*OPS, Fused.op}
 
 
 def test_every_pointwise_op_says_how_often_it_is_rounded() -> None:

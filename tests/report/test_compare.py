@@ -17,10 +17,13 @@ from tests.strategies import conv, machine
 from tpusim import simulate
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops import Conv2d, Gemm, Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.tables.compare_results import Change, ComparedResults
-from tpusim.result.records import Result, total_of
+from tpusim.report.tables.compare_tables import totals
+from tpusim.report.tables.run import verdict
+from tpusim.result.records import Result
+from tpusim.result.totals import total_of
 
 LAYERS = (replace(conv(4, 8, 4, 3), name="first"), Gemm("second", 4, 40, 4), Gemm("third", 4, 4, 4))
 
@@ -106,6 +109,32 @@ def test_ratios_and_their_mean() -> None:
     assert compared.rows[0].difference == 3 * before.layers[0].cycles
     assert compared.geometric_mean == pytest.approx(4 ** (1 / 3))
     assert ComparedResults(compared.after, before).geometric_mean == pytest.approx(4 ** (-1 / 3))
+
+
+def test_what_multiplies_nothing_is_told_to_be_left_out_of_the_mean() -> None:
+    pool = Pool2d("pool", "max", 4, 8, 8, (2, 2), (2, 2))
+    before = simulate(Workload("net", 2, (*LAYERS, pool)), machine(4, 4), check=False)
+    compared = ComparedResults(before, slowed(before, pool=8))
+    assert "Geometric mean over the 3 of 4 layers that multiply, each weighing the same: x 1." in totals(compared, 200)
+    same = ComparedResults(before, before)
+    assert [row.unchanged for row in same.rows] == [True] * 4
+    assert "Geometric mean over layers, each" in totals(ComparedResults(run(), run()), 200)
+
+
+def test_a_size_may_be_called_as_a_field_is() -> None:
+    one, two = (replace(run(), sizes={"batch": size}) for size in (3, 4))
+    assert ComparedResults(one, two).changes == (Change("sizes.batch", 3, 4),)
+
+
+def test_an_error_that_rounds_to_all_of_its_bound_is_within_it() -> None:
+    result = run(check=True)
+
+    def told(**changes: float) -> str:
+        return verdict(replace(result, total=replace(result.total, **changes)))
+
+    assert "The largest error of these is 99.9 % of its bound." in told(error_share=0.99999)
+    assert "is 12.3 % of" in told(error_share=0.1234)
+    assert "is 123 % of" in told(error_share=1.234, outputs_mismatched=1)
 
 
 def test_other_work_is_compared_by_the_mac() -> None:

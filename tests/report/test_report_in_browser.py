@@ -329,9 +329,9 @@ def test_many_points_are_shown_by_and_by(browser: Any, tmp_path: Path) -> None:
     ids=["all failed", "one point", "no axis", "one axis", "zipped", "many values"],
 )
 def test_sweeps_of_every_kind(browser: Any, rows: list[dict[str, Any]], axes: tuple[str, ...], tmp_path: Path) -> None:
+    """On a narrow screen, which cuts texts first; a sweep on wide ones is above."""
     assert report(str(points_file(tmp_path, rows, axes))).exit_code == 0
-    for width in WIDTHS:
-        with opened(browser, tmp_path / "report.html", width) as shown:
-            assert shown.run(LAYOUT)["wrong"] == []
-            assert shown.count("img") == 0
-            assert shown.count("#points tbody tr") == sum(not row["error"] for row in rows)
+    with opened(browser, tmp_path / "report.html", min(WIDTHS)) as shown:
+        assert shown.run(LAYOUT)["wrong"] == []
+        assert shown.count("img") == 0
+        assert shown.count("#points tbody tr") == sum(not row["error"] for row in rows)

@@ -160,7 +160,8 @@ def test_a_layer_of_resnet50_adds_up_to_what_is_reported(layer: str, batch: str)
     absent = ("port_", "hbm_channel_")  # Its port is shared, and its memory a pipe.
     tracks = [name for name in TRACKS if not name.startswith(absent) and name != "vector"]
     assert found.order == ["layer", *tracks, *COUNTERS]
-    assert found.slices["layer"] == [(0, result["cycles"], layer, {"cycles": result["cycles"]})]
+    told = {"cycles": result["cycles"], "reads": ", ".join(result["inputs"])}
+    assert found.slices["layer"] == [(0, result["cycles"], layer, told)]
     assert set(result["units"]) == set(UNITS)
     for unit, split in result["units"].items():
         assert account(found, unit, 0, result["cycles"]) == reported(split), unit

@@ -71,7 +71,7 @@ def test_a_frame_has_a_row_a_layer_and_a_column_a_field(result: Result) -> None:
     assert first.energy_use is not None
     held += len((*first.energy_use.parts, *first.energy_use.counts)) - len(("parts", "counts"))
     inner = sum(len(fields(record)) for record in (VectorMemoryUse, Blocking, DramUse, EnergyUse))
-    own = len(fields(LayerResult)) - len(("stalls", "memory", "units", "blocking", "dram", "energy"))
+    own = len(fields(LayerResult)) - len(("stalls", "memory", "units", "blocking", "dram", "energy", "own"))
     assert len(frame.columns) == 3 + own + inner + held
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests import ROOT
 from tests.strategies import conv
 from tpusim import load_hardware, load_workload, simulate
+from tpusim.machines.family import FAMILIES, family_named
 from tpusim.machines.tpu.definition import frame
-from tpusim.machines.tpu.description import hardware_paths
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES
 from tpusim.network.workload import Workload
 from tpusim.report.style import HATCHES, hatches, tones
@@ -22,17 +22,19 @@ from tpusim.result.records import STALL_CAUSES, DramUse, LayerResult, Total, Vec
 from tpusim.result.vocabulary.energies import ENERGIES
 from tpusim.result.vocabulary.fields import FIELDS, field_of
 from tpusim.result.vocabulary.figures import COLUMNS, FIGURES, LESS, MORE, Figure, value_of
-from tpusim.result.vocabulary.states import ARRAY, CLIENTS, PARTS, PHASES, STATES, UNITS, State
+from tpusim.result.vocabulary.own import OWN
+from tpusim.result.vocabulary.states import ARRAY, CLIENTS, ELSEWHERE, PARTS, PHASES, STATES, UNITS, State, state_of
 from tpusim.study.explain.phases import Phases
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
 ASSETS = ROOT / "tpusim" / "report" / "page" / "assets"
+SM_STATES = ("load_wait", "stage", "epilogue", "dram_wait", "move", "launch")
 NO_FIGURES = {
     "name", "op", "stall_cycles", "vector_memory", "units", "blocking", "first_mismatch", "outputs", "outputs_checked",
     "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "wall_seconds", "ifmap_bytes",
     "multi_tile", "lowering", "dram", "energy_use", "technology", "parts", "counts",
-    "error_share", "inputs",
+    "error_share", "inputs", "own", "hidden_cycles", "apart",
 }  # fmt: skip
 
 
@@ -66,7 +68,8 @@ def test_every_figure_of_a_result_is_described_and_read() -> None:
 
 
 def test_every_field_that_can_be_set_has_a_name() -> None:
-    assert {*hardware_paths(), "batch", "lowering"} - {"name"} == {*FIELDS}
+    paths = {path for name in FAMILIES for path in family_named(name).paths()}
+    assert {*paths, "batch", "lowering"} - {"name"} == {*FIELDS}
     assert [field_of("array.count").shown(number) for number in (1, 4)] == ["1 array", "4 arrays"]
     assert field_of("layers.conv1.1.out_channels").title == "out channels of conv1.1"
 
@@ -79,6 +82,9 @@ def test_a_figure_knows_its_units() -> None:
     assert all(figure.usual[0] == figure.unit for figure in COLUMNS.values() if figure.unit)
 
 
+SM = tuple(map(state_of, ("useful", "unused", *SM_STATES, "idle")))
+
+
 def grey(tone: str) -> float:
     red, green, blue = (int(tone[at : at + 2], 16) for at in (1, 3, 5))
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
@@ -86,8 +92,8 @@ def grey(tone: str) -> float:
 
 @pytest.mark.parametrize(
     "together",
-    [ARRAY, PARTS, tuple(CLIENTS.values()), tuple(ENERGIES.values())],
-    ids=["array", "parts", "clients", "energies"],
+    [ARRAY, PARTS, SM, tuple(CLIENTS.values()), tuple(ENERGIES.values())],
+    ids=["array", "parts", "sm", "clients", "energies"],
 )
 def test_what_stands_together_is_told_apart_on_grey_paper(together: Sequence[State]) -> None:
     for one, other in combinations((state.look for state in together), 2):
@@ -127,14 +133,26 @@ def test_idle_has_one_meaning() -> None:
 # ---- the manual
 
 
-def row_of(state: State) -> str:
+def row_of(state: State, of: str = "") -> str:
     name = state.label if state.label == state.key else f"{state.label} ({state.key})"
-    return f"| {name} | {state.meaning} |"
+    return f"| {name}{of} | {state.meaning} |"
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_the_glossary_has_every_state(state: State) -> None:
     assert row_of(state) in GLOSSARY
+
+
+@pytest.mark.parametrize("state", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_the_glossary_has_what_is_said_otherwise_of_other_machines(state: State) -> None:
+    assert row_of(state, ", of other machines than TPUs") in GLOSSARY
+
+
+@pytest.mark.parametrize("lowering", ["channel_last", "block_channel_first", "explicit"])
+def test_what_a_gpu_tells_is_described(lowering: str) -> None:
+    result = simulate(load_workload("resnet18"), load_hardware("v100"), lowering=lowering, check=False)
+    assert {key for layer in result.layers for key in layer.own} <= {*OWN}
+    assert {key for layer in result.layers for key in layer.units["sms"]} <= {"busy", *SM_STATES, "idle"}
 
 
 @pytest.mark.parametrize("key", ["pe_utilization", "mapping_efficiency"])

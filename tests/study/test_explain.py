@@ -166,6 +166,14 @@ def test_a_layer_without_passes_has_no_weights_to_wait_for() -> None:
     words = " ".join(explain_text.verdict(found).split())
     assert "Bound by too little input: the vector unit, which does it all, works in" in words
     assert "weights" not in words
+    assert found.explanation.aspects["layout"] == "feature maps lie HWCN in HBM"
+
+
+def test_what_its_lowering_is_not_made_for_is_no_relaxed_layer() -> None:
+    """The vector unit takes one channel a group, so that no array can be filled."""
+    layer = Conv2d("depthwise", 128, 4, 4, 128, (3, 3), (1, 1), (1, 1), groups=128)
+    found = find_bottleneck(Setup(layer, 1, load_hardware("tpu_v2"), "vector"), lambda done, name: None)
+    assert found.untried == ()
 
 
 def test_a_full_array_is_named_though_more_input_gains_a_little() -> None:
@@ -327,11 +335,19 @@ def test_the_json(tmp_path: Path) -> None:
     done = tpusim("resnet50", "--layer", "fc", "--json", "-")
     data = json.loads(done.stdout)
     assert data["bound_by"] == "weights"
-    assert data["layer"]["name"] == "fc"
+    assert (data["layer"]["name"], data["read_by"]) == ("fc", [])
+    # Through additions that are not timed.
+    assert data["layer"]["inputs"] == [f"layer4.{each}" for each in ("2.conv3", "1.conv3", "0.conv3", "0.downsample")]
     assert [gain["gain"] for gain in data["gains"]] == sorted((gain["gain"] for gain in data["gains"]), reverse=True)
     assert "Bound by" in done.stderr
     assert tpusim("resnet50", "--layer", "fc", "--json", str(tmp_path / "a.json")).exit_code == 0
     assert json.loads((tmp_path / "a.json").read_text()) == data
+
+
+def test_what_a_layer_reads_and_who_reads_it_is_said() -> None:
+    said = " ".join(tpusim("resnet18", "--ops", "all", "--layer", "layer2.0.add").stdout.split())
+    assert "It reads layer2.0.conv2, layer2.0.downsample; what it makes is read by layer2.0.relu2." in said
+    assert "It reads" not in tpusim("tiny", "--hardware", "tiny_4x4", "--layer", "conv1").stdout
 
 
 def test_a_workload_of_one_layer_needs_no_name(tmp_path: Path) -> None:

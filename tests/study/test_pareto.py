@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import arrays
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.cost.area import total_mm2
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.result.vocabulary.figures import COSTS, FIGURES
-from tpusim.study.sweep.column import Goal, costs, goals_of
+from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES
+from tpusim.study.sweep.column import Goal, columns_of, costs, goals_of
 from tpusim.study.sweep.pareto import Floats, front_of, on_front
 
 
@@ -58,12 +58,12 @@ def test_failed_points_are_on_no_front_and_each_workload_has_its_own() -> None:
 
 
 def test_every_figure_can_be_a_goal() -> None:
-    assert goals_of(dict.fromkeys((*FIGURES, *COSTS), "minimize"), (), 1, 99)
+    assert goals_of(dict.fromkeys((*FIGURES, *COSTS), "minimize"), [*COLUMNS], 1, 99)
 
 
 def test_the_directions_of_columns() -> None:
-    assert goals_of(["time_us", "tflops"], (), 2, 3) == (Goal("time_us", True), Goal("tflops", False))
-    assert goals_of({"tflops": "minimize", "batch": "maximize"}, ("batch",), 2, 3)[1] == Goal("batch", False)
+    assert goals_of(["time_us", "tflops"], [*COLUMNS], 2, 3) == (Goal("time_us", True), Goal("tflops", False))
+    assert goals_of({"tflops": "minimize", "batch": "maximize"}, [*COLUMNS, "batch"], 2, 3)[1] == Goal("batch", False)
     assert str(Goal("pes", True)) == "least pes"
 
 
@@ -82,8 +82,16 @@ def test_the_directions_of_columns() -> None:
 )
 def test_what_is_no_goal(given: object, says: str) -> None:
     with pytest.raises(InputError) as error:
-        goals_of(given, ("batch",), 2, 3)
+        goals_of(given, [*COLUMNS, "batch"], 2, 3)
     assert says in str(error.value)
+
+
+def test_a_gpu_has_no_goals_that_only_a_tpu_has_figures_for() -> None:
+    assert {"time_us", "pes", "hbm_read_bytes"} <= {*columns_of("gpu")} < {*columns_of("tpu")}
+    for column in ("passes", "energy", "area", "port_idle_ratio", "row_hits"):
+        assert column in columns_of("tpu")
+        with pytest.raises(InputError, match=f'no column "{column}"'):
+            goals_of({column: "minimize", "cycles": None}, columns_of("gpu"), 2, 3)
 
 
 def test_what_a_machine_is_made_of() -> None:

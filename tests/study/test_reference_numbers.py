@@ -11,7 +11,7 @@ import pytest
 from tests import ROOT
 from tpusim import load_hardware
 from tpusim.network.ops import Conv2d, Gemm
-from tpusim.study.validation import networks
+from tpusim.study.validation import network_operations
 from tpusim.study.validation.cases import WORDS, Case
 from tpusim.study.validation.convolutions import uncharged
 from tpusim.study.validation.sets import number_sets
@@ -20,10 +20,10 @@ from tpusim.study.validation.tables import rows, sizes
 COUNTS = {
     "gemm": 111, "resnet50": 52, "vgg16": 12, "yolov2": 19, "micro": 45,
     "first_layers": 38, "fresh": 28, "batch": 15, "1x1": 26, "3x3": 41, "thin": 19, "large_kernels": 107,
-    "depthwise": 9, "dilated": 5, "grouped": 11, "transposed": 4, "vector_ops": 27,
+    "depthwise": 9, "dilated": 5, "grouped": 11, "transposed": 4, "vector_ops": 42,
     "scheduled_first": 16, "scheduled_1x1": 14, "scheduled_3x3": 32, "scheduled_large": 24,
-    "network_resnet18": 20, "network_resnet50": 41, "network_vgg16": 16, "network_yolov2": 22, "network_bert_layer": 11,
-    "scheduled_resnet50": 41, "scheduled_vgg16": 16,
+    "network_resnet18": 22, "network_resnet50": 43, "network_vgg16": 22, "network_yolov2": 29, "network_bert_layer": 23,
+    "scheduled_resnet50": 41, "scheduled_vgg16": 16, "scheduled_pooling": 6,
     "v3_estimated": 8, "v3_scheduled": 4, "v3": 7, "v3_odd": 1, "training": 39,
 }  # fmt: skip
 TRUTH = ROOT / "tpusim" / "study" / "validation" / "truth"
@@ -160,8 +160,8 @@ def test_the_layers_of_a_network_follow_from_the_operations() -> None:
     for row in rows("xla_tpu_v2_networks"):
         if "convolution{" not in row["conv_window"] or row["network"] == "bert_layer":
             continue
-        *_, out = networks._shapes(row["output_shape"])
-        layers = networks.layers_of(row)
+        *_, out = network_operations._shapes(row["output_shape"])
+        layers = network_operations.layers_of(row)
         if len(out) == 4:
             channels, height, width, batch = layers[-1].tensors(8).ofmap
             assert (batch, height, width, channels) == out, row["name"]
@@ -190,6 +190,39 @@ def test_operations_of_two_convolutions_and_products() -> None:
     feedforward = case_of("network_bert_layer", "16 1024")
     assert [layer.text for layer in feedforward.layers] == ["1024x768>3072", "1024x3072>768"]
     assert case_of("network_vgg16", "19 ").layers[0].text == "8x25088>4096"
+
+
+def test_operations_that_multiply_nothing() -> None:
+    """A copy takes whole tiles of both layouts: 8 images in 128 lanes, 224 columns in 256, 3 channels in 4 sublanes."""
+    copy = case_of("network_resnet18", "0 copy 8x224x224x3")
+    (layer,) = copy.layers
+    assert layer.outputs(copy.batch) == 128 * 256 * 224 * 4
+    rearranged = case_of("network_yolov2", "19 copy")
+    assert rearranged.layers[0].outputs(rearranged.batch) == 13 * 13 * 8 * 2 * 4 * 128
+    pooling = case_of("network_resnet50", "2 ")
+    assert (pooling.layers[0].text, pooling.theirs) == ("112x112x64 max 3x3/2 p0x0x1x1", 113_391)
+    assert case_of("scheduled_pooling", "2 ").scheduled == pytest.approx(630 + 74_930 + 74_930 / 14)
+
+
+def test_attention_is_a_product_for_each_image_and_head() -> None:
+    scores, sums = case_of("network_bert_layer", "4 96 of 512x64>512"), case_of("network_bert_layer", "9 96 of 64x512")
+    for case in (scores, sums):
+        (layer,) = case.layers
+        assert layer.macs(case.batch) == 8 * 12 * 512 * 512 * 64
+
+
+def test_what_is_left_out_of_a_network_is_told() -> None:
+    """Every row that has a price is compared or left out."""
+    for network in ("resnet18", "resnet50", "vgg16", "yolov2", "bert_layer"):
+        numbers = number_sets()[f"network_{network}"]
+        priced = [float(row["estimated_cycles"]) for row in rows("xla_tpu_v2_networks")
+                  if row["network"] == network and row["estimated_cycles"]]  # fmt: skip
+        told = [case.theirs for case in numbers.cases] + [each.theirs for each in numbers.left_out]
+        assert sorted(told) == sorted(priced)
+    (softmax,) = {each.name for each in number_sets()["network_bert_layer"].left_out if "exponential" in each.name}
+    assert softmax == "6 convert broadcast subtract exponential reduce"
+    code = [each.name for each in number_sets()["scheduled_vgg16"].left_out]
+    assert [name.split()[0] for name in code] == ["0", "3", "6", "10", "14", "18"]
 
 
 def test_code_of_networks_with_hbm() -> None:

@@ -170,7 +170,7 @@ def test_a_constraint_that_nothing_satisfies() -> None:
 
 
 def test_a_place_that_cannot_be_written() -> None:
-    assert "cannot be written" in sweep("small.yaml", "--out", "net.yaml").stderr
+    assert "net.yaml: it is a file; name a folder" in sweep("small.yaml", "--out", "net.yaml").stderr
     Path("folder").mkdir()
     Path("folder/sweep.sqlite").write_text("this is not a database, but long enough to be read as one" * 50)
     shown = sweep("small.yaml", "--out", "folder")

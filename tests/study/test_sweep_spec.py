@@ -54,6 +54,11 @@ def told(axes: str, rest: str = "", workloads: str = "[net.yaml]") -> str:
     return str(error.value)
 
 
+def test_layers_that_overlap_are_no_sweeps() -> None:
+    says = told("sequencer.between_layers: [drain, overlap]")
+    assert "sequencer.between_layers: overlap: a sweep takes each layer by itself" in says
+
+
 def test_a_count_may_vary() -> None:
     names = [[layer.name for layer in point.workload.layers] for point in spec("layers.fc.count: [1, 3]").points]
     assert names == [["one", "layer1.0.two", "fc"], ["one", "layer1.0.two", "fc_1", "fc_2", "fc_3"]]
@@ -329,3 +334,43 @@ def test_the_examples_in_the_documentation_are_sound() -> None:
         sweep = load_sweep("s.yaml")
         sizes.append((sweep.size, len(sweep.points), sweep.search is not None))
     assert sizes == [(36, 12, False), (1125, 0, True)]
+
+
+GRAPH = """name: graph
+ops: array
+layers:
+  - {name: one, op: conv2d, in_channels: 2, in_height: 6, in_width: 6, out_channels: 3, kernel: 3}
+  - {name: relu, op: relu}
+  - {name: two, op: conv2d, inputs: [relu], out_channels: 4, kernel: 1}
+"""
+
+
+def test_a_field_of_a_graph_gives_sizes_to_what_comes_behind(desk: Path) -> None:
+    Path("graph.yaml").write_text(GRAPH)
+    sweep = spec("layers.one.out_channels: [3, 5]", workloads="graph.yaml")
+    assert [[each.in_channels for each in point.workload.layers] for point in sweep.points] == [[2, 3], [2, 5]]
+    assert sweep.points[1].workload.inputs() == {"one": ("input",), "two": ("one",)}
+
+
+def test_a_glob_means_no_entries_that_take_no_time(desk: Path) -> None:
+    Path("graph.yaml").write_text(f"{GRAPH}  - {{name: owner, op: concat, inputs: [two, relu]}}\n")
+    sweep = spec("layers.o*.kernel: [1, 3]", workloads="graph.yaml")
+    assert [layer(sweep, i, 0).kernel for i in (0, 1)] == [(1, 1), (3, 3)]
+    assert 'graph has no layer "owner"; did you mean one? it has one, relu, two' in told(
+        "layers.owner.kernel: [1]", workloads="graph.yaml"
+    )
+
+
+def test_which_ops_are_timed_may_be_said(desk: Path) -> None:
+    Path("graph.yaml").write_text(GRAPH)
+    sweep = spec("layers.one.out_channels: [3, 5]", "ops: all\n", workloads="graph.yaml")
+    assert [each.op for each in sweep.points[0].workload.layers] == ["conv2d", "relu", "conv2d"]
+    assert layer(sweep, 1, 1).channels == 5
+    said = told("layers.one.out_channels: [3, 5]", "ops: vector\n", workloads="graph.yaml")
+    assert "unknown ops 'vector'" in said
+
+
+def test_sizes_of_a_graph_that_do_not_fit_are_told(desk: Path) -> None:
+    Path("graph.yaml").write_text(GRAPH.replace("inputs: [relu]", "inputs: [relu], in_channels: 3"))
+    said = told("layers.one.out_channels: [3, 5]", workloads="graph.yaml")
+    assert 'layer "two" of graph: reads 5x4x4 (channels x rows x columns) from relu' in said

@@ -17,7 +17,8 @@ from tpusim.network.ops import Gemm, Op
 from tpusim.network.workload import Workload
 from tpusim.report.page.run_data import run_data
 from tpusim.report.tables.run import totals
-from tpusim.result.records import LayerResult, Result, total_of
+from tpusim.result.records import LayerResult, Result
+from tpusim.result.totals import total_of
 from tpusim.result.vocabulary.energies import ENERGIES
 from tpusim.result.vocabulary.figures import value_of
 from tpusim.technology import energy

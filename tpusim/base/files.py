@@ -31,6 +31,8 @@ def probe(file: Path, make_folder: bool = False) -> None:
 def make_folder(folder: Path) -> None:
     """Make `folder` and those above it, where they do not exist; others may be doing the same."""
     with _failures_named(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder}: it is a file; name a folder")
         folder.mkdir(parents=True, exist_ok=True)
 
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 ENGINES = ("event", "register", "both")
 DTYPES = ("integers", "f32", "bf16", "int8")
 SUMS = ("any", "array")
+OPS = ("all", "array")
 MODELS = ("one_pass", "clocked", "both")
 LAYER_ORDERS = ("change", "ratio", "network")
 NUMBER_WORDS = ("estimated", "scheduled", "measured", "simulated")
 MEMORY_SETS = "dram"
 """What stands for every set of the DRAM; each has a name that begins so."""
+NETWORK_SETS = "networks"
+"""What stands for every set of operations of whole networks."""
+GPU_SETS = "deepbench"
+"""What stands for every set of what GPUs take; each has a name that begins so."""
 NUMBER_SETS = (
     "gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "fresh", "batch", "1x1", "3x3", "thin",
     "large_kernels", "scheduled_first", "scheduled_1x1", "scheduled_3x3", "scheduled_large", "depthwise",
     "dilated", "grouped", "transposed", "vector_ops", "network_resnet18", "network_resnet50", "network_vgg16",
-    "network_yolov2", "network_bert_layer", "scheduled_resnet50", "scheduled_vgg16", "v3_estimated", "v3_scheduled",
-    "v3", "v3_odd", "training",
+    "network_yolov2", "network_bert_layer", "scheduled_resnet50", "scheduled_vgg16", "scheduled_pooling",
+    "v3_estimated", "v3_scheduled", "v3", "v3_odd", "training",
 )  # fmt: skip
 EXHIBITS = (
-    "table1", "table2", "1", "2a", "2b", "3", "4a", "4b", "5", "6", "7", "8", "10", "11", "13a", "13b",
+    "table1", "table2", "1", "2a", "2b", "3", "4a", "4b", "5", "6", "7", "8", "10", "11", "12", "13a", "13b",
     "14a", "14b", "15a", "15b", "16a", "16b", "17", "18a", "18b", "chip",
 )  # fmt: skip
 TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace")

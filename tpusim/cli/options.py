@@ -7,7 +7,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from tpusim.flow.lowerings import AUTO, known
+from tpusim.cli.names import OPS
+from tpusim.flow.lowerings import AUTO, known, usual
 from tpusim.report.plots.formats import FORMATS, KNOWN
 
 
@@ -51,11 +52,13 @@ AnotherLowering = Annotated[
     ),
 ]
 Lowering = Annotated[
-    str,
+    str | None,
     Option(
+        "--lowering",
         metavar="NAME",
-        help=f"How convolutions become passes: {', '.join(known())}; tpusim list says what each is ({AUTO}: the "
-        "fastest of each layer). A layer's own lowering: in the workload file goes before it.",
+        help=f"How convolutions become passes: {', '.join(known())}; tpusim list says what each is, and those of other "
+        f"machines ({AUTO}: the fastest of each layer). A layer's own lowering: in the workload file goes before it. "
+        f"Default: {usual()}; of other machines, the first that tpusim list names.",
         autocompletion=words(known()),
     ),
 ]
@@ -73,6 +76,15 @@ Dims = Annotated[
 ]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")
+]
+Ops = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help="What is timed: all ops that are known, or array: convolutions and products alone, others are named. "
+        "Unless given, what the workload file says (ops: array in the shipped networks), else all.",
+        autocompletion=words(OPS),
+    ),
 ]
 Seed = Annotated[int, Option(min=0, metavar="N", help="Of the random operands.")]
 Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]

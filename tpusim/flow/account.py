@@ -23,7 +23,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
     occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
     return LayerResult(
         name=layer.name,
-        op=layer.op,
+        op=layer.core.op,
         macs=macs,
         passes=len(program.streams),
         multi_tile=explanation.multi_tile,
@@ -46,7 +46,9 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         first_mismatch=verdict.first,
         intermediates_checked=verdict.intermediates_checked,
         intermediates_mismatched=verdict.intermediates_mismatched,
-        lowered_bytes=sum(program.tensor(name).bytes(element_bytes) for name in program.intermediates),
+        lowered_bytes=sum(
+            program.tensor(name).bytes(element_bytes) for name in program.intermediates & program.checked
+        ),
         transformation_cycles=transformation,
         transformation_share=transformation / cycles,
         dram=dram_use(ready.wanted_bytes, timing, hardware),
@@ -57,7 +59,8 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
 
 def transformation_cycles(program: Program, timing: Timing) -> int:
     """Cycles of the bus that go to what writes intermediates: their spills, and the fills that these wait for."""
-    spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in program.intermediates]
+    checked = program.intermediates & program.checked
+    spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in checked]
     sources = (program.steps[each] for spill in spills for each in spill.after)
     steps = (*spills, *(step for step in sources if isinstance(step, Inbound)))
     return sum(timing.bus[label] for label in {step.label for step in steps})
@@ -69,7 +72,7 @@ def _memory_use(program: Program, timing: Timing, hardware: Hardware) -> VectorM
     return VectorMemoryUse(
         reads=timing.reads,
         writes=timing.writes,
-        port_idle_ratio=1 - (timing.reads + timing.writes) / (ports * timing.cycles),
+        port_idle_ratio=max(0.0, 1 - (timing.reads + timing.writes) / (ports * timing.cycles)),
         peak_bytes=program.lane_words() * hardware.word_bytes,
         ifmap_bytes=program.lane_words("ifmap") * hardware.word_bytes,
     )

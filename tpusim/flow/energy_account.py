@@ -14,7 +14,7 @@ from tpusim.result.energy_use import EnergyUse, energy_use
 
 def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -> EnergyUse:
     """All that is counted of a layer of so many `macs`."""
-    seconds, vector = timing.cycles / hardware.clock_hz, _vector_work(program)
+    seconds, vector = timing.cycles / hardware.clock_hz, _vector_work(program, hardware)
     preloads = [step for step in program.steps if isinstance(step, Preload)]
     loaded = sum(step.rows * step.cols for step in preloads)
     # The first row's weight moves once, the last row's through all.
@@ -42,12 +42,12 @@ class _Work(NamedTuple):
     sums: int
 
 
-def _vector_work(program: Program) -> _Work:
+def _vector_work(program: Program, hardware: Hardware) -> _Work:
     """Elements added to partial sums, and what steps of the unit's own do with each element of a result."""
-    products = 0
-    sums = sum(step.words * step.cols for step in program.streams if step.accumulate)
+    products = sum(step.words * step.cols * step.finishing[0] for step in program.streams if step.finish)
+    sums = sum(step.words * step.cols * (step.accumulate + step.finishing[1]) for step in program.streams)
     for step in program.vectors:
-        multiplied, others = step.operations
+        multiplied, others = step.operations(hardware)
         products += multiplied * step.writes.accesses
         sums += others * step.writes.accesses
     return _Work(products * program.word_fill, sums * program.word_fill)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.base.extras import need
 from tpusim.flow.dram_account import wanted_bytes
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.flow.values import Journey
-from tpusim.flow.verify import as_floats, check_values, failures_named, verdict_of
+from tpusim.flow.verify import Named, as_floats, check_values, failures_named, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
@@ -22,11 +23,15 @@ from tpusim.network.ops import Op
 from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.equality import Verdict
 from tpusim.reference import Operands
+from tpusim.result.records import LayerResult
 
 Outcome = tuple[Timing, Callable[[], Verdict]]
 """The time of a layer, and what holds its values against the reference: at any time, on any thread."""
 Watch = Callable[[str, str], None]
 """Told now and then which layer is under way, and what is done to it: "timing", "1,024 cycles"."""
+
+Of = TypeVar("Of")
+"""What a family makes ready of a layer: a TPU's is `Prepared`."""
 
 UNCHECKED = Verdict(0, 0, None)
 
@@ -67,13 +72,20 @@ class Prepared:
         return wanted_bytes(self.program, self.hardware)
 
 
+class Begun(NamedTuple):
+    """A layer that is timed, and what is left to do for its result, on any thread."""
+
+    layer: Op
+    rest: Callable[[], LayerResult]
+
+
 @dataclass(frozen=True)
-class Task:
-    """What an engine is asked: one layer on its Program."""
+class Task(Generic[Of]):
+    """What an engine is asked: one layer, made ready."""
 
     layer: Op
     batch: int
-    prepared: Prepared
+    prepared: Of
     check: bool
     seed: int
     watch: Watch
@@ -91,17 +103,17 @@ class Task:
             return self.journey.operands(self.layer)
         return self.numbers.operands(self.layer, self.batch, self.seed)
 
-    @property
-    def program(self) -> Program:
-        """The Program, for these numbers."""
-        return self.numbers.program(self.layer, self.batch, self.prepared.program)
-
     def doing(self, what: str) -> None:
         """Tell who watches."""
         self.watch(self.layer.name, what)
 
 
-def _event(task: Task) -> Outcome:
+def program_of(task: Task[Prepared]) -> Program:
+    """The Program, for the numbers that it is computed with."""
+    return task.numbers.program(task.layer, task.batch, task.prepared.program)
+
+
+def _event(task: Task[Prepared]) -> Outcome:
     """Time from the event engine, values from the data path."""
     task.doing("timing")
     with failures_named(task.layer):
@@ -109,7 +121,7 @@ def _event(task: Task) -> Outcome:
     return timing, lambda: _checked(task) if task.check else UNCHECKED
 
 
-def _checked(task: Task) -> Verdict:
+def _checked(task: Task[Prepared]) -> Verdict:
     outputs = task.layer.outputs(task.batch)
 
     def told(written: int) -> None:
@@ -118,10 +130,10 @@ def _checked(task: Task) -> Verdict:
     task.doing("checking")
     take = task.journey.take if task.journey else None
     hardware, numbers = task.prepared.hardware, task.numbers
-    return check_values(task.layer, task.program, hardware, task.operands(), told, numbers, take)
+    return check_values(task.layer, program_of(task), hardware, task.operands(), told, numbers, take)
 
 
-def _register(task: Task) -> Outcome:
+def _register(task: Task[Prepared]) -> Outcome:
     """Time and values both from the register engine."""
     need_numba()
     from tpusim.machines.tpu import register
@@ -131,24 +143,24 @@ def _register(task: Task) -> Outcome:
 
     layer, numbers, operands = task.layer, task.numbers, task.operands()
     with failures_named(layer), memory_needed(layer):
-        timing, written = register.run(task.program, task.prepared.hardware, as_floats(operands), told)
+        timing, written = register.run(program_of(task), task.prepared.hardware, as_floats(operands), told)
     if task.journey is not None:
         task.journey.take(written[OFMAP])
     return timing, lambda: verdict_of(layer, operands, written, numbers) if task.check else UNCHECKED
 
 
-def _both(task: Task) -> Outcome:
+def _both(task: Task[Prepared]) -> Outcome:
     """The register engine, and the event engine must agree with it on every figure."""
     timing, verdict = _register(task)
     with failures_named(task.layer):
         told = task.prepared.timing
     if timing != told:
-        raise CheckFailed(f"layer {task.layer.name}: the engines disagree: {_difference(told, timing)}")
+        raise CheckFailed(f"layer {task.layer.name}: the engines disagree: {difference(told, timing)}")
     return timing, verdict
 
 
-def _difference(told: Timing, timing: Timing) -> str:
-    """The first figure that differs."""
+def difference(told: Timing, timing: Timing) -> str:
+    """The first figure that differs, of the whole or of a layer's share."""
     figures, others = _figures(told), _figures(timing)
     name = next(name for name in figures if figures[name] != others[name])
     return f"{name} is {figures[name]:,} in the event engine, {others[name]:,} in the register engine"
@@ -158,7 +170,12 @@ def _figures(timing: Timing) -> dict[str, int]:
     units = {f"{unit} {cause}": n for unit, split in timing.units.items() for cause, n in split.items()}
     held = {f"bus for {label}": cycles for label, cycles in timing.bus.items()}
     dram = timing.hbm.figures if timing.hbm else {}
-    return {"cycles": timing.cycles, **units, **held, "reads": timing.reads, "writes": timing.writes, **dram}
+    shares = {
+        f"{name} of layer {number}": figure
+        for number, share in enumerate(timing.layers)
+        for name, figure in _figures(share).items()
+    }
+    return {"cycles": timing.cycles, **units, **held, "reads": timing.reads, "writes": timing.writes, **dram, **shares}
 
 
 def need_numba() -> None:
@@ -171,7 +188,7 @@ def need_numba() -> None:
 
 
 @contextmanager
-def memory_needed(layer: Op) -> Iterator[None]:
+def memory_needed(layer: Named) -> Iterator[None]:
     """The register engine holds every word that a layer moves."""
     try:
         yield
@@ -180,4 +197,4 @@ def memory_needed(layer: Op) -> Iterator[None]:
         raise InputError(Problem(problem, f"layer {layer.name}")) from None
 
 
-ENGINES: dict[str, Callable[[Task], Outcome]] = {"event": _event, "register": _register, "both": _both}
+ENGINES: dict[str, Callable[[Task[Prepared]], Outcome]] = {"event": _event, "register": _register, "both": _both}

@@ -1,12 +1,16 @@
-"""The names that `--lowering` takes: those of the registry, and `auto`; and which one each layer is asked for."""
+"""The names that `--lowering` takes: those of a machine's family, and `auto`; and which one each layer is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import InputError, Problem, UnsuitableError, did_you_mean
-from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST, GLOSSES, LOWERINGS, PARTIAL, meant
+from tpusim.base.errors import CapacityError, InputError, Problem, UnsuitableError, did_you_mean
+from tpusim.machines.family import Family
+from tpusim.machines.tpu.family import FAMILY as TPU
+from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST
 
 if TYPE_CHECKING:
     from tpusim.network.ops import Op
@@ -16,28 +20,33 @@ AUTO = "auto"
 """The fastest of all others, layer by layer."""
 
 
-def known() -> tuple[str, ...]:
+def known(family: Family = TPU) -> tuple[str, ...]:
     """Every name."""
-    return (*LOWERINGS, AUTO)
+    return (*family.lowerings, AUTO)
 
 
-def of_any_layer() -> tuple[str, ...]:
+def usual(family: Family = TPU) -> str:
+    """The one that a run takes unasked."""
+    return next(iter(family.lowerings))
+
+
+def of_any_layer(family: Family = TPU) -> tuple[str, ...]:
     """Those that every layer can be asked for, however a workload looks; `auto` takes the others where it can."""
-    return tuple(name for name in known() if name not in PARTIAL)
+    return tuple(name for name in known(family) if name not in family.partial)
 
 
-def glosses() -> tuple[tuple[str, str], ...]:
+def glosses(family: Family = TPU) -> tuple[tuple[str, str], ...]:
     """Every name, and what it means in a line."""
-    return (*((name, GLOSSES.get(name, "")) for name in LOWERINGS), (AUTO, "of each layer the fastest of these"))
+    return (*family.lowerings.items(), (AUTO, "of each layer the fastest of these"))
 
 
-def candidates(lowering: str) -> tuple[str, ...]:
-    """The lowerings of the registry that a name stands for."""
-    return tuple(LOWERINGS) if lowering == AUTO else (lowering,)
+def candidates(lowering: str, family: Family = TPU) -> tuple[str, ...]:
+    """The lowerings of the family that a name stands for."""
+    return tuple(family.lowerings) if lowering == AUTO else (lowering,)
 
 
 def tried(lowering: str, layer: Op, batch: int) -> tuple[str, ...]:
-    """The candidates for a layer, without those that would do with it what another does."""
+    """The candidates of a TPU for a layer, without those that would do with it what another does."""
     names = candidates(lowering)
     left_out = {each for each in AS_CHANNEL_FIRST if len(names) > 1 and _is_left(each, layer, batch)}
     return tuple(each for each in names if each not in left_out)
@@ -51,36 +60,60 @@ def _is_left(lowering: str, layer: Op, batch: int) -> bool:
         return False
 
 
-def check_known(lowering: object) -> None:
+def check_known(lowering: object, family: Family = TPU) -> None:
     """Raise InputError when it is none of the names; it says which there are."""
-    if lowering not in known():
-        hint = did_you_mean(str(lowering), known()) or ";"
-        raise InputError(f"unknown lowering {lowering!r}{hint} there is {', '.join(known())}")
+    if lowering not in known(family):
+        hint = did_you_mean(str(lowering), known(family)) or ";"
+        whose = "" if family.name == TPU.name else f" for {family.title}"
+        raise InputError(f"unknown lowering {lowering!r}{whose}{hint} there is {', '.join(known(family))}")
 
 
-def asked_of(workload: Workload, lowering: str) -> tuple[tuple[Op, str], ...]:
+def asked_of(workload: Workload, lowering: str, family: Family = TPU) -> tuple[tuple[Op, str], ...]:
     """Each layer with the name that it has of its own, or else `lowering`; with what that means for such an op.
 
     Raises:
         InputError: with every name that is unknown, at its place.
     """
-    check_known(lowering)
-    check_own(workload)
+    check_known(lowering, family)
+    check_own(workload, family)
     own = {each.layer: each.lowering for each in workload.lowerings}
     asked = ((layer, own.get(layer.name, lowering)) for layer in workload.layers)
-    return tuple((layer, meant(layer, name)) for layer, name in asked)
+    return tuple((layer, family.meant(layer, name)) for layer, name in asked)
 
 
-def check_own(workload: Workload) -> None:
-    """Raise InputError with every unknown name that layers have of their own, at its place."""
-    if problems := [*_unknown(workload)]:
+def check_own(workload: Workload, family: Family = TPU) -> None:
+    """Raise InputError with every name that layers have of their own, and that is unknown or ignored, at its place."""
+    if problems := [*_unknown(workload, family)] or [*_ignored(workload, family)]:
         raise InputError(problems)
 
 
-def _unknown(workload: Workload) -> Iterator[Problem]:
+@contextmanager
+def at_its_place(workload: Workload, layer: Op) -> Iterator[None]:
+    """What a layer's own lowering refuses is told where its file names that."""
+    try:
+        yield
+    except CapacityError as error:
+        where = next((each.where for each in workload.lowerings if each.layer == layer.name), None)
+        if where is None:
+            raise
+        raise type(error)([replace(each, where=f"{where}: {each.where}") for each in error.problems]) from None
+
+
+def _unknown(workload: Workload, family: Family) -> Iterator[Problem]:
     """Once for all layers of an entry."""
     for each in {each.where or each.layer: each for each in workload.lowerings}.values():
         try:
-            check_known(each.lowering)
+            check_known(each.lowering, family)
         except InputError as error:
             yield Problem(str(error), each.where or f"layer {each.layer}")
+
+
+def _ignored(workload: Workload, family: Family) -> Iterator[Problem]:
+    """A run's lowering means another for ops that have one way to be done; a layer's own says what it wants."""
+    layers = {layer.name: layer for layer in workload.layers}
+    for each in workload.lowerings:
+        layer = layers[each.layer]
+        only = family.meant(layer, each.lowering)
+        if layer.unit == "vector" and each.lowering not in (AUTO, only):
+            says = f"{layer.op} is lowered by {only}, not by {each.lowering}; leave out its lowering"
+            yield Problem(says, each.where or f"layer {each.layer}")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.flow.choice import fitting
-from tpusim.flow.lowerings import asked_of, tried
+from tpusim.flow.lowerings import asked_of, at_its_place, tried
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import planned_of
@@ -109,7 +109,10 @@ def room_for(
     for layer, name in asked_of(workload, lowering):
         asked = Asked(layer, workload.batch, hardware, name, engine, check, numbers)
         shapes.setdefault(asked.kind, asked)
-    needs = {shape: need_of(asked, free) for shape, asked in shapes.items()}
+    needs = {}
+    for shape, asked in shapes.items():
+        with at_its_place(workload, asked.layer):
+            needs[shape] = need_of(asked, free)
     # The neediest first, which is what advice mostly fails by.
     neediest = sorted(shapes, key=lambda shape: -needs[shape].total)
     spare = free - needs[neediest[0]].total
@@ -152,7 +155,11 @@ def _values(asked: Asked, planned: Planned) -> int:
     if not asked.check and asked.engine == "event":
         return 0
     layer, hardware = asked.layer, asked.hardware
-    operands, outputs, each = layer.operands(asked.batch), layer.outputs(asked.batch), asked.numbers.operand_bytes
+    operands, outputs, each = (
+        layer.operands(asked.batch),
+        layer.outputs(asked.batch),
+        asked.numbers.of(layer).operand_bytes,
+    )
     elements = operands + outputs
     memories = hardware.lanes * hardware.capacity_words * hardware.vector_memory.word_elements
     # Of the ifmap there may be a second one, with a margin.

@@ -17,12 +17,12 @@ from tpusim.flow.lowerings import AUTO, asked_of, tried
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import least_of
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Op
+from tpusim.network.ops import Op, RowOp
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.workload import Workload
-from tpusim.numerics.bounds import BOUNDED, MOST_ROUNDINGS, bounded, moved
-from tpusim.numerics.element_types import ELEMENT_TYPES, ElementType, Values
-from tpusim.reference import Box, Operand, Operands
+from tpusim.numerics.bounds import BOUNDED, MOST_ROUNDINGS, bounded, gamma, moved
+from tpusim.numerics.element_types import ELEMENT_TYPES, SIXTEENTHS, ElementType, Values
+from tpusim.reference import Box, Operand, Operands, rows
 from tpusim.reference.rounding import magnitudes, roundings
 
 INTEGERS = "integers"
@@ -54,19 +54,24 @@ class Numbers:
         Raises:
             InputError: when a sum may be too long for what holds it, or for a bound that says something.
         """
-        if self.kind is None:
+        kind = self.of(layer).kind
+        if kind is None:
             return reference.operands(layer, batch, seed)
         self.check(layer, batch)
         random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-        return {name: self.kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
+        return {name: kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
+
+    def of(self, layer: Op) -> Numbers:
+        """Those of a layer: one that rounds gets real numbers where others get whole ones."""
+        return self if layer.exact or self.bounded else replace(self, kind=SIXTEENTHS)
 
     def check(self, layer: Op, batch: int) -> None:
         """Raise InputError for a layer whose sums are too long."""
-        products = layer.terms(batch)
+        products, numbers = layer.terms(batch), self.of(layer)
         try:
-            if self.kind is not None:
-                self.kind.check_sum(products)
-            if self.bounded and roundings(layer, batch) > MOST_ROUNDINGS:
+            if numbers.kind is not None:
+                numbers.kind.check_sum(products)
+            if numbers.bounded and roundings(layer, batch) > MOST_ROUNDINGS:
                 raise InputError(f"a sum of {products:,} products may be off by too much to be checked; use --no-check")
         except InputError as error:
             raise InputError(Problem(str(error), f"layer {layer.name}")) from None
@@ -89,7 +94,8 @@ class Numbers:
 
     def needs_doubles(self, layer: Op, batch: int) -> bool:
         """Whether whole numbers, or equal parts of them, are summed up beyond what float32 holds exactly."""
-        return self.kind is not None and self.kind.needs_doubles(layer.terms(batch) * layer.sample_parts)
+        kind = self.of(layer).kind
+        return kind is not None and kind.needs_doubles(layer.terms(batch) * layer.sample_parts)
 
 
 SMALL = Numbers()
@@ -143,21 +149,30 @@ class Expectation:
     @property
     def number(self) -> np.dtype[Any]:
         """What is expected of an element: a number, or a BOUNDED one."""
-        return BOUNDED if self.numbers.bounded else np.dtype(np.float64 if self._doubles else np.float32)
+        return BOUNDED if self._bounded else np.dtype(np.float64 if self._doubles else np.float32)
 
     def of(self, box: Box) -> Values:
         """What is expected of the elements in a box of the tensor."""
         true = reference.TENSORS[self.tensor].compute(self.layer, self._exact, box)
-        if not self.numbers.bounded:
+        if not self._bounded:
             return true
-        return (
-            bounded(true, magnitudes(self.layer, self._sizes, box), self._roundings) if self._roundings else moved(true)
-        )
+        if not self._roundings:
+            return moved(true)
+        return bounded(true, self._magnitudes(box, true), self._roundings)
+
+    def _magnitudes(self, box: Box, true: Values) -> Values:
+        if isinstance(self.layer, RowOp):
+            return rows.magnitudes(self.layer, self._exact, box, true, gamma(self._roundings))
+        return magnitudes(self.layer, self._sizes, box, true)
+
+    @cached_property
+    def _bounded(self) -> bool:
+        return self.numbers.of(self.layer).bounded
 
     @cached_property
     def _doubles(self) -> bool:
         """Whether the reference works in float64: float32 rounds, or would lose what the machine holds in float64."""
-        return self.numbers.bounded or self.numbers.needs_doubles(self.layer, self._batch)
+        return self._bounded or self.numbers.needs_doubles(self.layer, self._batch)
 
     @property
     def _batch(self) -> int:

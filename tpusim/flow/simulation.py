@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import TypeVar
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
-from tpusim.flow.account import layer_result
 from tpusim.flow.ahead import MOST_THREADS, ROOM_BYTES, ahead
-from tpusim.flow.choice import prepared
-from tpusim.flow.engines import ENGINES, Prepared, Task, Watch, unwatched
-from tpusim.flow.lowerings import asked_of
-from tpusim.flow.need import Room, room_for
-from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, check_numbers, numbers_of
+from tpusim.flow.engines import ENGINES, Begun, Task, Watch, unwatched
+from tpusim.flow.fusion import fused
+from tpusim.flow.lowerings import asked_of, at_its_place, usual
+from tpusim.flow.need import Room
+from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, numbers_of
+from tpusim.flow.steps import Steps, steps_of
 from tpusim.flow.values import Journey
-from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Op
+from tpusim.machines.family import Family, Machine, family_of
+from tpusim.machines.tpu.family import FAMILY as TPU
+from tpusim.network.ops import Fused, Op
 from tpusim.network.workload import Workload
-from tpusim.result.records import LayerResult, Result, total_of
+from tpusim.result.records import LayerResult, Result
+from tpusim.result.totals import total_of
 
 Progress = Callable[[LayerResult], None]
+Left = tuple[int, Callable[[], LayerResult]]
+"""The bytes that a layer takes, and what is left to do for its result."""
 Made = TypeVar("Made")
 
 
@@ -35,9 +39,9 @@ def unseen(layer: LayerResult) -> None:
 
 def simulate(
     workload: Workload,
-    hardware: Hardware,
+    hardware: Machine,
     *,
-    lowering: str = "channel_first",
+    lowering: str | None = None,
     engine: str = "event",
     check: bool = True,
     seed: int = 0,
@@ -50,9 +54,10 @@ def simulate(
     """Run every layer of `workload` on `hardware`, one after another.
 
     Args:
-        lowering: a name in machines/tpu/lowering/registry.py, or "auto": layer by layer the one of the fewest cycles.
-            A layer of `workload` that has one of its own is lowered by that.
-        engine: event, register or both.
+        lowering: one that the machine's family has, such as those in machines/tpu/lowering/registry.py, or "auto":
+            layer by layer the one of the fewest cycles. None: the family's first, of a TPU channel_first. A layer of
+            `workload` that has one of its own is lowered by that.
+        engine: event, register or both, where the machine's family has them.
         check: compute every output through the Program and compare it with the reference.
         seed: of the random operands.
         dtype: what operands are: integers (small ones, so that outputs must be equal), f32, bf16 (random reals; outputs
@@ -71,18 +76,19 @@ def simulate(
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
-    for given, kind, load in ((workload, Workload, "load_workload"), (hardware, Hardware, "load_hardware")):
-        if not isinstance(given, kind):
-            raise InputError(f"{given!r} is no {kind.__name__}; give what tpusim.{load}(...) returns")
-    if engine not in ENGINES:
-        raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
-    numbers = numbers_of(dtype, sums)
+    _check_asked(workload, hardware, engine)
+    numbers, family, steps = numbers_of(dtype, sums), family_of(hardware), steps_of(hardware)
+    lowering = lowering or usual(family)
+    steps.check_engine(engine)
     began = time.perf_counter()
+    workload = workload if journey else fused(workload, hardware, lowering)
     if check:
-        check_numbers(workload, hardware, lowering, numbers)
-    room = room_for(workload, hardware, lowering, engine, check, numbers)
+        steps.check_numbers(workload, lowering, numbers)
+    room = steps.room(workload, lowering, engine, check, numbers)
     layers = []
-    for layer in _Run(workload, hardware, lowering, engine, check, seed, watch, room, numbers, journey).results():
+    asked = check, seed, watch, room, numbers, journey, workload.inputs()
+    run = _Run(workload, family, steps, lowering, engine, *asked)
+    for layer in run.results():
         layers.append(layer)
         progress(layer)
     seconds = time.perf_counter() - began
@@ -92,9 +98,18 @@ def simulate(
     return replace(found, reference_only=journey.reference_only) if journey else found
 
 
+def _check_asked(workload: object, hardware: object, engine: str) -> None:
+    """That they are of the kinds that `simulate` takes; what is typed in Python is checked by nobody else."""
+    for given, kind, name in ((workload, Workload, "Workload"), (hardware, Machine, "Hardware")):
+        if not isinstance(given, kind):
+            raise InputError(f"{given!r} is no {name}; give what tpusim.load_{name.lower()}(...) returns")
+    if engine not in ENGINES:
+        raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
+
+
 def result_of(
     workload: Workload,
-    hardware: Hardware,
+    hardware: Machine,
     layers: Sequence[LayerResult],
     seconds: float,
     *,
@@ -116,7 +131,8 @@ class _Run:
     """What one layer after another is asked with."""
 
     workload: Workload
-    hardware: Hardware
+    family: Family
+    steps: Steps
     lowering: str
     engine: str
     check: bool
@@ -125,59 +141,68 @@ class _Run:
     room: Room
     numbers: Numbers
     journey: Journey | None
+    inputs: Mapping[str, tuple[str, ...]]
 
     def results(self) -> Iterator[LayerResult]:
         """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
 
         Nothing in here holds a Program once its last layer is done: so these are maps, not loops with variables.
         """
-        tasks = map(self._task, shared(self.workload, self.lowering, self._prepared, self.room))
+        tasks = map(self._asked, shared(self.workload, self.lowering, self._prepared, self.room, self.family))
+        left = map(self._left, self.steps.begun(self.engine, tasks, self.workload, self.room))
         together = min(ROOM_BYTES, self.room.ahead)
         # Where layers read what others have made, they come one after another.
         threads = 1 if self.journey else MOST_THREADS
-        return ahead(tasks, together, threads) if self.check and together else map(_done, tasks)
+        return ahead(left, together, threads) if self.check and together else map(_done, left)
 
-    def _prepared(self, layer: Op, lowering: str) -> Prepared:
-        return prepared(layer, self.workload.batch, self.hardware, lowering, partial(self.watch, layer.name))
+    def _prepared(self, layer: Op, lowering: str) -> Any:
+        return self.steps.prepared(layer, self.workload.batch, lowering, partial(self.watch, layer.name))
 
-    def _task(self, each: tuple[Op, str, Prepared]) -> tuple[int, Callable[[], LayerResult]]:
-        """Time a layer; what is left to do for its result, and the bytes it takes."""
-        layer, lowering, ready = each
-        batch = self.workload.batch
+    def _asked(self, each: tuple[Op, str, Any]) -> Task[Any]:
+        layer, _, ready = each
         asked = self.check, self.seed, self.watch, self.numbers, self.journey
-        timing, verdict = ENGINES[self.engine](Task(layer, batch, ready, *asked))
-        inputs = self.journey.producers[layer.name] if self.journey else ()
+        return Task(layer, self.workload.batch, ready, *asked)
 
-        def rest() -> LayerResult:
-            return replace(layer_result(layer, batch, ready, timing, verdict()), inputs=inputs)
+    @cached_property
+    def _lowerings(self) -> dict[str, str]:
+        return {layer.name: name for layer, name in asked_of(self.workload, self.lowering, self.family)}
 
-        return self.room.needs[layer.shape_key, lowering].total, rest
+    def _left(self, begun: Begun) -> Left:
+        """What is left to do for a layer that is timed, and the bytes it takes."""
+        layer, inputs = begun.layer, self.inputs.get(begun.layer.name, ())
+        needs = self.room.needs[layer.shape_key, self._lowerings[layer.name]]
+        return needs.total, lambda: replace(begun.rest(), inputs=inputs)
 
 
-def _done(task: tuple[int, Callable[[], LayerResult]]) -> LayerResult:
+def _done(task: Left) -> LayerResult:
     return task[1]()
 
 
 def shared(
-    workload: Workload, lowering: str, make: Callable[[Op, str], Made], room: Room
+    workload: Workload, lowering: str, make: Callable[[Op, str], Made], room: Room, family: Family = TPU
 ) -> Iterator[tuple[Op, str, Made]]:
     """Each layer, the lowering it is asked for, and what is made of the first that is like it in shape and lowering.
 
     It is let go after the last of them. What there is no room to keep is made again.
     """
-    asked = asked_of(workload, lowering)
+    asked = asked_of(workload, lowering, family)
     left = Counter((layer.shape_key, name) for layer, name in asked)
     known: dict[Hashable, Made] = {}
+
+    def made(layer: Op, name: str) -> Made:
+        with at_its_place(workload, layer):
+            return make(layer, name)
+
     for layer, name in asked:
         kind = layer.shape_key, name
         left[kind] -= 1
         if kind in known:
             yield layer, name, known[kind] if left[kind] else known.pop(kind)
         elif left[kind] and sum(room.needs[each].program for each in (kind, *known)) <= room.kept:
-            known[kind] = make(layer, name)
+            known[kind] = made(layer, name)
             yield layer, name, known[kind]
         else:
-            yield layer, name, make(layer, name)
+            yield layer, name, made(layer, name)
 
 
 def select_layers(workload: Workload, glob: str) -> Workload:
@@ -188,8 +213,10 @@ def select_layers(workload: Workload, glob: str) -> Workload:
     """
     if not any(fnmatchcase(layer.name, glob) for layer in workload.layers):
         names = [layer.name for layer in workload.layers]
+        borne = any(isinstance(layer, Fused) for layer in workload.layers)
+        riders = "; what rides on a layer's results goes by the name of that layer" if borne else ""
         raise InputError(
-            f"no layer of {workload.name} matches {glob!r}{did_you_mean(glob, names)}; it has "
-            f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+            f"no layer of {workload.name} matches {glob!r}{did_you_mean(glob, names) or ';'} it has "
+            f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{riders}"
         )
     return workload.with_layers(lambda layer: fnmatchcase(layer.name, glob))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tpusim.base.errors import CheckFailed, InputError
-from tpusim.flow.choice import prepared
+from tpusim.flow.chains import check_alone
+from tpusim.flow.choice import prepared, unsaid
 from tpusim.flow.engines import memory_needed, need_numba
-from tpusim.flow.lowerings import asked_of
+from tpusim.flow.lowerings import asked_of, usual
+from tpusim.flow.modelled import Ready
 from tpusim.flow.need import room_for
+from tpusim.flow.numbers import SMALL
 from tpusim.flow.simulation import shared
+from tpusim.flow.steps import steps_of
 from tpusim.flow.verify import as_floats, failures_named, operands_of
+from tpusim.machines.family import Machine, Slot, family_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.tracks import Recording
@@ -34,6 +39,7 @@ def trace(
         DeadlockError: the Program's steps wait for one another for ever.
     """
     layer = _only_layer(workload)
+    check_alone(hardware, "a trace")
     need_numba()
     from tpusim.machines.tpu import register
 
@@ -67,8 +73,29 @@ def recordings(
         with failures_named(layer):
             return event.record(program, hardware)
 
+    check_alone(hardware, "a trace")
     room = room_for(workload, hardware, lowering, "event", check=False)
     return ((layer, recorded) for layer, _, recorded in shared(workload, lowering, record, room))
+
+
+def slots(
+    workload: Workload, machine: Machine, *, lowering: str | None = None
+) -> Iterator[tuple[Op, int, Mapping[str, Sequence[Slot]]]]:
+    """Each layer on a machine of another family: its cycles, and what happens when, by track.
+
+    Raises:
+        InputError: an unknown lowering, a layer that cannot fit (CapacityError), or one for which this computer has too
+            little memory.
+    """
+    family, steps = family_of(machine), steps_of(machine)
+    lowering = lowering or usual(family)
+
+    def made(layer: Op, asked: str) -> tuple[int, Mapping[str, Sequence[Slot]]]:
+        ready: Ready = steps.prepared(layer, workload.batch, asked, unsaid)
+        return ready.timing.cycles, ready.lowered.slots()
+
+    room = steps.room(workload, lowering, "event", False, SMALL)
+    return ((layer, *found) for layer, _, found in shared(workload, lowering, made, room, family))
 
 
 def _only_layer(workload: Workload) -> Op:

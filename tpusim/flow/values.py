@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Journey:
         self._constant = {*graph.constants, ""}
         self._makers: dict[str, Node] = {}
         self._reads = Counter(name for node in graph.nodes for name in node.inputs)
-        self._reads.update(graph.outputs)
+        self._reads.update([*graph.outputs])
         self._ahead = iter(graph.nodes)
         self._current: _Underway | None = None
 
@@ -76,10 +77,11 @@ class Journey:
             self._current = None
 
     def outputs(self) -> dict[str, Values]:
-        """The graph's outputs, for the whole batch, when every layer is done."""
+        """The graph's outputs, for the whole batch, when every layer is done, in the types that it gives them."""
         for node in self._ahead:
             self._pass(node)
-        return {name: self._joined(self._value(name)) for name in self.graph.outputs}
+        with np.errstate(over="ignore"):
+            return {name: _as_type(self._joined(self._value(name)), kind) for name, kind in self.graph.outputs.items()}
 
     @cached_property
     def reference_only(self) -> dict[str, int]:
@@ -87,13 +89,6 @@ class Journey:
         given = self.graph.producers()
         alone = (node for node in self.graph.nodes if not node.layer and any(name in given for name in node.inputs))
         return dict(Counter(node.op for node in alone))
-
-    @cached_property
-    def producers(self) -> dict[str, tuple[str, ...]]:
-        """By layer the names of the nodes, or inputs of the graph, whose values it reads."""
-        makers = self.graph.producers()
-        read = {node.layer: tuple(makers[name] for name in node.inputs if name in makers) for node in self.graph.nodes}
-        return {each.name: read[entry] for entry, layers in self._layers.items() for each in layers}
 
     # ---- node by node
 
@@ -266,6 +261,10 @@ def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
         numbers = random.standard_normal(wanted.shape) if real else random.integers(0, 2, wanted.shape)
         made[name] = np.asarray(numbers).astype(wanted.dtype)
     return made
+
+
+def _as_type(values: Values, kind: np.dtype[Any] | None) -> Values:
+    return values if kind is None else values.astype(kind, copy=False)
 
 
 def _split(values: Values, parts: int) -> Parts:

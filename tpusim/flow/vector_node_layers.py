@@ -24,8 +24,8 @@ Shape = tuple[int, ...]
 class Pooling:
     """A layer has so many images, one layer after the other."""
 
-    def __init__(self, operands: Sequence[Parts]) -> None:
-        self.maps = operands[0]
+    def __init__(self, node: Node, operands: Sequence[Parts]) -> None:
+        self.maps, self.flat = operands[0], not _keeps(node)
 
     def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
         together = np.concatenate(self.maps)[number * batch : (number + 1) * batch]
@@ -33,7 +33,9 @@ class Pooling:
 
     def results(self, ofmaps: Sequence[Values]) -> Parts:
         maps = np.concatenate([np.moveaxis(each, -1, 0) for each in ofmaps])
-        return np.split(maps[:, :, 0] if self.maps[0].ndim == 3 else maps, len(self.maps))
+        if self.flat:
+            maps = maps[:, :, 0, 0]
+        return np.split(maps[:, :, 0] if self.maps[0].ndim == 3 and not self.flat else maps, len(self.maps))
 
 
 class Elementwise:
@@ -57,7 +59,7 @@ class Elementwise:
     def _orders(self, wanted: Mapping[str, Shape]) -> Iterator[dict[str, Parts]]:
         """As they stand, and, where that makes no difference, the other way round."""
         yield dict(zip(wanted, self.values.values(), strict=True))
-        if len(wanted) == 2 and self.node.op != "Sub":
+        if len(wanted) == 2 and self.node.op not in ("Sub", "Div"):
             yield dict(zip(wanted, reversed(self.values.values()), strict=True))
 
     def _together(self, parts: Parts) -> Values:
@@ -79,6 +81,37 @@ class Elementwise:
         return [each.transpose(order).reshape(self.shape) for each in np.split(ofmaps[0], parts, axis=-1)]
 
 
+class Rows:
+    """One layer for the rows of all images: what the last axes of a value hold."""
+
+    def __init__(self, node: Node, operands: Sequence[Parts]) -> None:
+        self.node, (self.values, *self.shared) = node, operands
+
+    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
+        channels = layer.sources(batch)["ifmap"][0]
+        rows = np.concatenate([each.reshape(-1, channels) for each in self.values])
+        sources = {"ifmap": rows.T[:, None, None]}
+        for name, default, given in zip(("scale", "shift"), (1, 0), (*self.shared, [], []), strict=False):
+            if name in layer.sources(batch):
+                numbers = given[0].reshape(-1) if given else np.full(channels, default, np.float32)
+                sources[name] = np.broadcast_to(numbers, channels).reshape(-1, 1, 1, 1)
+        return sources
+
+    def results(self, ofmaps: Sequence[Values]) -> Parts:
+        """As large as what came in; of means, one number in the place of all axes that they are along."""
+        shape = self.values[0].shape
+        if self.node.op == "ReduceMean":
+            axes = self.node.attributes.get("axes") or self.shared[0][0]
+            first = min(int(axis) % len(shape) for axis in axes)
+            shape = shape[:first] + (1,) * (len(shape) - first) * _keeps(self.node)
+        return [each.reshape(shape) for each in np.split(ofmaps[0][:, 0, 0].T, len(self.values))]
+
+
+def _keeps(node: Node) -> bool:
+    """Whether what is reduced to nothing stays as an axis."""
+    return bool(node.attributes.get("keepdims", 1))
+
+
 def _sources(node: Node, operands: Sequence[Parts]) -> dict[str, Parts]:
     """What a layer reads of the operands; limits and slopes are its own."""
     if node.op == "BatchNormalization":
@@ -89,11 +122,13 @@ def _sources(node: Node, operands: Sequence[Parts]) -> dict[str, Parts]:
         sides = [1] * (maps[0].ndim - 2)
         moved = (shift - mean * factor).astype(np.float32)
         return {"ifmap": maps, "scale": [factor.reshape(-1, *sides)], "shift": [moved.reshape(-1, *sides)]}
-    if node.op in ("Add", "Sub", "Mul", "Sum"):
+    if node.op in ("Add", "Sub", "Mul", "Div", "Sum"):
         return {"ifmap": operands[0], "other": operands[1]}
     return {"ifmap": operands[0]}
 
 
-def vector_layers(node: Node, operands: Sequence[Parts], layer: Op) -> Pooling | Elementwise:
+def vector_layers(node: Node, operands: Sequence[Parts], layer: Op) -> Pooling | Elementwise | Rows:
     """The node as such layers, of which this is the first."""
-    return Pooling(operands) if "kernel" in type(layer).__dataclass_fields__ else Elementwise(node, operands)
+    if layer.whole_rows:
+        return Rows(node, operands)
+    return Pooling(node, operands) if "kernel" in type(layer).__dataclass_fields__ else Elementwise(node, operands)

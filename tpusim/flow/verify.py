@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -25,8 +26,15 @@ Take = Callable[[Tensor], None]
 """Given the outputs of a layer."""
 
 
+class Named(Protocol):
+    """A layer, or several."""
+
+    @property
+    def name(self) -> str: ...
+
+
 @contextmanager
-def failures_named(layer: Op) -> Iterator[None]:
+def failures_named(layer: Named) -> Iterator[None]:
     """A failure of the machine in here says which layer it is about."""
     try:
         yield
@@ -81,7 +89,7 @@ def check_values(
 
 def _written(program: Program) -> set[str]:
     """The tensors that are to be compared."""
-    names = {OFMAP, *program.written}
+    names = {OFMAP, *program.checked}
     if unknown := names - {*reference.TENSORS}:
         raise CheckFailed(f"the Program writes {', '.join(sorted(unknown))}, of which the reference knows nothing")
     return names
@@ -98,8 +106,9 @@ def as_floats(operands: Operands) -> dict[str, Tensor]:
 
 
 def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor], numbers: Numbers = SMALL) -> Verdict:
-    """Hold what a Program has written against the reference."""
-    held = {name: (Expectation(layer, name, operands, numbers), each) for name, each in written.items()}
+    """Hold what a Program has written against the reference, of what that knows."""
+    known = {name: each for name, each in written.items() if name in reference.TENSORS}
+    held = {name: (Expectation(layer, name, operands, numbers), each) for name, each in known.items()}
     return _together({name: _verdict_of(*each) for name, each in held.items()})
 
 

@@ -105,14 +105,17 @@ class Quantities:
 
 @dataclass(frozen=True)
 class Rational:
-    """A Fraction from 0 to `most`, which YAML writes as a number, or as text such as "1/3"; taken as it is written."""
+    """A Fraction from 0 to `most`, or a `positive` one, which YAML writes as a number, or as text such as "1/3"; taken
+    as it is written.
+    """
 
     most: int
+    positive: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         plain = core_schema.plain_serializer_function_ser_schema(plain_number)
         return core_schema.no_info_plain_validator_function(
-            lambda value: rational_number(value, self.most), serialization=plain
+            lambda value: rational_number(value, self.most, positive=self.positive), serialization=plain
         )
 
 

@@ -29,7 +29,10 @@ _NETWORK = f"{{name: my_net, layers: [{{name: conv1, {_CONV}}}, {{name: fc, op: 
 _WRITE = f"write its convolutions and matrix products as YAML, such as {_NETWORK}"
 _MODEL = f"models of other tools are not read; {_WRITE}"
 _RUN = "tpusim run takes it, and tpusim import makes a workload file of it"
-_MACHINES = "each has a TPU's matrix unit; change a field of one, such as --hardware tpu_v2 --set array.size=256"
+_MACHINES = (
+    "each has a TPU's matrix unit or a GPU's tensor cores; change a field of one, such as --hardware tpu_v2 --set "
+    "array.size=256"
+)
 _SUFFIXES = {
     ".onnx": f"an ONNX model is a network; {_RUN}",
     ".csv": f"a topology of SCALE-Sim is a network; {_RUN}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, dataclass_transform
+from typing import Any, Generic, TypeVar, dataclass_transform, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -42,6 +42,7 @@ class Form(Generic[Model]):
         self._inside = inside
         self.files = files or {}
         self._keys = dict(_by_section(model, ""))
+        self._listed = dict(_by_list(self._keys))
         self.sections = {path: keys for path, keys in self._keys.items() if path}
         for path in more:
             section, _, key = path.rpartition(".")
@@ -96,20 +97,26 @@ class Form(Generic[Model]):
         if kind == "missing":
             return f"required key is missing; add {self._example(section, key)}"
         if kind in _UNKNOWN:
-            allowed = self._keys[section]
+            allowed = self._fields(section)
             # A key of another section is the likeliest slip after a misspelling, so its full path is a candidate too.
             nested = "; write the key after the dot inside its section;" if key in self.paths else ""
             hint = nested or did_you_mean(key, allowed) or did_you_mean(key, self.paths)
             return unknown_key(key, allowed, hint, f" in {section}" if section else self._inside)
         if kind == "string_type":
             return f"{given} is not text; write text, in quotes"
+        if kind == "model_type" and section in self._listed:
+            return f"{given} is not a section; write one with the keys {', '.join(self._listed[section])}"
         inner = path_of((section, key)) in self.sections
         return f"{given} is not a section; write {self._example(section, key)}" if inner else details["msg"]
 
     def _example(self, section: str, key: str) -> str:
         if (path := path_of((section, key))) in self.sections:
             return f"{key}: with the keys {', '.join(self.sections[path])}"
-        return " ".join([f"{key}:", *map(str, self._keys[section][key].examples or [])])
+        return " ".join([f"{key}:", *map(str, self._fields(section)[key].examples or [])])
+
+    def _fields(self, section: str) -> dict[str, FieldInfo]:
+        """Those of a section, or of what is `tiles[2]` in a list of sections."""
+        return self._keys[section] if section in self._keys else self._listed[section.rpartition("[")[0]]
 
 
 @dataclass_transform(frozen_default=True)
@@ -135,6 +142,15 @@ def _by_section(model: Any, path: str) -> Iterator[tuple[str, dict[str, FieldInf
     for key, info in fields.items():
         if hasattr(info.annotation, "__pydantic_fields__"):
             yield from _by_section(info.annotation, path_of((path, key)))
+
+
+def _by_list(sections: Mapping[str, dict[str, FieldInfo]]) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
+    """The fields of each section of a list, by the list's path."""
+    for path, fields in sections.items():
+        for key, info in fields.items():
+            for inner in get_args(info.annotation):
+                if hasattr(inner, "__pydantic_fields__"):
+                    yield path_of((path, key)), _fields(inner)
 
 
 def _fields(model: Any) -> dict[str, FieldInfo]:

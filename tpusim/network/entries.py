@@ -2,54 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.fields import NAMES, Name, whole
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import show
+from tpusim.network.edges import Source
 from tpusim.network.foreign import instead_of
+from tpusim.network.free import FREE, Made
 from tpusim.network.ops import OPS, Op
+from tpusim.network.wiring import INPUTS, Wiring
 
 MOST_LAYERS = 100_000
 EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
 LOWERING = "lowering"
 """The key of a layer that says by which lowering it is to become passes; which there are, machines know."""
-Read = tuple[tuple[Op, ...], str | None]
-"""The layers of an entry of a file, and the lowering that it names."""
 
 
-def read_layers(entry: object, names: Mapping[str, int]) -> Read:
+class Read(NamedTuple):
+    """What an entry of a file is: layers, none where it takes no time.
+
+    Attributes:
+        lowering: the one that it names.
+        sources: what each of the layers reads, where the file says so of any layer.
+    """
+
+    layers: tuple[Op, ...]
+    lowering: str | None = None
+    sources: tuple[Source, ...] = ()
+
+
+def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
     """The layer of a file, as often as its `count` says, and its lowering; sizes may be worked out from `names`.
+
+    With the `wiring` of a graph, which then knows it, what it reads gives it sizes that it leaves out, and is checked.
 
     Raises InputError whose problems' `where` is the key inside the layer, or None for the layer itself.
     """
     if not isinstance(entry, Mapping):
         raise InputError(f"{show(entry)} is not a layer; write e.g. {EXAMPLE}")
-    op, ops = entry.get("op"), ", ".join(OPS)
     if "op" not in entry:
-        raise InputError(Problem(f"required key is missing; add op: with one of {ops}", "op"))
-    if not isinstance(op, str) or op not in OPS:
-        instead = "" if str(op).casefold() in OPS else instead_of(str(op))
-        hint = f"{instead};" if instead else did_you_mean(str(op), OPS) or ";"
-        raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {ops}", "op"))
+        raise InputError(Problem(f"required key is missing; add op: with one of {', '.join(OPS)}", "op"))
+    op = _op_of(entry["op"])
+    read = wiring.read_by(entry) if wiring else []
     sizes = {key: value for key, value in entry.items() if key not in ("op", *_AROUND)}
+    if wiring and op in FREE:
+        free = _FREE_FORMS[op].build({**sizes, **_unknown_around(entry)}, {NAMES: names})
+        wiring.add_free(free, read)
+        return Read(())
+    return _read_layer(entry, op, sizes, names, wiring, read)
+
+
+def _op_of(op: object) -> str:
+    """The operation of an entry. Raises InputError."""
+    if isinstance(op, str) and (op in OPS or op in FREE):
+        return op
+    instead = "" if str(op).casefold() in OPS else instead_of(str(op))
+    hint = f"{instead};" if instead else did_you_mean(str(op), [*OPS, *FREE]) or ";"
+    raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {', '.join((*OPS, *FREE))}", "op"))
+
+
+def _read_layer(
+    entry: Mapping[str, Any], op: str, sizes: dict[str, Any], names: Mapping[str, int], wiring: Wiring | None,
+    read: Sequence[Made],
+) -> Read:  # fmt: skip
+    """An entry that is a layer, or several."""
     wrong: list[Problem] = []
-    try:
-        layer = _FORMS[op].build(sizes, {NAMES: names})
-    except InputError as error:
-        wrong += error.problems
+    around, layer = _Around(), None
     try:
         around = _around(entry, names, _AROUND)
     except InputError as error:
         wrong += error.problems
-    if wrong:
+    # What comes as often as the batch says is never alone.
+    alone = "count" not in entry
+    try:
+        follow = wiring.sizes(OPS[op], read, sizes) if wiring and alone else {}
+        layer = _FORMS[op].build({**sizes, **follow}, {NAMES: names})
+    except InputError as error:
+        wrong = [*error.problems, *wrong]
+    if wrong or layer is None:
         raise InputError(wrong)
-    if around.count == 1:
-        return (layer,), around.lowering
-    return tuple(replace(layer, name=name) for name in numbered(layer.name, around.count)), around.lowering
+    if wiring and alone:
+        wiring.check(layer, read, sizes)
+    layers = (
+        (layer,)
+        if around.count == 1
+        else tuple(replace(layer, name=each) for each in numbered(layer.name, around.count))
+    )
+    if wiring:
+        wiring.add(layer.name, layers, alone)
+    # Of several, each reads a part.
+    sources = tuple(each.source if alone else each.source._replace(direct=False) for each in read)
+    return Read(layers, around.lowering, sources)
 
 
 @validated
@@ -60,13 +107,20 @@ class _Around:
     lowering: Annotated[str | None, Name()] = None
 
 
-_AROUND = ("count", LOWERING)
+_AROUND = ("count", LOWERING, INPUTS)
 _AROUND_FORM = Form(_Around)
+_FREE_FORMS = {name: Form(kind, f" for {name}", ["op", INPUTS]) for name, kind in FREE.items()}
 _FORMS = {name: Form(kind, f" for {name}", ["op", *_AROUND]) for name, kind in OPS.items()}
 
 
 def _around(entry: Mapping[str, object], names: Mapping[str, int], keys: Iterable[str]) -> _Around:
-    return _AROUND_FORM.build({key: entry[key] for key in keys if key in entry}, {NAMES: names})
+    said = {key: entry[key] for key in keys if key in entry and key != INPUTS}
+    return _AROUND_FORM.build(said, {NAMES: names})
+
+
+def _unknown_around(entry: Mapping[str, object]) -> dict[str, object]:
+    """What entries that take no time cannot have."""
+    return {key: entry[key] for key in _AROUND if key in entry and key != INPUTS}
 
 
 def numbered(name: str, count: int) -> Iterator[str]:

@@ -30,10 +30,18 @@ _ELSEWHERE = (
     (r"hard\w*swish|hswish", "write op: hard_swish, with channels, height and width"),
     (r"^relu$", "write op: relu, with channels, height and width"),
     (r"batchnorm|^bn", "write op: scale_shift, with channels, height and width, or leave it out behind a convolution"),
+    (r"gelu", "write op: gelu, with channels, height and width; approximate: tanh for that form"),
+    (r"silu|swish", "write op: silu, with channels, height and width"),
+    (r"logsigmoid|logsoftmax", "leave this layer out; it takes no time in this version"),
+    (r"softmax", "write op: softmax, with channels (of a row) and images (the rows)"),
+    (r"layernorm", "write op: layer_norm, with channels (of a row) and images (the rows)"),
+    (r"sigmoid", "write op: sigmoid, with channels, height and width"),
+    (r"tanh$", "write op: tanh, with channels, height and width"),
+    (r"^div(ide)?$", "write op: div, with channels, height and width"),
     (r"residual|eltwise|elementwise|^(plus|sum)$", "write op: add, with channels, height and width"),
-    (r"relu|^[sg]?elu|silu|swish|sigmoid|tanh|softmax|norm|^bn|dropout|concat|flatten|reshape|permute|transpose|"
+    (r"relu|^s?elu|tanh|norm|^bn|dropout|concat|flatten|reshape|permute|transpose|"
      r"padding|upsample|interpolate|resize|embedding|activation|identity|shuffle|squeeze|quantize|im2col|"
-     r"^(div|mean|max|min|cat|pad|split|slice|gather)$",
+     r"^(mean|max|min|cat|pad|split|slice|gather)$",
      "leave this layer out; it takes no time in this version"),
 )  # fmt: skip
 """Part of a name, small letters and digits only, and what to do; the first that fits."""

@@ -48,7 +48,7 @@ class Graph:
     Attributes:
         label: the file that it is from.
         inputs: by name, for `images` images.
-        outputs: their names.
+        outputs: by name the type of their numbers; None: as it comes.
         constants: the weights, by name.
         images: for how many images at once the graph is. More of them go through it one after another, but together
             through the layers of a machine.
@@ -57,7 +57,7 @@ class Graph:
 
     label: str
     inputs: Mapping[str, Given]
-    outputs: tuple[str, ...]
+    outputs: Mapping[str, np.dtype[Any] | None]
     nodes: tuple[Node, ...]
     constants: Mapping[str, Values]
     images: int

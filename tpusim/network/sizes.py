@@ -18,7 +18,8 @@ BATCH = "batch"
 Sizes: TypeAlias = tuple[tuple[str, int], ...]
 """By name, in the order of the file."""
 
-_MOST = 2**24
+MOST_SIZE = 2**24
+"""Beyond this a size is a slip."""
 _KEY = "sizes"
 
 
@@ -45,7 +46,7 @@ def _worked_out(items: Iterable[tuple[object, object]], known: dict[str, int]) -
             yield name, Problem("batch is what a run says (--batch); name the size otherwise", name)
         else:
             try:
-                known[name] = size(given, 1, _MOST, known)
+                known[name] = size(given, 1, MOST_SIZE, known)
                 yield name, known[name]
             except InputError as error:
                 # Those after it are not to be blamed.

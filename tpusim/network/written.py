@@ -23,7 +23,7 @@ def yaml_of(document: Document) -> str:
 def _lines(document: Document) -> Iterator[str]:
     data = document.data
     yield from (f"# {note}" for note in document.notes)
-    for key in ("name", "source", "not_timed", "not_known"):
+    for key in ("name", "source", "inputs", "not_timed", "not_known"):
         if data.get(key):
             yield _flow({key: data[key]})[1:-1]
     yield "layers:"

@@ -88,9 +88,16 @@ def _bytes(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
     return np.frombuffer(random.bytes(prod(shape)), np.int8).reshape(shape)
 
 
+def _odd_sixteenths(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
+    """Each between -8 and 8, and none of them zero."""
+    return ((2.0 * random.integers(-64, 64, shape, np.int8) + 1) / 16).astype(np.float32)
+
+
 F32 = ElementType("f32", "float32, sums in float32", False, to_float32, _normal)
 BF16 = ElementType("bf16", "bfloat16, sums in float32", False, to_bfloat16, _normal_bfloat16)
 INT8 = ElementType("int8", "whole numbers from -128 to 127, sums of 32 bits", True, to_int8, _bytes, MOST_SUM)
+SIXTEENTHS = ElementType("sixteenths", "odd sixteenths, results in float32", False, to_float32, _odd_sixteenths)
+"""What a layer is given that rounds whatever it is given, where others get whole numbers."""
 
 ELEMENT_TYPES = {each.name: each for each in (F32, BF16, INT8)}
 """By what `--dtype` calls them; without it, operands are small whole numbers (`tpusim.reference.operands`)."""

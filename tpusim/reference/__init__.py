@@ -10,7 +10,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import OFMAP, Index
-from tpusim.reference import conv1d, conv2d, conv_transpose2d, deform_conv2d, gemm, lowered, pointwise, pool2d
+from tpusim.reference import (
+    conv1d,
+    conv2d,
+    conv_transpose2d,
+    deform_conv2d,
+    fused,
+    gemm,
+    lowered,
+    pointwise,
+    pool2d,
+    rows,
+)
 from tpusim.reference.operands import Operand, Operands, Tensor, operands
 
 __all__ = ["ORACLES", "STRIDED", "TENSORS", "Box", "Operand", "Operands", "Oracle", "Tensor", "compute", "operands"]
@@ -24,8 +35,10 @@ ORACLES: dict[str, Callable[[Any, Operands, Box], Tensor]] = {
     "conv_transpose2d": conv_transpose2d.compute,
     "deform_conv2d": deform_conv2d.compute,
     "gemm": gemm.compute,
+    "fused": lambda *asked: fused.compute(compute, *asked),
     "pool2d": pool2d.compute,
     **dict.fromkeys(pointwise.FUNCTIONS, pointwise.compute),
+    **dict.fromkeys(rows.OPS, rows.compute),
 }
 """By the name of the op in files."""
 STRIDED = frozenset({"conv_transpose2d"})

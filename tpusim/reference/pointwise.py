@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tpusim.network.ops import Op
+from tpusim.reference import functions
 from tpusim.reference.operands import Operands, Tensor, number_of
 
 _Box: TypeAlias = tuple[range, range, range, range]
@@ -46,12 +47,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lambda _, x, y: x + y,
     "sub": lambda _, x, y: x - y,
     "mul": lambda _, x, y: x * y,
+    "copy": lambda _, x: x,
     "scale_shift": lambda _, x, scale, shift: x * scale + shift,
     "relu": lambda _, x: np.where(x > 0, x, np.float32(0)),
     "leaky_relu": lambda op, x: np.where(x > 0, x, x * np.float32(op.slope)),
     "clip": lambda op, x: _within(x, op.min, op.max),
     "hard_sigmoid": lambda op, x: _within(_line(x, op.alpha, op.beta), 0, 1),
     "hard_swish": lambda _, x: x * _within(_line(x, 1 / 6, 0.5), 0, 1),
+    **{name: functions.in_doubles(each) for name, each in functions.FUNCTIONS.items()},
 }
 """By the name of the op: an element of the ofmap from the layer and an element of each operand."""
 
@@ -62,7 +65,7 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
 }
 """Where they are not those of the magnitudes."""
 ROUNDINGS = {
-    "add": 1, "sub": 1, "mul": 1, "scale_shift": 2, "relu": 0, "leaky_relu": 1, "clip": 0, "hard_sigmoid": 2,
-    "hard_swish": 3,
+    "add": 1, "sub": 1, "mul": 1, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1, "clip": 0, "hard_sigmoid": 2,
+    "hard_swish": 3, **dict.fromkeys(functions.FUNCTIONS, functions.ROUNDINGS),
 }  # fmt: skip
 """How often an element is rounded, one after another."""

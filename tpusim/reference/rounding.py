@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tpusim.network.ops import Op, Pool2d
-from tpusim.reference import Box, compute, pointwise
+from functools import partial
+
+from tpusim.network.ops import Fused, Op, Pool2d, RowOp
+from tpusim.reference import Box, compute, functions, fused, pointwise, rows
 from tpusim.reference.operands import Operands, Tensor
 
 _SAMPLING = 4
@@ -16,11 +18,23 @@ def roundings(layer: Op, batch: int) -> int:
         return pointwise.ROUNDINGS[layer.op]
     if isinstance(layer, Pool2d) and layer.kind == "max":
         return 0
+    if isinstance(layer, Fused):
+        after = sum(pointwise.ROUNDINGS[each.op] for each in layer.finish)
+        return roundings(layer.core, batch) + layer.adds + after
+    if isinstance(layer, RowOp):
+        return rows.roundings(layer)
     return layer.terms(batch) + (_SAMPLING if layer.sample_parts > 1 else 0)
 
 
-def magnitudes(layer: Op, operands: Operands, box: Box) -> Tensor:
-    """What outputs would be if nothing cancelled, of operands that are magnitudes: `gamma` of it is the error."""
+def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:
+    """What outputs would be if nothing cancelled, of operands that are magnitudes: `gamma` of it is the error.
+
+    Functions are worked out with no more than they lose in float64, so that of them it is a share of the `true` ones.
+    """
+    if layer.op in functions.FUNCTIONS:
+        return abs(true)
     if layer.op in pointwise.FUNCTIONS:
         return pointwise.magnitudes(layer, operands, box)
+    if isinstance(layer, Fused):
+        return fused.summed(partial(magnitudes, true=true), layer, operands, box)
     return compute(layer, operands, box)

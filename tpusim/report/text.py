@@ -33,14 +33,16 @@ def quantity(value: float, units: Units) -> str:
     return f"{value:,.0f} {unit}" if size == 1 and value == int(value) else f"{value / size:,.2f} {unit}"
 
 
-def scale(values: Iterable[float], units: Units) -> tuple[str, float]:
+def scale(values: Iterable[float | None], units: Units) -> tuple[str, float]:
     """The largest unit of which the greatest of `values` makes at least one."""
-    greatest = max(values, default=0.0)
+    greatest = max((value for value in values if value is not None), default=0.0)
     return next(((unit, size) for unit, size in units if greatest >= size), units[-1])
 
 
-def shown(figure: Figure, value: float, size: float) -> str:
-    """A value of a figure in a unit of `size`, without the unit."""
+def shown(figure: Figure, value: float | None, size: float) -> str:
+    """A value of a figure in a unit of `size`, without the unit; a dash for none."""
+    if value is None:
+        return "-"
     if figure.style == "percent":
         return percent(value)
     return f"{value / size:,.0f}" if figure.style == "count" else three_digits(value / size)

@@ -7,7 +7,7 @@ from html import escape
 from itertools import chain, repeat
 from operator import itemgetter
 
-from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
+from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.lowerings import in_heading
 from tpusim.result.vocabulary.runs import left_out, size_of
 from tpusim.result.vocabulary.states import parts_of
@@ -57,7 +57,7 @@ def _costliest(layers: Sequence[LayerResult]) -> list[LayerResult]:
 def _figures(record: LayerResult | Total) -> list[str]:
     """From the check on; the shares of the cycles add up."""
     parts = parts_of(record)
-    stalled = sum(parts[cause] for cause in STALL_CAUSES)
+    stalled = sum(cycles for part, cycles in parts.items() if part not in ("useful", "unused", "idle"))
     shares = (
         f"{100 * part / record.cycles:.1f}" for part in (parts["useful"], parts["unused"], stalled, parts["idle"])
     )

@@ -11,6 +11,7 @@ from tpusim.base.errors import InputError
 from tpusim.input.scalars import path_of
 from tpusim.input.source import read_text
 from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
+from tpusim.result.vocabulary.states import ARRAY_UNIT, main_unit
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -88,10 +89,11 @@ def _validate(record: LayerResult | Total, name: str) -> None:
     """What plots divide by and look up."""
     if record.cycles <= 0 or record.time_us <= 0:
         raise InputError(f"{name}: cycles and time_us must be above zero")
-    if sum(record.units.get("systolic_array", {}).values()) != record.cycles:
-        raise InputError(f"{name}: the cycles of units.systolic_array do not add up to `cycles`")
+    main = main_unit(record) if record.units else ARRAY_UNIT
+    if sum(record.units.get(main, {}).values()) != record.cycles:
+        raise InputError(f"{name}: the cycles of units.{main} do not add up to `cycles`")
     for unit, split in record.units.items():
         if not any(split.values()) or "idle" not in split:
             raise InputError(f"{name}: units.{unit} must hold cycles, idle ones among them")
-    if set(STALL_CAUSES) - set(record.stall_cycles) - _LATER:
+    if main == ARRAY_UNIT and set(STALL_CAUSES) - set(record.stall_cycles) - _LATER:
         raise InputError(f"{name}: stall_cycles must hold {', '.join(STALL_CAUSES)}")

@@ -1,4 +1,4 @@
-"""What came out of a simulation: one record a layer, and the totals over layers.
+"""What came out of a simulation: one record a layer, and one of all of them.
 
 Field names are those of the result JSON, so `Result.to_json()` is a plain dump.
 """
@@ -6,13 +6,14 @@ Field names are those of the result JSON, so `Result.to_json()` is a plain dump.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpusim.result.energy_use import EnergyUse, energy_use
-from tpusim.result.quantities import Count, Element, Figure
+from tpusim.base.errors import InputError
+from tpusim.result.by_op import by_op
+from tpusim.result.energy_use import EnergyUse
+from tpusim.result.quantities import Count, Difference, Element, Figure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,18 +21,21 @@ if TYPE_CHECKING:
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work")
 """Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
-_ADDED = (
-    "macs", "passes", "cycles", "time_us", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "outputs",
-    "outputs_checked", "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "lowered_bytes",
-    "transformation_cycles",
-)  # fmt: skip
-"""What a total is the sum of."""
-
 _WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")
 """What the JSON of a result has only where there is any."""
 
 _ASKED_TOO = ("dtype", "sums")
 """What a run was asked besides; the JSON has it before what came of it."""
+
+
+Told = TypeVar("Told")
+
+
+def told(figure: Told | None) -> Told:
+    """What every result of a TPU tells. Raises InputError for one of another family, which does not."""
+    if figure is None:
+        raise InputError("the result is not of a TPU, and does not tell of passes, blocks and vector memories")
+    return figure
 
 
 @dataclass(frozen=True)
@@ -114,29 +118,33 @@ class LayerResult:
     A layer may be lowered by writing a tensor to HBM and reading it again: an intermediate, of `lowered_bytes` in all,
     which cost `transformation_cycles` of the bus, and whose elements are checked as the outputs are. `error_share`
     is the largest error of an output over its proven bound; None where outputs must be equal.
-    `inputs` are the nodes and inputs of the network whose values it read, where these went from layer to layer.
+    `inputs` are the layers, and inputs of the network, whose outputs it reads, where its file says so.
+    Passes, vector memories and blocks are a TPU's: of a machine of another family they are None, and `own` holds what
+    only its family tells, by name; the JSON has `own` only where there is any.
+    `hidden_cycles` are those by which it takes fewer than alone, as it overlaps with others; below zero where it takes
+    more. `apart` says why it does not overlap with the one ahead, where layers are to.
     """
 
     name: str
     op: str
     macs: Count
-    passes: Count
-    multi_tile: Count
+    passes: Count | None
+    multi_tile: Count | None
     cycles: Count
     time_us: Figure
     ideal_cycles: Count
     pe_utilization: Figure
-    mapping_efficiency: Figure
+    mapping_efficiency: Figure | None
     tflops: Figure
     stall_cycles: Mapping[str, Count]
     hbm_read_bytes: Count
     hbm_write_bytes: Count
-    vector_memory: VectorMemoryUse
+    vector_memory: VectorMemoryUse | None
     outputs: Count
     outputs_checked: Count
     outputs_mismatched: Count
     units: Mapping[str, Mapping[str, Count]]
-    blocking: Blocking
+    blocking: Blocking | None
     lowering: str = ""
     first_mismatch: Mismatch | None = None
     intermediates_checked: Count = 0
@@ -148,6 +156,9 @@ class LayerResult:
     energy_use: EnergyUse | None = None
     error_share: Figure | None = None
     inputs: tuple[str, ...] = ()
+    own: Mapping[str, Count | Figure | str] = field(default_factory=dict)
+    hidden_cycles: Difference = 0
+    apart: str = ""
 
     @property
     def wrong(self) -> int:
@@ -162,17 +173,17 @@ class Total:
     """
 
     macs: Count
-    passes: Count
+    passes: Count | None
     cycles: Count
     time_us: Figure
     ideal_cycles: Count
     pe_utilization: Figure
-    mapping_efficiency: Figure
+    mapping_efficiency: Figure | None
     tflops: Figure
     stall_cycles: Mapping[str, Count]
     hbm_read_bytes: Count
     hbm_write_bytes: Count
-    vector_memory: VectorMemoryUse
+    vector_memory: VectorMemoryUse | None
     outputs: Count
     outputs_checked: Count
     outputs_mismatched: Count
@@ -186,6 +197,7 @@ class Total:
     dram: DramUse | None = None
     energy_use: EnergyUse | None = None
     error_share: Figure | None = None
+    hidden_cycles: Difference = 0
 
     @property
     def wrong(self) -> int:
@@ -201,7 +213,7 @@ class Result:
     count, that take no time here, `not_known` those that nobody here knows; `sizes` are those that the workload names,
     such as the length of a sequence. The JSON has each only where there are any. `dtype` says what operands were, and
     `sums` in which order the data path added; `reference_only` are ops whose values no layer worked out, but the
-    reference alone, by name and count.
+    reference alone, by name and count. The JSON also has `by_op`: layers, cycles and time of each kind of op.
     """
 
     tpusim: str
@@ -231,7 +243,9 @@ class Result:
         held = asdict(self)
         names = [name for name in held if name not in _ASKED_TOO]
         names[names.index("total") : names.index("total")] = _ASKED_TOO
-        return {name: held[name] for name in names if held[name] or name not in _WHERE_ANY}
+        held["layers"] = [{name: each[name] for name in each if each[name] or name != "own"} for each in held["layers"]]
+        made = {name: held[name] for name in names if held[name] or name not in _WHERE_ANY}
+        return {**made, "by_op": {op: asdict(use) for op, use in by_op(self.layers).items()}}
 
     def to_json(self) -> str:
         """The result JSON of the contract, indented, keys in a fixed order."""
@@ -252,76 +266,3 @@ class Result:
         from tpusim.result.html import html_of
 
         return html_of(self)
-
-
-def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
-    """Add the layers up. Ratios are weighted: by cycles, or by passes for the mapping efficiency."""
-    sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _ADDED}
-    memories = [layer.vector_memory for layer in layers]
-    return Total(
-        **sums,
-        pe_utilization=_mean((layer.pe_utilization, layer.cycles) for layer in layers),
-        mapping_efficiency=_mean((layer.mapping_efficiency, layer.passes) for layer in layers),
-        transformation_share=_mean((layer.transformation_share, layer.cycles) for layer in layers),
-        tflops=2 * sums["macs"] / (sums["time_us"] * 1e6) if sums["time_us"] else 0.0,
-        stall_cycles=_sum_maps(layer.stall_cycles for layer in layers),
-        vector_memory=VectorMemoryUse(
-            reads=sum(memory.reads for memory in memories),
-            writes=sum(memory.writes for memory in memories),
-            port_idle_ratio=_mean((layer.vector_memory.port_idle_ratio, layer.cycles) for layer in layers),
-            peak_bytes=max(memory.peak_bytes for memory in memories),
-            ifmap_bytes=max(memory.ifmap_bytes for memory in memories),
-        ),
-        units={unit: _sum_maps(_account(layer, unit) for layer in layers) for unit in _units(layers)},
-        dram=_dram_total([layer.dram for layer in layers if layer.dram]),
-        energy_use=_energy_total(layers, sums["macs"], sums["time_us"] / 1e6),
-        error_share=max((layer.error_share for layer in layers if layer.error_share is not None), default=None),
-        wall_seconds=wall_seconds,
-    )
-
-
-def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
-    """Sums; rates by the bytes moved. None where no layer has any."""
-    if not uses:
-        return None
-    counts = ("hbm_moved_bytes", "hbm_wanted_bytes", "row_hits", "row_misses", "row_conflicts", "refreshes")
-    sums: dict[str, int] = {name: sum(getattr(use, name) for use in uses) for name in counts}
-    seconds = sum(use.hbm_moved_bytes / use.hbm_reached_bytes_per_s for use in uses if use.hbm_reached_bytes_per_s)
-    return DramUse(
-        **sums,
-        hbm_overfetch=sums["hbm_moved_bytes"] / max(1, sums["hbm_wanted_bytes"]),
-        hbm_reached_bytes_per_s=sums["hbm_moved_bytes"] / seconds if seconds else 0.0,
-        channel_imbalance=_mean((use.channel_imbalance, use.hbm_moved_bytes) for use in uses),
-    )
-
-
-def _energy_total(layers: Sequence[LayerResult], macs: int, seconds: float) -> EnergyUse | None:
-    """Sums; None where a layer has none, as in older results."""
-    uses = [layer.energy_use for layer in layers if layer.energy_use]
-    if len(uses) < len(layers):
-        return None
-    parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
-    return energy_use(uses[0].technology, parts, _sum_maps(use.counts for use in uses), macs, seconds)
-
-
-def _units(layers: tuple[LayerResult, ...]) -> list[str]:
-    """Every unit that some layer uses."""
-    return [*dict.fromkeys(unit for layer in layers for unit in layer.units)]
-
-
-def _account(layer: LayerResult, unit: str) -> Mapping[str, int]:
-    """What a unit does in a layer; one that it has no use for has nothing to do."""
-    return layer.units.get(unit, {"idle": layer.cycles})
-
-
-def _mean(weighted: Iterable[tuple[float, int]]) -> float:
-    pairs = list(weighted)
-    weight = sum(w for _, w in pairs)
-    return sum(value * w for value, w in pairs) / weight if weight else 0.0
-
-
-def _sum_maps(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in maps:
-        total.update(each)
-    return dict(total)

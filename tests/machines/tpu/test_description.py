@@ -76,6 +76,9 @@ def test_tiny_4x4_is_fig_10_of_the_paper():
 
 def test_shipped_names():
     assert [*shipped("configs")] == [
+        "a100",
+        "h100",
+        "t4",
         "tiny_4x4",
         "tpu_v2",
         "tpu_v2_banked",
@@ -84,6 +87,7 @@ def test_shipped_names():
         "tpu_v2_estimator",
         "tpu_v2_hbm",
         "tpu_v3_core",
+        "v100",
     ]
 
 
@@ -175,6 +179,12 @@ def test_size_may_stand_beside_sides_that_agree():
         ("vector_unit.operand_cycles=1.75", lambda h: h.vector_unit.operand_cycles, Fraction(7, 4)),
         ("vector_unit.result_cycles=3", lambda h: h.vector_unit.result_cycles, 3),
         ("vector_unit.ready_cycles=9/2", lambda h: h.vector_unit.ready_cycles, Fraction(9, 2)),
+        ("vector_unit.functions.exp=3 + 4", lambda h: h.vector_unit.functions.exp, (3, 4)),
+        ("vector_unit.functions.tanh=0+1", lambda h: h.vector_unit.functions.tanh, (0, 1)),
+        ("vector_unit.functions.erf=null", lambda h: h.vector_unit.functions.erf, None),
+        ("vector_unit.functions.reciprocal_root=7+ 3", lambda h: h.vector_unit.functions.reciprocal_root, (7, 3)),
+        ("vector_unit.functions.divide=5 + 5", lambda h: h.vector_unit.functions.divide, (5, 5)),
+        ("mapping.rows=read_again", lambda h: h.mapping.rows, "read_again"),
         ("mapping.entry=relaid", lambda h: h.mapping.entry, "relaid"),
         ("hbm.channel_multiple=128", lambda h: h.hbm.channel_multiple, 128),
         ("hbm.layout=CHW", lambda h: h.hbm.layout.of("ofmap"), "CHW"),
@@ -184,7 +194,9 @@ def test_size_may_stand_beside_sides_that_agree():
         ("hbm.mapping=rorabgbacoch", lambda h: h.hbm.mapping, "rorabgbacoch"),
         ("sequencer.launch_cycles=250", lambda h: h.sequencer.launch_cycles, 250),
         ("sequencer.between_blocks=drain", lambda h: h.sequencer.between_blocks, "drain"),
+        ("sequencer.fusion=results", lambda h: h.sequencer.fusion, "results"),
         ("sequencer.block_cycles=40", lambda h: h.sequencer.block_cycles, 40),
+        ("sequencer.between_layers=overlap", lambda h: h.sequencer.between_layers, "overlap"),
         ("hbm.bandwidth=300 GB/s", lambda h: h.hbm.bandwidth_bytes_per_s, 3 * 10**11),
         ("hbm.latency=100 ns", lambda h: h.latency_cycles, 70),
         ("hbm.burst=32 B", lambda h: h.hbm.burst_bytes, 32),

@@ -12,10 +12,11 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.observation.occupancy import words_in_use
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Stream
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops import Conv2d, Fused, Gemm
 
 
 def used(program: Program, hardware: Hardware) -> dict[int, int]:
@@ -60,11 +61,21 @@ def test_words_are_in_use_until_their_last_reader_has_them(launch: int) -> None:
     assert list(found) == sorted(changes)
 
 
+def test_what_a_pass_adds_to_is_in_use_once_by_hand() -> None:
+    """Filter: 2 words, from 0 until its weights are loaded at 12; ifmap: 2, 1 to 30; what is added to: 2, 8 to 32."""
+    hardware, layer = machine(4, 4, word_elements=2), Gemm("gemm", 4, 4, 4)
+    program = riding(lower(layer, 1, hardware), Fused("gemm", layer, adds=True, finish=()))[0]
+    assert used(program, hardware) == {0: 2, 1: 4, 8: 6, 12: 4, 30: 2, 32: 0}
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(hardware=machines(), layer=layers(), batch=st.integers(1, 9))
-def test_words_in_use_never_exceed_those_set_aside(hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> None:
+@given(hardware=machines(), layer=layers(), batch=st.integers(1, 9), adds=st.booleans())
+def test_words_in_use_never_exceed_those_set_aside(
+    hardware: Hardware, layer: Conv2d | Gemm, batch: int, adds: bool
+) -> None:
     try:
-        program = lower(layer, batch, hardware)[0]
+        lowered = lower(layer, batch, hardware)
+        program = riding(lowered, Fused(layer.name, layer, adds=True, finish=()))[0] if adds else lowered[0]
     except CapacityError:
         assume(False)
     cycles, words = words_in_use(program, event.record(program, hardware).timeline())

@@ -12,13 +12,13 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.lowering.unused import UNUSED, unused
 from tpusim.machines.tpu.policy import BlockSizes
-from tpusim.network.ops import ConvTranspose2d, Gemm, Op, Pool2d
+from tpusim.network.ops import ConvTranspose2d, Gemm, Op, Pool2d, Softmax
 
 OTHER: dict[str, Any] = {
     "multi_tile": "dense", "loop_order": "filter_major", "chunks": "needed", "transformation": "before",
     "loads": "whole", "fetch": "per_tap", "k_order": "taps_fastest", "patch": "window", "layout": "least_padding",
     "row_windows": 2, "transposed_channels": 8, "column_folds": "all", "entry": "relaid", "search": "simulate",
-    "block_m": 3, "block_k": 3, "block_n": 2,
+    "block_m": 3, "block_k": 3, "block_n": 2, "strips": "one_image",
 }  # fmt: skip
 """Of each field a value that is not its default."""
 SMALL = machine(8, 4, capacity_words=150, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
@@ -33,6 +33,7 @@ LAYERS: dict[str, Op] = {
     **dict.fromkeys(TILES, conv(6, 7, 9, 3, padding=1)),
     "fft": conv(6, 7, 9, 5, padding=2),
     "vector_ops": Pool2d("p", "max", 6, 7, 7, (3, 3), (2, 2)),
+    "vector_rows": Softmax("s", 6, 7),
     "vector": conv(6, 7, 6, 3, 2, padding=1, groups=6),
     "block_diagonal": conv(6, 7, 6, 3, 2, padding=1, groups=2),
     **dict.fromkeys(

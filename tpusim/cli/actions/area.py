@@ -8,13 +8,15 @@ from typing import TextIO
 
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import deliver, show, terminal_width
-from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.flow.steps import tpu_only
+from tpusim.machines.family import load_hardware
+from tpusim.machines.tpu.description import Hardware
 from tpusim.report.tables import area as tables
 
 
 def account_and_report(hardware: str, changes: Sequence[str], json: str | None) -> None:
     """Show what each part of a machine takes of a chip, as JSON and in tables. Raises InputError."""
-    machine = load_hardware(hardware, changes)
+    machine = tpu_only(load_hardware(hardware, changes), "tpusim area")
     output = JsonOutput(json)
     deliver(partial(output.put, tables.to_json(machine)), partial(_report, machine, output.words_to))
 

@@ -12,25 +12,36 @@ from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import deliver, say, show, terminal_width
-from tpusim.flow.lowerings import asked_of
+from tpusim.flow.lowerings import asked_of, usual
 from tpusim.flow.simulation import select_layers
+from tpusim.flow.steps import tpu_only
+from tpusim.machines.family import Machine, family_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots.formats import KNOWN
 from tpusim.report.tables import alternatives_text as costs
+from tpusim.report.tables import explain_modelled as modelled_text
 from tpusim.report.tables import explain_text as text
 from tpusim.report.tables.explain_text import to_json
 from tpusim.study.explain.alternatives import Alternative, Unfit, alternatives, tried
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
+from tpusim.study.explain.modelled import Asked, explain, steps
+from tpusim.study.explain.overlap import Between, overlapping
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 
 def explain_and_report(
-    work: Workload, machine: Hardware, layer: str | None, lowering: str, json: str | None, out: Path | None
+    work: Workload, machine: Machine, layer: str | None, lowering: str | None, json: str | None, out: Path | None
 ) -> None:
-    """Find what bounds one layer, as JSON, in words, and drawn into `out`."""
+    """Find what bounds one layer, as JSON, in words, and of a TPU drawn into `out`."""
     chosen = _one_layer(work, layer)
+    lowering = lowering or usual(family_of(machine))
+    if not isinstance(machine, Hardware):
+        if out:
+            tpu_only(machine, "tpusim explain --out")
+        _explain_modelled(work, chosen, machine, lowering, json)
+        return
     setup = Setup(chosen, work.batch, machine, dict(asked_of(work, lowering))[chosen])
     output = JsonOutput(json)
     if out:
@@ -39,12 +50,26 @@ def explain_and_report(
     with Meter(steps + len(tried())) as meter:
         found = find_bottleneck(setup, meter.show)
         fit, unfit = alternatives(setup, lambda done, name: meter.show(steps + done, name))
+        between = overlapping(work, setup)
     deliver(
-        partial(output.put, to_json(found, work.name, costs.alternatives_json(fit, unfit))),
-        partial(_report, found, work, output.words_to),
+        partial(output.put, to_json(found, work, costs.alternatives_json(fit, unfit), between)),
+        partial(_report, found, work, between, output.words_to),
         *([partial(_report_lowerings, found, fit, unfit, output.words_to)] if len(tried()) > 1 else []),
         *([partial(_draw, found, fit, work.name, out, output.words_to)] if out else []),
     )
+
+
+def _explain_modelled(work: Workload, layer: Op, machine: Machine, lowering: str, json: str | None) -> None:
+    """The same of a machine of another family."""
+    asked = Asked(layer, work.batch, machine, dict(asked_of(work, lowering, family_of(machine)))[layer])
+    output = JsonOutput(json)
+    with Meter(steps(asked)) as meter:
+        found = explain(asked, meter.show)
+
+    def report(stream: TextIO) -> None:
+        show(stream, *modelled_text.paragraphs(found, work.name, terminal_width(stream)))
+
+    deliver(lambda: output.put(modelled_text.to_json(found, work.name)), partial(report, output.words_to))
 
 
 def _one_layer(work: Workload, name: str | None) -> Op:
@@ -67,15 +92,16 @@ def _check_picture(out: Path) -> None:
     probe(out)
 
 
-def _report(found: Bottleneck, work: Workload, stream: TextIO) -> None:
+def _report(found: Bottleneck, work: Workload, between: Between | None, stream: TextIO) -> None:
     own = any(each.layer == found.layer.name for each in work.lowerings)
     room = terminal_width(stream)
     width = min(text.WIDTH, room or text.WIDTH)
-    show(stream, text.heading(found, work.name), "", text.verdict(found, width), "")
+    around = text.neighbours(*work.neighbours(found.layer.name), width)
+    show(stream, text.heading(found, work.name), *filter(None, [around]), "", text.verdict(found, width), "")
     show(stream, text.gains_table(found, room))
     show(stream, "", text.no_gain(found, width), "")
     show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width))
-    show(stream, text.energy_line(found, width), "")
+    show(stream, *filter(None, [text.overlap_line(between, width)]), text.energy_line(found, width), "")
     show(stream, text.lowering_heading(found, own, width), text.lowering_text(found, width))
 
 

@@ -30,7 +30,7 @@ def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOpti
         _check_name(out)
         probe(out)
     document = open_workload(file, asked)
-    work = workload_of(document, images)
+    work = workload_of(document, images, asked.ops)
     text = yaml_of(document)
     if out is None:
         say(sys.stdout, *text.splitlines())

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.cli.terminal import say
+from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import check_own
 from tpusim.flow.simulation import select_layers
 from tpusim.input.scalars import INTEGER, whole_number
-from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.formats.asked import NOTHING, ModelOptions
+from tpusim.network.sizes import MOST_SIZE
 from tpusim.network.workload import Workload, images_of, open_workload, workload_of
 from tpusim.result.vocabulary.runs import left_out
-
-MOST_SIZE = 2**31 - 1
 
 
 def load(
@@ -25,8 +25,10 @@ def load(
     changes: Sequence[str] | None,
     layers: str = "*",
     asked: ModelOptions = NOTHING,
-) -> tuple[Workload, Hardware]:
-    """Return the workload, of its layers those whose name matches `layers`, and the machine.
+    lowering: str | None = None,
+) -> tuple[Workload, Machine]:
+    """Return the workload, of its layers those whose name matches `layers`, and the machine. It is to be run by
+    `lowering`.
 
     What there is to know of a model of another tool is told on stderr.
 
@@ -36,13 +38,13 @@ def load(
     machine = load_hardware(hardware, changes or [])
     images = images_of(batch)
     document = open_workload(workload, asked)
-    work = workload_of(document, images).with_ops(asked.ops)
-    check_own(work)
+    work = workload_of(document, images, asked.ops)
+    check_own(work, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
-    return select_layers(work, layers), machine
+    return select_layers(fused(work, machine, lowering), layers), machine
 
 
-def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str = "all") -> ModelOptions:
+def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None) -> ModelOptions:
     """Return what `--dim NAME=N ...`, `--skip-unknown` and `--ops` ask.
 
     Raises:
@@ -67,6 +69,6 @@ def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str = "all") -
 
 
 def tell_left_out(work: Workload) -> None:
-    """Say on stderr which ops of its network take no time."""
-    if missing := left_out(work.not_timed, work.not_known):
+    """Say on stderr which ops of its network take no time, but for those that --ops leaves out."""
+    if missing := left_out(work.never_timed, work.not_known):
         say(sys.stderr, f"Note: {missing}")

@@ -16,20 +16,23 @@ from tpusim.cli.actions.values import EndToEnd
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import INTERRUPTED, deliver, say_interrupted, show, terminal_width, uninterrupted
+from tpusim.flow.lowerings import usual
 from tpusim.flow.simulation import result_of, simulate
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import KEY, USUAL, Machine, family_of
 from tpusim.network.workload import Workload
 from tpusim.report.tables import run as tables
+from tpusim.report.tables.by_op import op_table
 from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.lowerings import lowered_by
 from tpusim.result.vocabulary.runs import by_reference, left_out
 
 Write = Callable[[], None]
+_MORE = " --ops all times those that the vector unit computes."
 
 
 def simulate_and_report(
-    work: Workload, machine: Hardware, json: str | None, out: Path | None, ends: EndToEnd, **choices: Any
+    work: Workload, machine: Machine, json: str | None, out: Path | None, ends: EndToEnd, **choices: Any
 ) -> None:
     """Run `work`, write its result as JSON and into `out`, its outputs as `ends` says, and report it.
 
@@ -54,7 +57,7 @@ def simulate_and_report(
         raise typer.Exit(INTERRUPTED)
 
 
-def _simulated(work: Workload, machine: Hardware, choices: Mapping[str, Any]) -> tuple[Result, bool]:
+def _simulated(work: Workload, machine: Machine, choices: Mapping[str, Any]) -> tuple[Result, bool]:
     """Simulate, telling on stderr how far it is; the result, and whether Ctrl-C cut it short.
 
     Raises:
@@ -77,7 +80,8 @@ def _simulated(work: Workload, machine: Hardware, choices: Mapping[str, Any]) ->
         if not finished:
             say_interrupted(f"Interrupted after 0 of {len(work.layers)} layers; no file was written.")
             raise typer.Exit(INTERRUPTED) from None
-    asked = {name: choices[name] for name in ("lowering", "engine", "seed", "dtype", "sums")}
+    asked = {name: choices[name] for name in ("engine", "seed", "dtype", "sums")}
+    asked["lowering"] = choices["lowering"] or usual(family_of(machine))
     return result_of(work, machine, finished, time.perf_counter() - began, **asked), True
 
 
@@ -138,10 +142,16 @@ def _report(stream: TextIO, work: Workload, result: Result) -> None:
     show(stream, tables.heading(result), "")
     _print_layers(stream, work, result)
     missing = left_out(result.not_timed.items(), result.not_known.items())
+    on_tpu = result.hardware.get(KEY, USUAL) == USUAL
+    missing += _MORE if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
     alone = by_reference(result)
-    notices = filter(None, (lowered_by(result), tables.word_notice(result), missing, alone))
+    notices = filter(
+        None, (lowered_by(result), tables.overlap_notice(result), tables.word_notice(result), missing, alone)
+    )
     total = tables.totals(result.total, terminal_width(stream))
-    show(stream, total, *notices, tables.verdict(result.total))
+    if (by_op := op_table(result)) is not None:
+        show(stream, by_op, "")
+    show(stream, total, *notices, tables.verdict(result))
 
 
 def _print_layers(stream: TextIO, work: Workload, result: Result) -> None:

@@ -152,6 +152,7 @@ def _layers_shown(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
     from tpusim.report.trace.perfetto import Placed
 
     placed: list[Placed] = []
+    inputs = wanted.work.inputs()
     at = cycles = slices = 0
     with Meter(len(wanted.work.layers)) as meter:
         for done, (layer, run) in enumerate(recordings(wanted.work, wanted.hardware, lowering=wanted.lowering), 1):
@@ -159,10 +160,12 @@ def _layers_shown(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
             stop = run.cycles if wanted.last is None else min(run.cycles, wanted.last + 1 - at)
             if first < stop:
                 cycles += stop - first
-                _not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", layer.name, out)
-                placed.append(Placed(layer.name, at, run.program, run.timeline(first, stop)))
+                not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", layer.name, out)
+                placed.append(
+                    Placed(layer.name, at, run.program, run.timeline(first, stop), inputs.get(layer.name, ()))
+                )
                 slices += placed[-1].timeline.clipped(first, stop).slices
-                _not_beyond(slices, MOST_SLICES, "slices", layer.name, out)
+                not_beyond(slices, MOST_SLICES, "slices", layer.name, out)
             at += run.cycles
             meter.show(done, layer.name)
             if wanted.last is not None and at > wanted.last:
@@ -170,7 +173,8 @@ def _layers_shown(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
     return placed, at
 
 
-def _not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:
+def not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:
+    """Raise InputError when a trace up to a layer has too much of something."""
     if count > most:
         raise InputError(
             f"{out}: a trace holds {most:,} {what}, and up to layer {layer} there are {count:,}; "

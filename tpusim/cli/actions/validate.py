@@ -11,12 +11,14 @@ from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import probe
 from tpusim.cli.actions.plot import write_pictures
 from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import deliver, say, show, terminal_width
 from tpusim.report.tables import validation_tables as tables
-from tpusim.study.validation.cases import WORDS, NumberSet
+from tpusim.study.validation.cases import NETWORKS, WORDS, NumberSet
 from tpusim.study.validation.compare import Validation, compare
 from tpusim.study.validation.comparison import Comparison
+from tpusim.study.validation.deepbench import deepbench_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, played
 from tpusim.study.validation.sets import number_sets
 
@@ -34,8 +36,8 @@ def compare_and_report(
 ) -> None:
     """Simulate the sets of these names or words, and report them: as JSON, in tables, drawn into `out`.
 
-    Without a name these are all but those of the DRAM, which take minutes, and with a lowering, but those that have
-    one of their own.
+    Without a name these are all but those of the DRAM, which take minutes, and of GPUs; and with a lowering, but those
+    that have one of their own.
     """
     sets = [each for each in _sets(names) if names or not lowering or each.lowering == USUAL]
     memory = [each for each in sets if each.name in memory_sets()]
@@ -58,9 +60,12 @@ def compare_and_report(
 
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
-    known = number_sets() | memory_sets()
-    groups = {word: [each.name for each in known.values() if each.status == word] for word in WORDS}
-    choices = groups | {"dram": [*memory_sets()]} | {name: [name] for name in known}
+    tpus = number_sets() | memory_sets()
+    known = tpus | deepbench_sets()
+    groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
+    networks = [each.name for each in known.values() if each.kind == NETWORKS]
+    groups |= {MEMORY_SETS: [*memory_sets()], NETWORK_SETS: networks, GPU_SETS: [*deepbench_sets()]}
+    choices = groups | {name: [name] for name in known}
     for name in names:
         if name not in choices:
             guess = did_you_mean(name, choices) or ";"
@@ -71,10 +76,16 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
 
 def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     for comparison in comparisons if len(comparisons) == 1 else ():
+        others = tables.left_out_table(comparison)
         show(stream, tables.rows_heading(comparison), "", tables.rows_table(comparison), "")
+        if others:
+            show(stream, others, "")
     width = terminal_width(stream)
     for heading, summary in tables.summaries(comparisons, width):
         show(stream, heading, "", summary, "")
+    totals = tables.totals_table(comparisons)
+    if totals:
+        show(stream, tables.totals_heading(), "", totals, "")
     show(stream, tables.summary_legend(comparisons, width))
 
 

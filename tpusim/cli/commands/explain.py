@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from tpusim.cli.options import Batch, Changes, Dims, Hardware, Json, Lowering, SkipUnknown, Workload
+from tpusim.cli.options import Batch, Changes, Dims, Hardware, Json, Lowering, Ops, SkipUnknown, Workload
 from tpusim.cli.root import app
 from tpusim.cli.terminal import NO_FILE, errors_reported
 from tpusim.report.plots.formats import KNOWN
@@ -22,10 +22,11 @@ def explain(
     ] = None,
     hardware: Hardware = "tpu_v2",
     batch: Batch = 8,
-    lowering: Lowering = "channel_first",
+    lowering: Lowering = None,
     changes: Changes = None,
     dims: Dims = None,
     skip_unknown: SkipUnknown = False,
+    ops: Ops = None,
     json: Json = None,
     out: Annotated[
         Path | None, Option(metavar="FILE", help=f"Draw it: {', '.join(f'.{kind}' for kind in KNOWN)}.")
@@ -41,6 +42,6 @@ def explain(
     from tpusim.cli.actions.explain import explain_and_report
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
 
-    work, machine = load(workload, hardware, batch, changes, asked=asked_of(dims, skip_unknown))
+    work, machine = load(workload, hardware, batch, changes, asked=asked_of(dims, skip_unknown, ops), lowering=lowering)
     tell_left_out(work)
     explain_and_report(work, machine, layer, lowering, json, out)

@@ -16,6 +16,7 @@ from tpusim.cli.options import (
     Json,
     Layers,
     Lowering,
+    Ops,
     Seed,
     SkipUnknown,
     Workload,
@@ -24,6 +25,31 @@ from tpusim.cli.options import (
 from tpusim.cli.root import app
 from tpusim.cli.terminal import NO_FILE, errors_reported
 
+_Engine = Annotated[
+    str, Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.", autocompletion=words(ENGINES))
+]
+_Dtype = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help=f"What values are: {', '.join(DTYPES)}. Unless given, small integers of exact sums. f32, bf16: reals, "
+        "held against float64 within a proven bound. It changes no times.",
+        autocompletion=words(DTYPES),
+    ),
+]
+_Sums = Annotated[
+    str,
+    Option(metavar="ORDER", help="Add in any order, or as the array does, which is slow.", autocompletion=words(SUMS)),
+]
+_Given = Annotated[
+    Path | None,
+    Option("--input", metavar="FILE.npz", help="Inputs of an ONNX model; values then go from layer to layer."),
+]
+_Saved = Annotated[
+    Path | None,
+    Option("--save-outputs", metavar="FILE.npz", help="Write its outputs; its inputs are random unless given."),
+]
+
 
 @app.command(epilog="Example: tpusim run resnet50 --batch 8 --set array.size=256 --json run.json")
 @errors_reported(NO_FILE)
@@ -31,46 +57,19 @@ def run(
     workload: Workload,
     hardware: Hardware = "tpu_v2",
     batch: Batch = 8,
-    lowering: Lowering = "channel_first",
-    engine: Annotated[
-        str, Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.", autocompletion=words(ENGINES))
-    ] = "event",
+    lowering: Lowering = None,
+    engine: _Engine = "event",
     check: Annotated[bool, Option("--check/--no-check", help="Compute and check every output.")] = True,
     layers: Layers = "*",
     changes: Changes = None,
     seed: Seed = 0,
-    dtype: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help=f"What values are: {', '.join(DTYPES)}. Unless given, small integers of exact sums. f32, bf16: reals, "
-            "held against float64 within a proven bound. It changes no times.",
-            autocompletion=words(DTYPES),
-        ),
-    ] = None,
-    sums: Annotated[
-        str,
-        Option(
-            metavar="ORDER", help="Add in any order, or as the array does, which is slow.", autocompletion=words(SUMS)
-        ),
-    ] = "any",
+    dtype: _Dtype = None,
+    sums: _Sums = "any",
     dims: Dims = None,
     skip_unknown: SkipUnknown = False,
-    ops: Annotated[
-        str,
-        Option(
-            metavar="NAME",
-            help="What is timed: all ops that are known, or array: convolutions and products alone, others are named.",
-        ),
-    ] = "all",
-    given: Annotated[
-        Path | None,
-        Option("--input", metavar="FILE.npz", help="Inputs of an ONNX model; values then go from layer to layer."),
-    ] = None,
-    outputs: Annotated[
-        Path | None,
-        Option("--save-outputs", metavar="FILE.npz", help="Write its outputs; its inputs are random unless given."),
-    ] = None,
+    ops: Ops = None,
+    given: _Given = None,
+    outputs: _Saved = None,
     json: Json = None,
     out: Annotated[Path | None, Option(metavar="DIR", help=f"Write DIR/{RESULT_FILE}, for tpusim plot DIR.")] = None,
 ) -> None:
@@ -84,7 +83,7 @@ def run(
     from tpusim.cli.actions.values import EndToEnd
 
     asked, ends = asked_of(dims, skip_unknown, ops), EndToEnd(given, outputs)
-    work, machine = load(workload, hardware, batch, changes, layers, asked)
+    work, machine = load(workload, hardware, batch, changes, layers, asked, lowering)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
     journey = ends.journey(workload, work, asked, **values)
     simulate_and_report(work, machine, json, out, ends, journey=journey, lowering=lowering, engine=engine, **values)

@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Option
 
 from tpusim.cli.names import TRACE_FORMATS
-from tpusim.cli.options import Batch, Changes, Dims, Hardware, Layers, Lowering, Seed, SkipUnknown, Workload
+from tpusim.cli.options import Batch, Changes, Dims, Hardware, Layers, Lowering, Ops, Seed, SkipUnknown, Workload
 from tpusim.cli.root import app
 from tpusim.cli.terminal import NO_FILE, errors_reported
 
@@ -19,12 +19,13 @@ def trace(
     workload: Workload,
     hardware: Hardware = "tpu_v2",
     batch: Batch = 8,
-    lowering: Lowering = "channel_first",
+    lowering: Lowering = None,
     layers: Layers = "*",
     changes: Changes = None,
     seed: Seed = 0,
     dims: Dims = None,
     skip_unknown: SkipUnknown = False,
+    ops: Ops = None,
     first: Annotated[int, Option("--from", min=0, metavar="CYCLE", help="First cycle shown.")] = 0,
     last: Annotated[int | None, Option("--to", min=0, metavar="CYCLE", help="Last cycle shown.")] = None,
     out: Annotated[
@@ -39,11 +40,19 @@ def trace(
     As .perfetto-trace (or .pftrace): what every unit does, and what it waits for, in one layer or many, from the event
     engine.
 
+    Of machines of other families, a .perfetto-trace alone: of a GPU kernels, waves of blocks, and what an SM does.
+
     Open a .perfetto-trace at https://ui.perfetto.dev (the file stays on your computer), a .vcd with: gtkwave FILE
     """
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
     from tpusim.cli.actions.trace import Wanted, print_or_write
+    from tpusim.cli.actions.trace_modelled import write_timeline
+    from tpusim.flow.lowerings import usual
+    from tpusim.machines.tpu.description import Hardware as Tpu
 
-    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown))
+    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown, ops), lowering)
     tell_left_out(work)
-    print_or_write(Wanted(work, machine, lowering, seed, first, last), out)
+    if isinstance(machine, Tpu):
+        print_or_write(Wanted(work, machine, lowering or usual(), seed, first, last), out)
+    else:
+        write_timeline(work, machine, lowering, first, last, out)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from tpusim.cli.names import MEMORY_SETS, NUMBER_SETS, NUMBER_WORDS
+from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS, NUMBER_SETS, NUMBER_WORDS
 from tpusim.cli.options import AnotherLowering, Changes, Formats, Json, words
 from tpusim.cli.root import app
 from tpusim.cli.terminal import NO_FILE, errors_reported
@@ -22,9 +22,9 @@ def validate(
         Option(
             "--set-of-numbers",
             metavar="NAME",
-            help=f"All that is {', '.join(NUMBER_WORDS)}, or one of {', '.join(NUMBER_SETS)}, or {MEMORY_SETS}, "
-            "what is simulated. Repeatable.",
-            autocompletion=words((*NUMBER_WORDS, *NUMBER_SETS, MEMORY_SETS)),
+            help=f"All that is {', '.join(NUMBER_WORDS)}, or one of {', '.join(NUMBER_SETS)}, or {NETWORK_SETS}, whole "
+            f"networks, {MEMORY_SETS}, what is simulated, or {GPU_SETS}, what was measured on a GPU. Repeatable.",
+            autocompletion=words((*NUMBER_WORDS, *NUMBER_SETS, NETWORK_SETS, MEMORY_SETS, GPU_SETS)),
         ),
     ] = None,
     lowering: AnotherLowering = None,

@@ -57,6 +57,11 @@ class Hardware(FileSection):
         return memory
 
     @property
+    def family(self) -> str:
+        """The kind of machine, `machines.family`."""
+        return "tpu"
+
+    @property
     def silicon(self) -> Technology:
         """Its technology, or the usual one where it names none."""
         return self.technology or load_technology()
@@ -120,6 +125,16 @@ class Hardware(FileSection):
         return -(-self.hbm.latency_ps * self.clock_hz // _PS_PER_S)
 
     @property
+    def element_bytes(self) -> int:
+        """Bytes of a number."""
+        return self.vector_memory.element_bytes
+
+    @property
+    def hbm_bytes_per_s(self) -> int:
+        """The bandwidth of HBM."""
+        return self.hbm.bandwidth_bytes_per_s
+
+    @property
     def hbm_bytes_per_cycle(self) -> Fraction:
         """HBM bytes per clock cycle, exactly."""
         return Fraction(self.hbm.bandwidth_bytes_per_s, self.clock_hz)
@@ -152,7 +167,12 @@ def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardwa
     `overrides` are "array.rows=64" texts, or one, or a mapping of path to value; `array.size` sets rows and cols.
     Raises InputError with every problem of the file and the overrides.
     """
-    return _build(with_neighbours(open_document(name_or_path, "configs"), _FORM.files), overrides)
+    return read_hardware(open_document(name_or_path, "configs"), overrides)
+
+
+def read_hardware(document: Document, overrides: Overrides = ()) -> Hardware:
+    """The machine that a file describes. Raises InputError."""
+    return _build(with_neighbours(document, _FORM.files), overrides)
 
 
 def hardware_paths() -> tuple[str, ...]:

@@ -54,6 +54,8 @@ class MappingPolicy(FileSection):
     (`strips: balanced`), or only those of `one_image`, with strips of its columns.
     An ifmap is `ready` as its words are, or arrives in another layout and is laid out anew, patch by patch (`entry:
     relaid`), as that of a layer compiled by itself.
+    Of ops of whole rows, such as softmax, rows are `kept` on chip from one stage to the next where they fit, or
+    `read_again` for each, as by operations of their own (`rows`).
     Blocks are chosen by an `estimate`, or those that may be the best are timed on the event engine (`simulate`).
     Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
     A block, or chunk of one, begins with the first of the `pieces` that its loads come in, or when they are `whole`.
@@ -82,6 +84,7 @@ class MappingPolicy(FileSection):
     transposed_channels: Annotated[int, whole(_MOST_PES_A_SIDE, least=0)] = 0
     column_folds: Annotated[Literal["one", "all"], Choice()] = "one"
     entry: Annotated[Literal["ready", "relaid"], Choice()] = "ready"
+    rows: Annotated[Literal["kept", "read_again"], Choice()] = "kept"
     search: Annotated[Literal["estimate", "simulate"], Choice()] = "estimate"
     block_m: _Extent = "auto"
     block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_validator, model_validator
 
@@ -11,11 +12,13 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, SIZE, TIME
 from tpusim.input.fields import Choice, Quantity, Rational, whole, written
 from tpusim.input.form import FileSection
+from tpusim.input.scalars import show, whole_number
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.given import device_of, with_mapping
 from tpusim.memory.orders import Layouts, read_layouts
 
 _MOST_PES_A_SIDE = 65536
+_MOST_OPERATIONS = 65536
 
 
 class Array(FileSection):
@@ -64,6 +67,47 @@ class VectorMemory(FileSection):
         return capacity
 
 
+class FunctionWork(NamedTuple):
+    """ALU operations that working out a function of an element takes."""
+
+    multiplications: int
+    others: int
+
+
+def _read_work(value: object) -> FunctionWork | None:
+    """Text "multiplications + others", or the two; None: not known. Raises InputError."""
+    if value is None:
+        return None
+    parts = re.split(r" *\+ *", value) if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or len(parts) != 2:
+        raise InputError(f"{show(value)} is not two counts; write multiplications + other operations, such as 11 + 16")
+    return FunctionWork(*(whole_number(int(each) if _is_count(each) else each, 0, _MOST_OPERATIONS) for each in parts))
+
+
+def _is_count(part: object) -> bool:
+    return isinstance(part, str) and re.fullmatch("[0-9]{1,9}", part) is not None
+
+
+def _work_written(work: FunctionWork | None) -> str | None:
+    return f"{work.multiplications} + {work.others}" if work else None
+
+
+_Work = Annotated[FunctionWork | None, PlainValidator(_read_work), PlainSerializer(_work_written)]
+
+
+class Functions(FileSection):
+    """Functions that ALUs work out in many operations: so many multiplications, and others, for an element.
+
+    A machine does not do those of which it does not say what they take.
+    """
+
+    exp: _Work = None
+    tanh: _Work = None
+    erf: _Work = None
+    divide: _Work = None
+    reciprocal_root: _Work = None
+
+
 class VectorUnit(FileSection):
     """`alus` vector ALUs over all lanes together; they add partial sums.
 
@@ -76,7 +120,7 @@ class VectorUnit(FileSection):
 
     In steps of its own it keeps `scalar_words` of scalars a lane, and takes at least `operand_cycles` for each word
     that it reads, `result_cycles` for each that it writes. What it works on by itself it first makes ready, in
-    `ready_cycles` a word.
+    `ready_cycles` a word. What its ALUs take for functions stands under `functions`.
     """
 
     alus: Annotated[int, whole(2**24), written(256)]
@@ -91,6 +135,7 @@ class VectorUnit(FileSection):
     operand_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     result_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     ready_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    functions: Functions = Functions()
 
 
 def _written(layouts: Layouts) -> str | dict[str, str]:
@@ -155,13 +200,21 @@ def _check_device(hbm: Hbm) -> None:
 
 
 class Sequencer(FileSection):
-    """What issues the steps of a layer: the cycles to launch one, and whether blocks overlap.
+    """What issues the steps of a layer: the cycles to launch one, what rides on its results, whether blocks overlap.
+
+    Additions and activations of a network may ride on the `results` of the layers that they follow (`fusion`), or each
+    be a layer of its own.
 
     Under `drain`, the weights of a block, or of a chunk of one, are not loaded before the results of the one ahead have
     been written: a loop whose body, with all column folds that a block keeps, is scheduled by itself. `block_cycles` is
     what a body takes beyond its steps, before the first of its weights; where blocks overlap, passes ahead hide it.
+
+    Layers follow one another, each on an empty machine (`between_layers: drain`), or `overlap`: one begins while the
+    one ahead ends, and launching is paid for once.
     """
 
     launch_cycles: Annotated[int, whole(2**24, least=0)] = 0
     between_blocks: Annotated[Literal["overlap", "drain"], Choice()] = "overlap"
     block_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    fusion: Annotated[Literal["none", "results"], Choice()] = "none"
+    between_layers: Annotated[Literal["drain", "overlap"], Choice()] = "drain"

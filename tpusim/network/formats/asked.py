@@ -11,22 +11,28 @@ OPS = ("all", "array")
 """What may become layers."""
 
 
+def check_ops(ops: object) -> None:
+    """Raise InputError unless it is one of OPS."""
+    if ops not in OPS:
+        hint = did_you_mean(str(ops), OPS) or ";"
+        says = "all, or array: convolutions and matrix products alone, others are named and take no time"
+        raise InputError(f"unknown ops {ops!r}{hint} there is {says}")
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Sizes of dimensions that a model leaves open, and whether ops that nobody here knows are left out of it.
 
-    `ops` is what becomes layers: all that can, or those of the array alone.
+    `ops` is what becomes layers: all that can, or those of the array alone; None: what the file says, else all.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     skip_unknown: bool = False
-    ops: str = "all"
+    ops: str | None = None
 
     def __post_init__(self) -> None:
-        if self.ops not in OPS:
-            hint = did_you_mean(self.ops, OPS) or ";"
-            says = "all, or array: convolutions and matrix products alone, others are named and take no time"
-            raise InputError(f"unknown ops {self.ops!r}{hint} there is {says}")
+        if self.ops is not None:
+            check_ops(self.ops)
 
     def no_dims(self, label: str, what: str) -> None:
         """Raise InputError for dimensions given to what has none open."""

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from tpusim.network.ops.activations import Clip, HardSigmoid, HardSwish, LeakyRelu, Relu
-from tpusim.network.ops.arithmetic import Add, Mul, Sub
+from tpusim.network.ops.activations import Clip, Copy, HardSigmoid, HardSwish, LeakyRelu, Relu
+from tpusim.network.ops.arithmetic import Add, Div, Mul, Sub
 from tpusim.network.ops.array_op import ArrayOp, Tensors
 from tpusim.network.ops.conv1d import Conv1d
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
+from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Silu, Tanh
+from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Index, Op
 from tpusim.network.ops.pool2d import Pool2d
+from tpusim.network.ops.row_op import RowOp
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
 from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.network.ops.vector_op import VectorOp
 
 __all__ = [
-    "OPS", "Add", "ArrayOp", "Clip", "Conv1d", "Conv2d", "ConvTranspose2d", "DeformConv2d", "Gemm", "HardSigmoid",
-    "HardSwish", "Index", "LeakyRelu", "Mul", "Op", "Pool2d", "Relu", "ScaleShift", "Sub", "Tensors", "VectorOp",
+    "OPS", "Add", "ArrayOp", "Clip", "Conv1d", "Conv2d", "ConvTranspose2d", "Copy", "DeformConv2d", "Div", "Erf", "Exp",
+    "Fused", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Index", "LayerNorm", "LeakyRelu", "Mul", "Op", "Pool2d",
+    "ReduceMean", "Relu", "RowOp", "ScaleShift", "Sigmoid", "Silu", "Softmax", "Sub", "Tanh", "Tensors", "VectorOp",
 ]  # fmt: skip
 
 OPS: dict[str, type[Op]] = {
     kind.op: kind
     for kind in (
         *(Conv2d, Conv1d, ConvTranspose2d, DeformConv2d, Gemm),
-        *(Pool2d, Add, Sub, Mul, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish),
+        *(Pool2d, Add, Sub, Mul, Div, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish),
+        *(Exp, Tanh, Erf, Sigmoid, Silu, Gelu),
+        *(Softmax, LayerNorm, ReduceMean, Copy),
     )
 }
 """By their names in files."""

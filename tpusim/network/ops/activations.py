@@ -14,6 +14,14 @@ LARGEST = 3.4028234663852886e38
 
 
 @validated
+class Copy(Pointwise):
+    """Each element as it is, from HBM and back: what laying a map out anew takes, or joining some to one."""
+
+    op: ClassVar[str] = "copy"
+    grammar: ClassVar[str] = "rows x columns x channels"
+
+
+@validated
 class Relu(Pointwise):
     """What is above zero; zero for the rest."""
 

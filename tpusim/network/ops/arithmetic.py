@@ -1,4 +1,4 @@
-"""Sums, differences and products of two maps, or of a map and what is the same in many of its places."""
+"""Sums, differences, products and quotients of two maps, or of a map and what is the same in many of its places."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class Arithmetic(Pointwise):
     @property
     def text(self) -> str:
         """ "56x56x64 channel" where the other operand has a number a channel."""
-        text = f"{self.height}x{self.width}x{self.channels}" + (f" n{self.images}" if self.images else "")
-        return text if self.other == "each" else f"{text} {self.other}"
+        return self.map_text if self.other == "each" else f"{self.map_text} {self.other}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         channels, rows, cols, images = (
@@ -67,3 +66,11 @@ class Mul(Arithmetic):
     """The ifmap times the other operand."""
 
     op: ClassVar[str] = "mul"
+
+
+@validated
+class Div(Arithmetic):
+    """The ifmap over the other operand."""
+
+    op: ClassVar[str] = "div"
+    exact: ClassVar[bool] = False

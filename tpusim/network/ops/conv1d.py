@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError
@@ -27,6 +27,7 @@ class Conv1d(GroupedOp):
 
     op: ClassVar[str] = "conv1d"
     grammar: ClassVar[str] = "length x channels > output channels, kernel, /stride, d dilation, p padding, g groups"
+    sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_length": 2}
 
     name: Annotated[str, Name()]
     in_channels: Channels

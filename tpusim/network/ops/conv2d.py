@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Annotated, ClassVar, TypeAlias
@@ -32,6 +32,7 @@ class Conv2d(GroupedOp):
     grammar: ClassVar[str] = (
         "rows x columns x channels > output channels, kernel, /stride, d dilation, p padding if uneven, g groups"
     )
+    sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_height": 1, "in_width": 2}
 
     name: Annotated[str, Name()]
     in_channels: Channels

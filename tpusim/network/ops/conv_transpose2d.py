@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Annotated, ClassVar, TypeAlias
 
@@ -29,6 +29,7 @@ class ConvTranspose2d(GroupedOp):
 
     op: ClassVar[str] = "conv_transpose2d"
     grammar: ClassVar[str] = "rows x columns x channels > output channels, kernel, *stride, d dilation, g groups"
+    sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_height": 1, "in_width": 2}
 
     name: Annotated[str, Name()]
     in_channels: Channels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import lcm, prod
 from typing import Annotated, ClassVar, Self, TypeAlias
@@ -16,6 +16,7 @@ from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Si
 from tpusim.network.ops.kernel_axis import KernelAxis
 from tpusim.network.ops.offset_file import OffsetFile
 from tpusim.network.ops.offsets import MASK_PARTS, Given, offset_parts, offsets
+from tpusim.network.ops.op import Shape
 
 _Padding: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is added on opposite sides")]
 _Offsets: TypeAlias = Annotated[Given, offsets(MOST_SIDE)]
@@ -36,6 +37,7 @@ class DeformConv2d(GroupedOp):
     grammar: ClassVar[str] = (
         "rows x columns x channels > output channels, kernel, /stride, d dilation, g groups, o offset groups, m masks"
     )
+    sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_height": 1, "in_width": 2}
 
     name: Annotated[str, Name()]
     in_channels: Channels
@@ -91,6 +93,14 @@ class DeformConv2d(GroupedOp):
     def samples(self, batch: int) -> tuple[int, ...]:
         """The shape [offset_group, tap_row, tap_col, row, col, image] of what is sampled of a channel."""
         return self.offset_groups, *self.kernel, self.out_height, self.out_width, batch
+
+    def reads(self, batch: int) -> dict[str, Shape]:
+        """Offsets and masks, too: down and across for each tap, then one a tap."""
+        groups, height, width, *place = self.samples(batch)
+        taps, (rows, cols, images) = groups * height * width, place
+        given = {"offsets": (2 * taps, rows, cols, images), "mask": (taps, rows, cols, images)}
+        read = self.tensors(batch)
+        return {"ifmap": read.ifmap, **(given if self.modulated else {"offsets": given["offsets"]})}
 
     def operands(self, batch: int) -> int:
         """With two offsets a sample, and its mask."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -21,6 +22,7 @@ class Gemm(ArrayOp):
 
     op: ClassVar[str] = "gemm"
     grammar: ClassVar[str] = "m x k > n"
+    sized_by: ClassVar[Mapping[str, int]] = {"k": 0, "m": 3}
     counted_by: ClassVar[Literal["row"]] = "row"
     spatial: ClassVar[bool] = False
 

@@ -32,8 +32,14 @@ class Op(ABC):
     """What its input comes in."""
     spatial: ClassVar[bool] = True
     """Whether its maps have rows and columns, over which a kernel moves."""
+    whole_rows: ClassVar[bool] = False
+    """Whether an output takes all channels of an image, of an op that no array does."""
+    exact: ClassVar[bool] = True
+    """Whether what it makes of small whole numbers is held without a rounding, or rounded alike by all."""
     grammar: ClassVar[str]
     """How its `text` is to be read."""
+    sized_by: ClassVar[Mapping[str, int]]
+    """Its fields that say of what size its ifmap is, each with the axis of [channel, row, col, image] that it is of."""
 
     name: str
 
@@ -42,6 +48,11 @@ class Op(ABC):
         """Equal for layers that differ in nothing but their name."""
         sizes = (getattr(self, field.name) for field in fields(self) if field.name != "name")
         return (self.op, *sizes)
+
+    @property
+    def core(self) -> Op:
+        """What it is without what is fused to it; itself where nothing is."""
+        return self
 
     @property
     def sample_parts(self) -> int:
@@ -64,6 +75,10 @@ class Op(ABC):
     def sources(self, batch: int) -> dict[str, Shape]:
         """Those that it reads, in order."""
         return {name: shape for name, shape in self.shapes(batch).items() if name != OFMAP}
+
+    def reads(self, batch: int) -> dict[str, Shape]:
+        """What of it other layers may have made, in the order in which files name them; the ifmap is the first."""
+        return self.sources(batch)
 
     @abstractmethod
     def terms(self, batch: int) -> int:

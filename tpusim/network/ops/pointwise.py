@@ -22,6 +22,7 @@ class Pointwise(VectorOp):
     """
 
     spatial: ClassVar[bool] = False
+    sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "height": 1, "width": 2, "images": 3}
 
     name: Annotated[str, Name()]
     channels: Channels
@@ -47,6 +48,11 @@ class Pointwise(VectorOp):
     @property
     def text(self) -> str:
         """ "56x56x64" is rows x cols x channels, n the images where these are not the batch."""
+        return self.map_text
+
+    @property
+    def map_text(self) -> str:
+        """The map in short."""
         return f"{self.height}x{self.width}x{self.channels}" + (f" n{self.images}" if self.images else "")
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:

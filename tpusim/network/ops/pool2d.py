@@ -35,6 +35,7 @@ class Pool2d(VectorOp):
 
     op: ClassVar[str] = "pool2d"
     grammar: ClassVar[str] = "rows x columns x channels, max or average of a kernel, /stride, d dilation, p padding"
+    sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "in_height": 1, "in_width": 2}
 
     name: Annotated[str, Name()]
     kind: Annotated[Literal["max", "average"], Choice()]

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpusim.reference.nodes import elementwise, moves, products, quantization, reductions, windows
+from tpusim.reference.nodes import elementwise, moves, products, quantization, recurrent, reductions, windows
 from tpusim.reference.nodes.node import Call, Function, Values
 
 __all__ = ["NODES", "Call", "Values", "compute"]
 
 NODES: dict[str, Function] = {
-    **elementwise.NODES, **moves.NODES, **products.NODES, **quantization.NODES, **reductions.NODES, **windows.NODES,
+    **elementwise.NODES, **moves.NODES, **products.NODES, **quantization.NODES, **recurrent.NODES, **reductions.NODES,
+    **windows.NODES,
 }  # fmt: skip
 """By the name of the operator."""
 

@@ -12,7 +12,7 @@ Column = dict[str, Any]
 """A column of a table and a figure of a chart, ready for JSON."""
 
 
-def column(figure: Figure, values: Iterable[float] = (), bar: Literal["", "widest", "whole"] = "") -> Column:
+def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["", "widest", "whole"] = "") -> Column:
     """A figure in one unit for all `values`, so that the eye can compare; a `bar` in a cell shows its share."""
     unit, divide = scale(values, figure.units)
     return {

@@ -19,7 +19,15 @@ Share = tuple[str, str, float]
 
 def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every field as (path, value with its unit)."""
-    return [(path, field_of(path).shown(value)) for path, value in by_path(hardware)]
+    return [(path, field_of(path).shown(_listed(value))) for path, value in by_path(hardware)]
+
+
+def _listed(value: Any) -> Any:
+    """A list in a line: "m 256, n 128; m 128, n 128"."""
+    if not isinstance(value, list):
+        return value
+    parts = (each.items() if isinstance(each, Mapping) else [("", each)] for each in value)
+    return "; ".join(", ".join(f"{key} {of}".strip() for key, of in part) for part in parts)
 
 
 def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from tpusim.report.plots.figure import columns_below, figure_of, plain, stack
 from tpusim.report.tables.sweep_lowerings import ComparedLowerings
-from tpusim.result.vocabulary.states import ARRAY
+from tpusim.result.vocabulary.states import ARRAY, STALLED
 
 _BAR = 0.84
 _GAP = 1.2
@@ -46,9 +46,12 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
 def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLowerings, numbered: bool) -> None:
     """Those of the points that were done, of the states that any of them was in."""
     rows, times = [found.point(*key) or {} for key in places], [found.times(*key) or 0.0 for key in places]
-    splits = [{state.key: row[f"{state.key}_cycles"] for state in ARRAY} for row in rows]
+    splits = [{state.key: row[f"{state.key}_cycles"] or 0 for state in ARRAY} for row in rows]
     units = np.array([row["cycles"] / each for row, each in zip(rows, times, strict=True)])
-    states = [state for state in ARRAY if any(split[state.key] for split in splits)]
+    for row, split in zip(rows, splits, strict=True):
+        # Machines of other families wait for reasons of their own, which a sweep does not tell apart.
+        split[STALLED.key] = row["cycles"] - sum(split.values())
+    states = [state for state in (*ARRAY, STALLED) if any(split[state.key] for split in splits)]
     stack(axes.bar, [*places.values()], splits, units, _BAR, states)
     # Beyond the line at one, which would cross the number of a shorter bar.
     above: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": _SMALL, "rotation": 90}

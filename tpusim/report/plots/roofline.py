@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from tpusim.base.errors import InputError
 from tpusim.input.fields import FROM_YAML
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import KEY, USUAL, Machine, family_named
 from tpusim.result.records import LayerResult, Result
 
 
@@ -22,21 +22,23 @@ class Peaks:
     pes: int
 
 
-def hardware_of(result: Result) -> Hardware:
+def hardware_of(result: Result) -> Machine:
     """Raises InputError when the result's machine is none."""
+    model = family_named(result.hardware.get(KEY, USUAL)).model()
     try:
-        return Hardware.model_validate(dict(result.hardware), context=FROM_YAML)
+        machine: Machine = model.model_validate(dict(result.hardware), context=FROM_YAML)
+        return machine
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(map(str, ("hardware", *first["loc"])))
         raise InputError(f"{path}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def peaks_of(hardware: Hardware) -> Peaks:
-    """Two operations a PE and cycle; all lanes' memory."""
+def peaks_of(hardware: Machine) -> Peaks:
+    """Two operations a PE and cycle; all memory on the chip."""
     return Peaks(
         tflops=2 * hardware.pes * hardware.clock_hz / 1e12,
-        hbm_bytes_per_s=hardware.hbm.bandwidth_bytes_per_s,
+        hbm_bytes_per_s=hardware.hbm_bytes_per_s,
         memory_bytes=hardware.sram_bytes,
         pes=hardware.pes,
     )

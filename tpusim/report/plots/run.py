@@ -16,13 +16,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tpusim.report.plots import network, ops
 from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack
 from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
 from tpusim.report.style import GREY, MAIN
 from tpusim.report.text import scale, shortened
+from tpusim.result.by_op import by_op
 from tpusim.result.records import LayerResult, Result
+from tpusim.result.vocabulary.figures import known, value_of
 from tpusim.result.vocabulary.runs import size_of, with_extent
+from tpusim.result.vocabulary.states import account_states, main_account, main_title
 
+_MAPPED = "mapping_efficiency"
 _MOST_NAMES = 64
 _MOST_NAMED_MARKS = 5
 _NAME_WIDTH = 26
@@ -30,27 +35,37 @@ _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 
 
 def plots(result: Result) -> tuple[Picture, ...]:
-    """Every picture of a run. Raises InputError when the result's machine is none."""
+    """Every picture of a run of which there is anything to see. Raises InputError when the result's machine is none."""
     name = result.hardware.get("name", "a machine")
     run = with_extent(f"{result.workload} at {size_of(result)} on {name}", result)
+    mapped = " Black: mapping efficiency, the share of PEs that hold a weight." * known(result.layers, _MAPPED)
     utilization = (
-        f"PE utilisation (MACs over PEs and cycles) of each layer of {run}. Black: mapping efficiency, the share of PEs"
-        f" that hold a weight. Dashed: the whole network, {100 * result.total.pe_utilization:.1f} %."
+        f"PE utilisation (MACs over PEs and cycles) of each layer of {run}.{mapped}"
+        f" Dashed: the whole network, {100 * result.total.pe_utilization:.1f} %."
     )
     breakdown = (
-        f"What the systolic array did in each layer of {run}: cycles (above) and their shares (below), by cause."
-        f" The network takes {result.total.cycles:,} cycles."
+        f"What the {main_title(result.total)} did in each layer of {run}: cycles (above) and their shares (below), by"
+        f" cause. The network takes {result.total.cycles:,} cycles."
     )
     roofline = (
         f"Speed of each layer of {run} over its operations a byte of HBM traffic, two a MAC. The lines are what"
         " the HBM's bandwidth and the PEs allow. Larger marks take more cycles; circles are convolutions, squares"
         " matrix products."
     )
-    return (
+    peaks, title = peaks_of(hardware_of(result)), _title(result)
+    by_ops = f"Time of {run} by the kind of op, with its share and its layers."
+    edges = (
+        f"The layers of {run}, from the top down, one column after the other. A line is what a layer makes, as far down"
+        " as the last layer that reads it; what reads it stands on it, or at the end of a line across. Bars: time."
+    )
+    pictures = (
         Picture("pe_utilization", utilization, partial(_utilization, result)),
         Picture("cycle_breakdown", breakdown, partial(_breakdown, result)),
-        Picture("roofline", roofline, partial(_roofline, result, peaks_of(hardware_of(result)))),
+        Picture("roofline", roofline, partial(_roofline, result, peaks)) if _spots(result) else None,
+        Picture("time_by_op", by_ops, partial(ops.draw, result, title)) if len(by_op(result.layers)) > 1 else None,
+        Picture("network", edges, partial(network.draw, result, title)) if network.has_edges(result) else None,
     )
+    return tuple(picture for picture in pictures if picture is not None)
 
 
 # ---- a bar a layer
@@ -63,8 +78,9 @@ def _utilization(result: Result) -> Figure:
     layers, total, x = result.layers, 100 * result.total.pe_utilization, np.arange(len(result.layers))
     used = np.array([100 * layer.pe_utilization for layer in layers])
     bars(axes, len(layers))(x, used, 0.8, color=GREY, label="PE utilisation")
-    bounds = [100 * layer.mapping_efficiency for layer in layers]
-    axes.hlines(bounds, x - 0.4, x + 0.4, color="black", linewidth=1.4, label="mapping efficiency")
+    if known(layers, _MAPPED):
+        bounds = [100 * (value_of(layer, _MAPPED) or 0) for layer in layers]
+        axes.hlines(bounds, x - 0.4, x + 0.4, color="black", linewidth=1.4, label="mapping efficiency")
     axes.axhline(total, color=MAIN, linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
     # More than 100 % where not all of a layer's multiplications are done.
     axes.set(title=_title(result), ylim=(0, 1.05 * max(100, *used)), ylabel="PE utilisation (%)")
@@ -74,21 +90,22 @@ def _utilization(result: Result) -> Figure:
 
 
 def _breakdown(result: Result) -> Figure:
-    """Where the cycles of the systolic array went: stacked cycles, and below them their shares."""
+    """Where the cycles of the main unit went: stacked cycles, and below them their shares."""
     figure = _figure_of_layers(result, 5.2)
     cycles, shares = figure.subplots(2, 1, sharex=True)
     layers = result.layers
-    arrays = [layer.units["systolic_array"] for layer in layers]
+    arrays = [main_account(layer) for layer in layers]
+    states = account_states(arrays)
     word, size = scale((float(layer.cycles) for layer in layers), CYCLE_COUNTS)
-    stack(bars(cycles, len(layers)), range(len(layers)), arrays, size, 0.84)
+    stack(bars(cycles, len(layers)), range(len(layers)), arrays, size, 0.84, states)
     title = f"{_title(result)}; network: {result.total.cycles:,} cycles"
     cycles.set(title=title, ylim=(0, None), ylabel=f"cycles ({word})" if word else "cycles")
 
-    network, wide = result.total.units["systolic_array"], max(0.84, 0.012 * len(layers))
+    network, wide = main_account(result.total), max(0.84, 0.012 * len(layers))
     network_at = len(layers) + 0.38 + wide / 2
     percents = np.array([sum(each.values()) / 100 for each in arrays])
-    stack(bars(shares, len(layers)), range(len(layers)), arrays, percents, 0.84)
-    stack(shares.bar, [network_at], [network], sum(network.values()) / 100, wide)
+    stack(bars(shares, len(layers)), range(len(layers)), arrays, percents, 0.84, states)
+    stack(shares.bar, [network_at], [network], sum(network.values()) / 100, wide, states)
     shares.set(ylim=(0, 100), ylabel="share of cycles (%)")
     _name_layers(shares, layers, network_at=network_at)
     legend = cycles.get_legend_handles_labels()
@@ -128,7 +145,7 @@ def _roofline(result: Result, peaks: Peaks) -> Figure:
     """
     figure = figure_of(5.2, 3.6)
     axes = figure.subplots()
-    layers = [layer for layer in result.layers if all(_spot(layer))]
+    layers = _spots(result)
     _draw_roofs(axes, peaks, [x for x, _ in map(_spot, layers)])
     for marker, squares in (("o", False), ("s", True)):
         _mark(axes, [layer for layer in layers if (layer.op == "gemm") is squares], marker, result.total.cycles)
@@ -146,6 +163,11 @@ def _mark(axes: Axes, layers: Sequence[LayerResult], marker: str, run_cycles: in
     areas = [(6 + 24 * sqrt(layer.cycles / run_cycles)) ** 2 for layer in layers]
     style: Any = {"color": MAIN, "alpha": 0.55, "edgecolors": "black", "linewidths": 0.4, "marker": marker}
     axes.scatter([x for x, _ in spots], [y for _, y in spots], areas, **style)
+
+
+def _spots(result: Result) -> list[LayerResult]:
+    """The layers that have MACs and traffic."""
+    return [layer for layer in result.layers if all(_spot(layer))]
 
 
 def _spot(layer: LayerResult) -> tuple[float, float]:

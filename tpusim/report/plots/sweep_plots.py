@@ -65,14 +65,17 @@ def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
     both = partial(draw, sweep, rows, ("tflops", "pe_utilization"))
     yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
     idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
-    yield Picture("port_idle", idle, partial(_stacked, sweep, rows, ("port_idle_ratio",)))
+    if any(row["port_idle_ratio"] is not None for row in rows):
+        yield Picture("port_idle", idle, partial(_stacked, sweep, rows, ("port_idle_ratio",)))
 
 
 def _of_lowerings(sweep: Sweep, rows: Sequence[Row]) -> Picture:
     found, title = ComparedLowerings(rows), _title(sweep, rows)
+    split = any(row.get("starved_cycles") is not None for row in rows)
+    unit = "systolic array" if split else "machine"
     caption = (
         f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what the"
-        " systolic array did meanwhile."
+        f" {unit} did meanwhile."
     ) + " A cross: the point failed." * found.some_failed
     return Picture("lowerings", caption, partial(lowerings_figure, title, found))
 

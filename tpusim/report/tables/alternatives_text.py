@@ -9,6 +9,7 @@ from rich.table import Table
 
 from tpusim.report.tables.layout import Column, legend, table
 from tpusim.report.text import folded, scale, three_digits
+from tpusim.result.records import told
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, Units
 from tpusim.study.explain.alternatives import Alternative, Unfit
 
@@ -44,7 +45,9 @@ def _columns(fit: Sequence[Alternative], taken: str) -> list[Column[Alternative]
         ),
         size("HBM", lambda each: each.hbm_bytes, BYTES, 1, "bytes read and written"),
         size("HBM\nworkspace", lambda each: each.workspace_bytes, BYTES, 2, "tensors beside ifmap, filter and ofmap"),
-        size("vector\nmemory", lambda each: each.layer.vector_memory.peak_bytes, MEMORY, 3, "in use, of all lanes"),
+        size(
+            "vector\nmemory", lambda each: told(each.layer.vector_memory).peak_bytes, MEMORY, 3, "in use, of all lanes"
+        ),
         size("port\naccesses", lambda each: each.accesses, COUNTS, 4, "words read and written, of all lanes"),
     ]
 
@@ -62,7 +65,7 @@ def alternatives_json(fit: Sequence[Alternative], unfit: Sequence[Unfit]) -> lis
 
 
 def _for_tools(each: Alternative) -> dict[str, Any]:
-    layer = each.layer
+    layer, memory = each.layer, told(each.layer.vector_memory)
     return {
         "lowering": each.lowering,
         "cycles": layer.cycles,
@@ -70,8 +73,8 @@ def _for_tools(each: Alternative) -> dict[str, Any]:
         "hbm_read_bytes": layer.hbm_read_bytes,
         "hbm_write_bytes": layer.hbm_write_bytes,
         "workspace_bytes": each.workspace_bytes,
-        "peak_bytes": layer.vector_memory.peak_bytes,
-        "reads": layer.vector_memory.reads,
-        "writes": layer.vector_memory.writes,
+        "peak_bytes": memory.peak_bytes,
+        "reads": memory.reads,
+        "writes": memory.writes,
         "units": {"systolic_array": dict(layer.units["systolic_array"])},
     }

@@ -10,6 +10,7 @@ from functools import cached_property
 from math import exp, log
 from typing import Any, Protocol
 
+from tpusim.machines.family import KEY, USUAL
 from tpusim.machines.tpu.description import optional_fields
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
@@ -72,7 +73,7 @@ class Row:
     @property
     def unchanged(self) -> bool:
         """Whether it takes the same cycles for the same work."""
-        return self.ratio == 1 == self.mac_ratio
+        return bool(self.before and self.after and self.ratio == 1 and self.before.macs == self.after.macs)
 
 
 class Compared(ABC):
@@ -100,9 +101,18 @@ class Compared(ABC):
 
     @property
     def geometric_mean(self) -> float | None:
-        """The mean of the cycle ratios (by the MAC) of those in both; None when there are none."""
-        logs = [log(ratio) for row in self.rows if (ratio := row.mac_ratio or 0) > 0]
+        """The mean of the cycle ratios (by the MAC) of those in both that multiply; None when there are none."""
+        logs = [log(ratio) for ratio in self._mac_ratios]
         return exp(sum(logs) / len(logs)) if logs else None
+
+    def mean_is_over(self, what: str) -> str:
+        """What that is the mean of, "layers" or "points": all in both, or those that multiply."""
+        some, all_ = len(self._mac_ratios), len(self.common)
+        return what if some == all_ else f"the {some:,} of {all_:,} {what} that multiply"
+
+    @property
+    def _mac_ratios(self) -> list[float]:
+        return [ratio for row in self.rows if (ratio := row.mac_ratio or 0) > 0]
 
 
 @dataclass(frozen=True)
@@ -164,5 +174,7 @@ def _named(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
 def _inputs(result: Result) -> dict[str, Any]:
     asked = {name: getattr(result, name) for name in _ASKED}
     fields = dict(by_path({key: value for key, value in result.hardware.items() if key != "name"}))
-    unsaid = {path: value for path, value in by_path(optional_fields()) if path not in fields}
-    return {**asked, **result.sizes, "hardware": result.hardware.get("name"), **fields, **unsaid}
+    optional = by_path(optional_fields()) if fields.get(KEY, USUAL) == USUAL else ()
+    unsaid = {path: value for path, value in optional if path not in fields}
+    sizes = {f"sizes.{name}": size for name, size in result.sizes.items()}
+    return {**asked, **sizes, "hardware": result.hardware.get("name"), **fields, **unsaid}

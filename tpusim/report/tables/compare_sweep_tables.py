@@ -69,7 +69,7 @@ def _totals(compared: ComparedSweeps) -> Iterator[str]:
         yield "They have no point in common."
     if (mean := compared.geometric_mean) is not None:
         by_mac = "" if compared.same_work else ", by the MAC"
-        yield f"Geometric mean over points, each weighing the same{by_mac}: {times(mean)}"
+        yield f"Geometric mean over {compared.mean_is_over('points')}, each weighing the same{by_mac}: {times(mean)}"
     for letter, other in (("A", "after"), ("B", "before")):
         if count := sum(getattr(row, other) is None for row in compared.rows):
             yield f"{counted(count, 'point')} only in {letter}"

@@ -13,6 +13,7 @@ from tpusim.report.tables.compare_results import ORDERS, Change, Compared, Compa
 from tpusim.report.tables.layout import Column, fitting, legend, table
 from tpusim.report.tables.run import first_wrong, heading, verdict
 from tpusim.report.text import document, folded, percent, scale, shortened, three_digits
+from tpusim.result.by_op import by_op
 from tpusim.result.records import Result
 from tpusim.result.vocabulary.figures import LAYER, TIMES
 from tpusim.result.vocabulary.runs import left_out
@@ -77,10 +78,13 @@ def totals(compared: ComparedResults, width: int) -> str:
         f"{percent(after.pe_utilization)} %",
         *_per_image(compared),
         *_common(compared),
+        *_by_op(compared),
     ]
     if (mean := compared.geometric_mean) is not None:
         by_mac = "" if compared.same_work else ", by the MAC"
-        lines.append(f"Geometric mean over layers, each weighing the same{by_mac}: {times(mean)}")
+        lines.append(
+            f"Geometric mean over {compared.mean_is_over('layers')}, each weighing the same{by_mac}: {times(mean)}"
+        )
     return folded(lines, width, "  ")
 
 
@@ -90,7 +94,7 @@ def verdicts(compared: ComparedResults, width: int) -> str:
     for letter, result in zip("AB", (compared.before, compared.after), strict=True):
         wrong = first_wrong(result)
         more = f" WRONG: {wrong}; its cycles may be those of another computation." if wrong else ""
-        lines.append(f"{letter}: {verdict(result.total)}{more}")
+        lines.append(f"{letter}: {verdict(result)}{more}")
     return folded(lines, width, "   ")
 
 
@@ -113,6 +117,7 @@ def to_json(compared: ComparedResults) -> str:
             }
             for row in compared.rows
         ],
+        by_op=ops_of(compared),
         outputs=[
             {"outputs": total.outputs, "checked": total.outputs_checked, "mismatched": total.outputs_mismatched}
             for total in (before, after)
@@ -193,6 +198,21 @@ def _per_image(compared: ComparedResults) -> list[str]:
     if before.batch == after.batch or min(before.batch, after.batch) < 1 or len(compared.common) < len(compared.rows):
         return []
     return [f"Per image: {times_taken(*(result.total.time_us / result.batch for result in (before, after)))}"]
+
+
+def _by_op(compared: ComparedResults) -> list[str]:
+    """Where there are several kinds of op: the cycles of each."""
+    uses = ops_of(compared)
+    if len(uses) < 2:
+        return []
+    told = (f"{op} {before:,} -> {after:,}" for op, (before, after) in uses.items())
+    return [f"Cycles by op: {', '.join(told)}"]
+
+
+def ops_of(compared: ComparedResults) -> dict[str, list[int]]:
+    """By op its cycles in each, 0 where there is none of it."""
+    one, other = (by_op(result.layers) for result in (compared.before, compared.after))
+    return {op: [side[op].cycles if op in side else 0 for side in (one, other)] for op in {**one, **other}}
 
 
 def _common(compared: ComparedResults) -> list[str]:

@@ -12,14 +12,17 @@ from rich.table import Table
 
 from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
+from tpusim.network.workload import Workload
 from tpusim.report.tables.energy import energy_sentence
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document, folded, percent, quantity
-from tpusim.result.records import DramUse
+from tpusim.result.records import DramUse, told
 from tpusim.result.vocabulary.figures import BYTES, RATES, TIMES
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
+from tpusim.study.explain.overlap import Between
 
+_MOST_NAMED = 6
 NO_GAIN = 0.005
 """A relaxation that changes the cycles by less is listed by name only."""
 
@@ -63,6 +66,19 @@ def heading(found: Bottleneck, workload: str) -> str:
     )
 
 
+def neighbours(reads: Sequence[str], read_by: Sequence[str], width: int = WIDTH) -> str:
+    """What the layer reads, and who reads it; empty where nobody knows."""
+    if not reads:
+        return ""
+    by = f"; what it makes is read by {_listed(read_by)}" if read_by else ""
+    return folded([f"It reads {_listed(reads)}{by}."], width, "  ")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
 def verdict(found: Bottleneck, width: int = WIDTH) -> str:
     """What bounds the layer, what relieving it gains, and whether the cycles of the array say the same."""
     if found.most is None:
@@ -81,12 +97,13 @@ def _facts(found: Bottleneck) -> dict[str, object]:
     rows, cols = (fmean(sizes or [0]) for sizes in ([each.rows for each in streams], [each.cols for each in streams]))
     operands = found.setup.layer.operands(found.setup.batch) * hardware.vector_memory.element_bytes
     ends = phases.first_fill + phases.drain + phases.spill + phases.skew
+    word_fill = told(layer.blocking).word_fill
     drains = ", and no block begins before the one ahead has drained"
     return {
         "busy": percent(units["systolic_array"]["busy"] / layer.cycles),
-        "mapped": percent(layer.mapping_efficiency),
+        "mapped": percent(told(layer.mapping_efficiency)),
         "filled": f"{rows:.4g} of {hardware.array.rows} rows and {cols:.4g} of {hardware.array.cols} columns",
-        "elements": "one element" if layer.blocking.word_fill == 1 else f"{layer.blocking.word_fill} elements",
+        "elements": "one element" if word_fill == 1 else f"{word_fill} elements",
         "port_stall": percent(units["systolic_array"]["port_stall"] / layer.cycles),
         "bank_conflict": percent(units["systolic_array"]["bank_conflict"] / layer.cycles),
         "moved": quantity(layer.hbm_read_bytes + layer.hbm_write_bytes, BYTES),
@@ -222,6 +239,17 @@ def energy_line(found: Bottleneck, width: int = WIDTH) -> str:
     return folded([energy_sentence(found.layer)], width)
 
 
+def overlap_line(between: Between | None, width: int = WIDTH) -> str:
+    """What it hides that the layer overlaps with its neighbours; empty where it has none."""
+    if between is None:
+        return ""
+    hidden = between.hidden_cycles
+    saves = f"all of them take {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} together"
+    ahead = f"; it does not with the one ahead, as {between.apart}" if between.apart else ""
+    overlap = "Overlapping with its neighbours (sequencer.between_layers=overlap)"
+    return folded([f"{overlap}: {saves}{ahead}"], width)
+
+
 def gain_name(gain: Gain) -> str:
     """What was relaxed, and what its cycles are counted by."""
     per = gain.relaxation.per
@@ -254,17 +282,26 @@ def lowering_text(found: Bottleneck, width: int = WIDTH) -> str:
     )
 
 
-def to_json(found: Bottleneck, workload: str, lowerings: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The layer as in the result JSON, every relaxation with its cycles, and what each of `lowerings` costs."""
-    setup = found.setup
+def to_json(
+    found: Bottleneck,
+    work: Workload,
+    lowerings: Sequence[Mapping[str, Any]] = (),
+    between: Between | None = None,
+) -> str:
+    """The layer as in the result JSON, every relaxation with its cycles, what each of `lowerings` costs, and what is
+    saved `between` its neighbours, where layers overlap.
+    """
+    setup, (reads, read_by) = found.setup, work.neighbours(found.layer.name)
     return document(
         hardware=setup.hardware.to_dict(),
-        workload=workload,
+        workload=work.name,
         batch=setup.batch,
         lowering=setup.lowering,
-        layer=asdict(found.layer),
+        layer={**asdict(found.layer), "inputs": reads},
+        read_by=read_by,
         phases=asdict(found.phases),
         tiling=dict(found.explanation.choices),
+        overlapping=asdict(between) if between else None,
         bound_by=found.limit,
         main_state=found.main_state,
         agrees=found.agrees,

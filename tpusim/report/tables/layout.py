@@ -45,7 +45,9 @@ def path_head(path: str) -> str:
     return "\n".join(part if len(part) <= _NARROW else part.replace("_", "_\n") for part in parts)
 
 
-def figure_column(figure: Figure, value: Callable[[Row], float], unit: tuple[str, float], rank: int = 0) -> Column[Row]:
+def figure_column(
+    figure: Figure, value: Callable[[Row], float | None], unit: tuple[str, float], rank: int = 0
+) -> Column[Row]:
     """A figure's column, in a unit and its size."""
     name, size = unit
     head = f"{figure.head}\n{name}" if name else figure.head

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any
 
 from rich.table import Table
 
-from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
-from tpusim.machines.tpu.description import Hardware
+from tpusim.base.words import counted
 from tpusim.network.ops import OPS
-from tpusim.network.workload import Workload
 from tpusim.report.tables.energy import energy_sentence
 from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
+from tpusim.report.tables.own import own_columns
 from tpusim.report.text import folded, percent, quantity, scale, shortened
 from tpusim.result.records import DramUse, LayerResult, Result, Total
-from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Figure, value_of
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Figure, known, value_of
 from tpusim.result.vocabulary.lowerings import LOWERING, in_heading, worth_telling
 from tpusim.result.vocabulary.runs import numbers_asked, size_of, with_extent
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
@@ -35,6 +34,8 @@ _TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
 _TRANSFORMED = ("lowered_bytes", "transformation_cycles", "transformation_share")
 _DRAM = ("hbm_reached_bytes_per_s", "hbm_overfetch", "row_hits", "row_misses", "row_conflicts", "channel_imbalance")
 """Shown where any layer has them."""
+_WHOLE = "integers", "int8"
+"""Types of numbers of which sums are exact."""
 _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
 _MORE = "busy, the stalls and idle add up to 100 % of the cycles; PE counts multiplications that need not be done, too"
 """Where an algorithm does without some, or another unit does them."""
@@ -121,11 +122,12 @@ def layer_columns(
     def part(state: State, more: str = "") -> Column[LayerResult]:
         key = state.key
         return Column(
-            f"{state.head}\n%", lambda layer: percent(parts_of(layer)[key] / layer.cycles), 2,
+            f"{state.head}\n%", lambda layer: percent(parts_of(layer).get(key, 0) / layer.cycles), 2,
             legend=state.head_legend + more,
         )  # fmt: skip
 
     *losses, idle = parts_in(layers)[1:]
+    ranks = {key: rank for key, rank in _RANKS.items() if known(layers, key)}
     lowered = Column[LayerResult](LOWERING.head, lambda layer: layer.lowering, 0, "left", LOWERING.legend)
     several = any(counts.get(layer.name, 1) > 1 for layer in layers)
     return [
@@ -133,13 +135,14 @@ def layer_columns(
         *([Column[LayerResult]("n", lambda layer: f"{counts[layer.name]:,}", legend=_ALIKE)] if several else []),
         Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, "left", _shape_legend(layers)),
         *([lowered] if worth_telling(layers, asked) else []),
-        *(column(LAYER[key], rank) for key, rank in _RANKS.items()),
+        *(column(LAYER[key], rank) for key, rank in ranks.items()),
         *map(part, losses),
         part(idle, f"; {_MORE if any(map(does_less, layers)) else _TOGETHER}"),
         *(column(LAYER[key], 8, _TRAFFIC) for key in _TRAFFIC),
         *(column(LAYER[key], 7) for key in _TRANSFORMED if any(value_of(layer, key) for layer in layers)),
         *(column(LAYER[key], 6) for key in _DRAM if any(layer.dram for layer in layers)),
-        column(LAYER["port_idle_ratio"], 9),
+        *([column(LAYER["port_idle_ratio"], 9)] if known(layers, "port_idle_ratio") else []),
+        *own_columns(layers),
         Column("out", outcome, 1, legend=_CHECKED),
     ]
 
@@ -170,24 +173,36 @@ def totals(total: Total, width: int | None = None) -> str:
 
     What the array does with its cycles adds up to all of them.
     """
-    cycles, memory, parts = total.cycles, total.vector_memory, parts_of(total)
+    cycles, parts = total.cycles, parts_of(total)
     names = {state.key: state.label.removeprefix("busy, ") for state in parts_in([total])[1:]}
     losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
     hbm = f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"
     useful = f"PE utilisation {percent(total.pe_utilization)} %"
     if does_less(total):
         useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
+    in_passes = "" if total.passes is None else f" in {total.passes:,} passes"
     lines = (
         f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {cycles / total.time_us:g} MHz; "
-        f"{quantity(total.macs, COUNTS)}MAC in {total.passes:,} passes; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
+        f"{quantity(total.macs, COUNTS)}MAC{in_passes}; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
         f"  Of the cycles: {useful}, {losses}; together 100 %",
-        f"  Mapping efficiency {percent(total.mapping_efficiency)} %; {hbm}; vector memory: peak "
-        f"{quantity(memory.peak_bytes, MEMORY)}, ports unused {percent(memory.port_idle_ratio)} %",
+        f"  {'; '.join(_mapped(total, hbm))}",
         *([_dram_line(total.dram)] if total.dram else []),
         *([f"  {energy_sentence(total)}"] if total.energy_use else []),
         f"  simulated in {total.wall_seconds:.2f} s",
     )
     return folded(lines, width, "    ") if width else "\n".join(lines)
+
+
+def _mapped(total: Total, hbm: str) -> Iterator[str]:
+    """What is told of the machine's memories, and of what fills its array where it has one."""
+    if total.mapping_efficiency is not None:
+        yield f"Mapping efficiency {percent(total.mapping_efficiency)} %"
+    yield hbm
+    if memory := total.vector_memory:
+        yield (
+            f"vector memory: peak {quantity(memory.peak_bytes, MEMORY)}, ports unused "
+            f"{percent(memory.port_idle_ratio)} %"
+        )
 
 
 def _dram_line(use: DramUse) -> str:
@@ -201,16 +216,25 @@ def _dram_line(use: DramUse) -> str:
     )
 
 
-def verdict(total: Total) -> str:
+_MOST_OF_A_BOUND = 99.9
+"""What is told, in percent, of right elements whose error rounds to all of it."""
+
+
+def verdict(result: Result) -> str:
     """The one line that says whether the values are right."""
+    total = result.total
     if total.outputs_checked == 0:
         return "Outputs not checked (--no-check)."
     right = total.outputs_checked - total.outputs_mismatched
     share = total.error_share
-    held = "equal the reference" if share is None else "are within the proven bound of sums in float64"
+    near = "are within the proven bound of sums in float64"
+    # Of whole numbers only what takes a function is rounded.
+    mixed = f"equal the reference or, where a layer rounds, {near}" if result.dtype in _WHOLE else near
+    held = "equal the reference" if share is None else mixed
     counts = f"{right:,} of {total.outputs:,} elements {held}, {total.outputs_mismatched:,} wrong."
     if share is not None:
-        counts += f" The largest error of these is {100 * share:.3g} % of its bound."
+        told = 100 * share if total.outputs_mismatched else min(100 * share, _MOST_OF_A_BOUND)
+        counts += f" The largest error of these is {told:.3g} % of its bound."
     if total.intermediates_checked:
         counts += f" Of {total.intermediates_checked:,} on the way to them, {total.intermediates_mismatched:,} wrong."
     if total.outputs_checked < total.outputs:
@@ -231,11 +255,12 @@ def first_wrong(result: Result) -> str:
 
 def word_notice(result: Result) -> str:
     """What partly filled words cost; empty when every layer fills its words."""
-    word = int(result.hardware["vector_memory"]["word_elements"])
-    layers = [layer for layer in result.layers if layer.blocking.word_fill < word]
+    filled = [(layer, layer.blocking.word_fill) for layer in result.layers if layer.blocking]
+    word = int(result.hardware["vector_memory"]["word_elements"]) if filled else 0
+    layers = [layer for layer, fill in filled if fill < word]
     if not layers:
         return ""
-    held = min(layer.blocking.word_fill for layer in layers)
+    held = min(fill for _, fill in filled)
     stalls, cycles = zip(*((layer.stall_cycles["port_stall"], layer.cycles) for layer in layers), strict=True)
     where = f"in {len(layers)} of {len(result.layers)} layers"
     return (
@@ -245,53 +270,16 @@ def word_notice(result: Result) -> str:
     )
 
 
-def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table:
-    """The shipped workloads, as (name, workload at batch 1, source)."""
-    columns: list[Column[tuple[str, Workload, str]]] = [
-        Column("workload", lambda row: row[0], justify="left"),
-        Column("layers", lambda row: f"{len(row[1].layers)}"),
-        Column("MACs/image", lambda row: quantity(sum(layer.macs(1) for layer in row[1].layers), COUNTS)),
-        Column("source", lambda row: row[2], justify="fold"),
-    ]
-    return table(columns, workloads)
-
-
-def hardware_table(machines: Sequence[Hardware], width: int | None = None) -> Table:
-    """The shipped hardware, in as many columns as `width` characters hold (None: all)."""
-    columns: list[Column[Hardware]] = [
-        Column("hardware", lambda each: each.name, justify="left"),
-        Column("array", lambda each: f"{each.array.rows} x {each.array.cols}"),
-        Column("clock", lambda each: FREQUENCY.format(each.clock_hz)),
-        Column("vector memory", lambda each: f"{each.lanes} x {SIZE.format(each.vector_memory.capacity_bytes)}", 1),
-        Column("banks", _banks, 1),
-        Column("word", lambda each: f"{each.vector_memory.word_elements} x {each.vector_memory.element_bytes} B", 2),
-        Column("HBM", lambda each: BANDWIDTH.format(each.hbm.bandwidth_bytes_per_s)),
-    ]
-    return table(columns, machines, width)
-
-
-def _banks(machine: Hardware) -> str:
-    """Those of the ifmap beside the vector memory."""
-    return f"{machine.banks} x {SIZE.format(machine.vector_memory.bank_capacity_bytes)}" if machine.banked else "-"
-
-
-def lowering_table(lowerings: Sequence[tuple[str, str]]) -> Table:
-    """Every lowering, as (name, what it is)."""
-    columns: list[Column[tuple[str, str]]] = [
-        Column("lowering", lambda row: row[0], justify="left"),
-        Column("how convolutions become passes", lambda row: row[1], justify="fold"),
-    ]
-    return table(columns, lowerings)
-
-
-def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """The shipped sweeps, as (name, what its file says)."""
-    columns: list[Column[tuple[str, Mapping[str, Any]]]] = [
-        Column("sweep", lambda row: row[0], justify="left"),
-        Column("of", lambda row: ", ".join(row[1]["workloads"]), justify="fold"),
-        Column("over", lambda row: ", ".join(row[1]["axes"]), justify="fold"),
-    ]
-    return table(columns, sweeps)
+def overlap_notice(result: Result) -> str:
+    """What it saves that layers overlap; empty where they do not."""
+    if result.hardware.get("sequencer", {}).get("between_layers") != "overlap":
+        return ""
+    hidden, cycles = result.total.hidden_cycles, result.total.cycles
+    share = percent(abs(hidden) / (cycles + hidden))
+    told = f"Layers overlap: {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than one by one, {share} %."
+    apart = Counter(layer.apart for layer in result.layers if layer.apart)
+    begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
+    return f"{told} Not between all: {begin}." if begin else told
 
 
 def outcome(layer: LayerResult) -> str:

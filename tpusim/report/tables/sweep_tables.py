@@ -36,7 +36,7 @@ def best(
         Column("workload", lambda row: row["workload"], justify="left"),
         *map(_axis_column, axes),
         *(_figure_column(goal.column) for goal in goals if goal.column in COLUMNS and goal.column not in _SHOWN),
-        *(_figure_column(key, rank) for key, rank in _SHOWN.items()),
+        *(_figure_column(key, rank) for key, rank in _SHOWN.items() if any(row[key] is not None for row in chosen)),
     ]
     shown = fitting(columns, chosen, width)
     return [table(shown, chosen), *_meaning(rows, goals), "", legend(shown, width)]

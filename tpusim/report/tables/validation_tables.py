@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tpusim.report.tables.layout import Column, fitting, legend, table
 from tpusim.report.text import document
-from tpusim.study.validation.cases import WORDS
+from tpusim.study.validation.cases import NETWORKS, WORDS, LeftOut
 from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word
 
 _NONE = "-"
@@ -59,6 +59,26 @@ def rows_table(comparison: Comparison) -> Table:
     return table(said, comparison.rows)
 
 
+def totals_heading() -> str:
+    """What the table of totals holds."""
+    return "Whole networks: cycles of all their operations together."
+
+
+def totals_table(comparisons: Sequence[Comparison]) -> Table | None:
+    """What whole networks take together, and what of them is left out; None without networks."""
+    found = [each for each in comparisons if each.numbers.kind == NETWORKS]
+    return table(_TOTALS, found) if found else None
+
+
+def left_out_table(comparison: Comparison) -> Table | None:
+    """What belongs to a set, but is not compared; None where nothing is left out."""
+    columns: list[Column[LeftOut]] = [
+        Column("left out", lambda each: each.name, justify="left"),
+        Column(f"{comparison.numbers.status}\n{comparison.numbers.unit}", lambda each: _figure(each.theirs)),
+    ]
+    return table(columns, comparison.numbers.left_out) if comparison.numbers.left_out else None
+
+
 def to_json(comparisons: Sequence[Comparison]) -> str:
     """Every set with its figures and rows as JSON, and those of a word and kind together; errors are ratios."""
     shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
@@ -80,6 +100,8 @@ def _to_dict(comparison: Comparison) -> dict[str, Any]:
         "with_their_blocks": asdict(blocks) if blocks else None,
         "roofline": asdict(comparison.roofline),
         "total_error": comparison.total_error,
+        "totals": dict(zip(("ours", "theirs"), comparison.totals, strict=True)),
+        "left_out": [asdict(each) for each in numbers.left_out],
         "halves": {"fit": comparison.half(True), "rest": comparison.half(False)},
         "quirks": {"cases": comparison.quirks, "mean_without": comparison.without_quirks},
         "estimate_and_schedule": dict(zip(("agree", "known"), agreement, strict=True)) if agreement else None,
@@ -116,6 +138,10 @@ def _blocks(each: Comparison) -> str:
     return _percent(spread.mean) + (f" ({having})" if having < len(each.rows) else "")
 
 
+def _besides(each: Comparison) -> str:
+    return _figure(sum(one.theirs for one in each.numbers.left_out)) if each.numbers.left_out else _NONE
+
+
 def _agreement(each: Comparison) -> str:
     return "{} of {}".format(*each.agreement) if each.agreement else _NONE
 
@@ -145,4 +171,14 @@ _SUMMARY: tuple[Column[Comparison], ...] = (
     Column("without", lambda each: _percent(each.without_quirks), 2, legend="without: mean over all others"),
     Column("agree", _agreement, 3, legend=_AGREE),
     Column("roofline", lambda each: f"{100 * each.roofline.mean:.1f}", legend=_ROOFLINE),
+)
+
+_TOTALS: tuple[Column[Comparison], ...] = (
+    Column("network", lambda each: each.numbers.about, justify="left"),
+    Column("said", lambda each: each.numbers.status, justify="left"),
+    Column("operations", lambda each: f"{len(each.rows)} of {len(each.rows) + len(each.numbers.left_out)}"),
+    Column("tpusim\ncycles", lambda each: _figure(each.totals[0])),
+    Column("their\ncycles", lambda each: _figure(each.totals[1])),
+    Column("error\n%", lambda each: _signed(each.total_error)),
+    Column("left out,\ntheir cycles", _besides),
 )

@@ -50,6 +50,7 @@ class Placed:
     at: int
     program: Program
     timeline: Timeline
+    reads: tuple[str, ...] = ()
 
     @property
     def stop(self) -> int:
@@ -77,7 +78,7 @@ def perfetto(
     for done, layer in enumerate(layers):
         watch(done)
         start, end = max(first, layer.at), min(stop, layer.stop)
-        packets.slices(layer_track, [Slice(start, end, layer.name, 0)], [{"cycles": layer.timeline.cycles}], 0)
+        packets.slices(layer_track, [Slice(start, end, layer.name, 0)], [_told(layer)], 0)
         shown, arguments = layer.timeline.clipped(start - layer.at, end - layer.at), _arguments(layer.program)
         for name, track in shown.tracks.items():
             packets.slices(tracks[name], track, arguments, layer.at)
@@ -87,6 +88,12 @@ def perfetto(
     for counter in series.values():
         packets.values(counter, [(stop, 0.0)])
     return packets.to_bytes()
+
+
+def _told(layer: Placed) -> Arguments:
+    """What is told of a layer: its cycles, and what it reads where that is known."""
+    reads = {"reads": ", ".join(layer.reads)} if layer.reads else {}
+    return {"cycles": layer.timeline.cycles, **reads}
 
 
 def _arguments(program: Program) -> list[Arguments]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from tpusim.result.energy_use import EnergyUse
-from tpusim.result.records import STALL_CAUSES, DramUse, LayerResult, Total
+from tpusim.result.records import STALL_CAUSES, DramUse, LayerResult, Total, VectorMemoryUse
 from tpusim.result.vocabulary.fields import axis_title
-from tpusim.result.vocabulary.states import STATES
+from tpusim.result.vocabulary.states import ARRAY_UNIT, STATES, main_account, main_unit
 
 Units = tuple[tuple[str, float], ...]
 """Units to choose from, the largest first, and what a value is divided by for each."""
@@ -54,8 +55,8 @@ class Figure:
 
     @property
     def legend(self) -> str:
-        """What `head` stands for: "PE: MACs / (PEs x cycles)"."""
-        return f"{self.head}: {self.meaning}".replace("\n", " ")
+        """What `head` stands for: "PE: MACs / (PEs x cycles)"; empty where it says all there is."""
+        return self.meaning and f"{self.head}: {self.meaning}".replace("\n", " ")
 
     @property
     def usual(self) -> tuple[str, float]:
@@ -151,18 +152,37 @@ def column_of(key: str) -> Figure:
     return COLUMNS.get(key) or Figure(key, axis_title(key), float)
 
 
-def value_of(record: LayerResult | Total, key: str) -> float:
-    """One of FIGURES of a record."""
+def value_of(record: LayerResult | Total, key: str) -> float | None:
+    """One of FIGURES of a record; None where machines of its family have no such thing."""
     if (state := key.removesuffix("_cycles")) in STALL_CAUSES:
-        return record.stall_cycles.get(state, 0)
+        return record.stall_cycles.get(state, 0) if main_unit(record) == ARRAY_UNIT else None
     if state in ("busy", "idle"):
-        return record.units["systolic_array"].get(state, 0)
+        return main_account(record).get(state, 0)
+    if key in _OF_MEMORY and record.vector_memory is None:
+        return None
     holders = (record, record.vector_memory, record.dram, record.energy_use)
     if key in _SELDOM and not any(hasattr(each, key) for each in holders):
+        if record.vector_memory is None:
+            return None
         return 0 if FIGURES[key].kind is int else 0.0
-    value: float = getattr(next(each for each in holders if hasattr(each, key)), key)
+    value: float | None = getattr(next(each for each in holders if hasattr(each, key)), key)
     return value
 
 
+def known(records: Iterable[LayerResult | Total], key: str) -> bool:
+    """Whether any of the records has the figure."""
+    return any(value_of(record, key) is not None for record in records)
+
+
+OF_ANY_MACHINE = frozenset(
+    {
+        "macs", "cycles", "time_us", "ideal_cycles", "pe_utilization", "tflops", "hbm_read_bytes", "hbm_write_bytes",
+        "busy_cycles", "idle_cycles", "lowered_bytes", "transformation_cycles", "transformation_share", "pes",
+        "sram_bytes", "hbm_bytes_per_s",
+    }
+)  # fmt: skip
+"""Columns of a sweep's points that machines of every family fill."""
+_OF_MEMORY = frozenset(field.name for field in fields(VectorMemoryUse))
+"""What only machines with vector memories have."""
 _SELDOM = frozenset(field.name for record in (DramUse, EnergyUse) for field in fields(record))
 """What results lack that have no banks, or are of an older version."""

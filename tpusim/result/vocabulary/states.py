@@ -37,7 +37,9 @@ class State:
 
     @property
     def head_legend(self) -> str:
-        """What `head` stands for: "starv: starved, HBM data late"."""
+        """What `head` stands for: "starv: starved, HBM data late"; empty where it says all there is."""
+        if not self.why and self.head == self.label:
+            return ""
         words = [self.why] if self.head == self.label else [self.label, self.why]
         return f"{self.head}: {', '.join(words)}"
 
@@ -78,7 +80,37 @@ STATES: Mapping[str, State] = {state.key: state for state in (
     State("idle", "idle", _NOTHING,
           "Nothing of the layer is left for it: results drain, the last spill travels to HBM, the last lane ends.",
           "idle", "idle", "after the last pass", "idling after the last pass"),
+    State("load_wait", "waiting for loads", Look("#d55e00", "#f08a35", "rising"),
+          "Of an SM: operands are on their way to all of its blocks, and none does anything else.",
+          "loads", "load", "operands late", "waiting for operands"),
+    State("stage", "staging", Look("#f0a3c6", "#b96c92", "falling"),
+          "Of an SM: stores operands in shared memory, works out addresses, waits at barriers, and multiplies nothing.",
+          "staging", "stage", "storing operands", "staging operands"),
+    State("epilogue", "epilogue", Look("#56b4e9", "#3f83ad", "dots"),
+          "Of an SM: writes results, and multiplies nothing.",
+          "epilogue", "epi", "writing results", "writing results"),
+    State("dram_wait", "waiting for DRAM", Look("#f0e442", "#b5aa25", "crossed"),
+          "Of an SM: stands by because DRAM takes longer for all bytes of a kernel than its blocks do.",
+          "DRAM", "dram", "bound by DRAM", "waiting for DRAM"),
+    State("move", "moving", Look("#8a63b0", "#a98bc9", "bars"),
+          "Of an SM: in a kernel that multiplies nothing but makes offsets, another layout, the lowered matrix, sums.",
+          "moving", "move", "other kernels", "in kernels that multiply nothing"),
+    State("launch", "launch", Look("#3a7d44", "#6fbf7b", "grid"),
+          "Of an SM: stands by while a kernel is launched.",
+          "launch", "laun", "of kernels", "waiting for launches"),
 )}  # fmt: skip
+
+ELSEWHERE: Mapping[str, State] = {state.key: state for state in (
+    State("unused", "busy, not useful", _PART,
+          "Busy, but with less than it can do: a tile's edges, padded channels, blocks too few to keep it at work.",
+          "not useful", "part", "in part for nothing", "work that does not count"),
+    State("idle", "idle", _NOTHING, "Has nothing of the layer left to do.", "idle", "idle", "nothing left to do",
+          "idling, with nothing left to do"),
+)}  # fmt: skip
+"""What is said in other words of machines without an array."""
+
+ARRAY_UNIT = "systolic_array"
+"""The main unit of a TPU."""
 
 ARRAY = tuple(STATES[key] for key in ("busy", *STALL_CAUSES, "idle"))
 """How a result splits the cycles of the array, from the bottom of a bar to its top."""
@@ -87,24 +119,95 @@ PARTS = tuple(STATES[key] for key in ("useful", "unused", *STALL_CAUSES, "idle")
 """The same, what it is busy with told apart by how many PEs work."""
 
 
+MAIN_UNITS: Mapping[str, str] = {ARRAY_UNIT: "array", "sms": "average SM"}
+"""What people call the unit whose cycles a result accounts for first; another goes by its key."""
+
+
+def main_unit(record: LayerResult | Total) -> str:
+    """The unit whose states are the stalls of a result: a TPU's array, of other machines the first one."""
+    return ARRAY_UNIT if ARRAY_UNIT in record.units else next(iter(record.units))
+
+
+def main_account(record: LayerResult | Total) -> Mapping[str, int]:
+    """What that unit does with its cycles."""
+    return record.units[main_unit(record)]
+
+
+def main_name(record: LayerResult | Total) -> str:
+    """What people call it."""
+    unit = main_unit(record)
+    return MAIN_UNITS.get(unit, unit_name(unit))
+
+
+def unit_name(unit: str) -> str:
+    """What people call a unit; one that is not known here goes by its key."""
+    return UNITS.get(unit) or MAIN_UNITS.get(unit, unit.replace("_", " "))
+
+
+def main_title(record: LayerResult | Total) -> str:
+    """The same in full."""
+    return UNITS.get(main_unit(record), main_name(record))
+
+
+def peak_of(record: LayerResult | Total) -> str:
+    """What has the peak that a roofline shows."""
+    return main_name(record) if main_unit(record) == ARRAY_UNIT else "machine"
+
+
+def state_of(key: str, of_array: bool = False) -> State:
+    """A state by its key; one that is not known here goes by its key, and looks like any other."""
+    if key in STATES:
+        return STATES[key] if of_array else ELSEWHERE.get(key, STATES[key])
+    words = key.replace("_", " ")
+    return State(key, words, _PART, "", words, words, "", words)
+
+
+STALLED = state_of("stalled")
+"""Neither busy nor idle, whatever the reason."""
+
+
+def account_states(accounts: Iterable[Mapping[str, int]]) -> tuple[State, ...]:
+    """How accounts of a main unit split its cycles, from the bottom of a bar to its top."""
+    held = dict.fromkeys(key for account in accounts for key in account)
+    if {*held} <= {state.key for state in ARRAY}:
+        return ARRAY
+    return (*(state_of(key) for key in held if key != "idle"), ELSEWHERE["idle"])
+
+
 def parts_of(record: LayerResult | Total) -> dict[str, float]:
-    """Cycles of the array in each of PARTS, by their keys; they add up to the record's cycles."""
-    split = record.units["systolic_array"]
+    """Cycles of the main unit, by the keys of PARTS where it is an array; they add up to the record's cycles."""
+    split = main_account(record)
     busy = split.get("busy", 0)
     useful = min(record.pe_utilization * record.cycles, busy)
-    others = {state.key: float(split.get(state.key, 0)) for state in PARTS[2:]}
+    others = {key: float(split.get(key, 0)) for key in _others(record)}
     return {"useful": useful, "unused": busy - useful, **others}
 
 
+def all_parts(record: LayerResult | Total) -> tuple[State, ...]:
+    """What `parts_of` splits a record into."""
+    return tuple(state_of(key, main_unit(record) == ARRAY_UNIT) for key in parts_of(record))
+
+
 def does_less(record: LayerResult | Total) -> bool:
-    """Whether the array is busy for less than the layers' multiplications take: not all are done, or not by it."""
-    return record.pe_utilization * record.cycles > record.units["systolic_array"].get("busy", 0) * (1 + 1e-9)
+    """Whether the main unit is busy for less than the layers' MACs take: not all are done, or not by it."""
+    return record.pe_utilization * record.cycles > main_account(record).get("busy", 0) * (1 + 1e-9)
 
 
 def parts_in(records: Iterable[LayerResult | Total]) -> tuple[State, ...]:
-    """Those of PARTS that these records are split into."""
-    held = {key for record in records for key, cycles in parts_of(record).items() if cycles}
-    return tuple(state for state in PARTS if not state.seldom or state.key in held)
+    """The parts that these records are split into, idle the last; not those that are seldom, and nothing here."""
+    units, parts = zip(*((main_unit(record), parts_of(record)) for record in records), strict=True)
+    held = {key for each in parts for key, cycles in each.items() if cycles}
+    known = dict.fromkeys(key for each in parts for key in each)
+    of_array = {*units} == {ARRAY_UNIT}
+    states = [state_of(key, of_array) for key in known if key != "idle"]
+    return (*(state for state in states if not state.seldom or state.key in held), state_of("idle", of_array))
+
+
+def _others(record: LayerResult | Total) -> tuple[str, ...]:
+    """What its main unit does when it is not busy."""
+    if ARRAY_UNIT in record.units:
+        return *STALL_CAUSES, "idle"
+    return (*(key for key in main_account(record) if key not in ("busy", "idle")), "idle")
 
 
 PHASES: Mapping[str, str] = {

@@ -13,7 +13,7 @@ from tpusim.flow.lowerings import AUTO, candidates
 from tpusim.flow.need import room_for
 from tpusim.flow.verify import failures_named
 from tpusim.network.workload import Workload
-from tpusim.result.records import LayerResult
+from tpusim.result.records import LayerResult, told
 from tpusim.study.explain.relaxation import Setup
 
 
@@ -37,7 +37,8 @@ class Alternative:
     @property
     def accesses(self) -> int:
         """Words through the ports of all lanes together."""
-        return self.layer.vector_memory.reads + self.layer.vector_memory.writes
+        memory = told(self.layer.vector_memory)
+        return memory.reads + memory.writes
 
 
 @dataclass(frozen=True)

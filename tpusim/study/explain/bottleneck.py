@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tpusim.base.errors import InputError
+from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.flow.choice import prepared
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event
@@ -151,6 +151,9 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
             return None
         easier, how = relaxed
         after = _timed(easier)
+    except UnsuitableError:
+        # A layer that its lowering is not made for is no relaxed one.
+        return None
     except InputError as error:
         return Untried(relaxation, error.problems[0].message)
     gain = (before.cycles * _work(after)) / (after.cycles * _work(before))

@@ -31,7 +31,7 @@ def nothing() -> Asked:
 
 
 def unseen(_: Found) -> Shown:
-    """Of an exhibit that nothing here can say anything of."""
+    """Nothing, for an exhibit that nothing here can say anything of."""
     return Shown()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpusim.base.errors import TpusimError
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import Machine
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.study.sweep.space import Point
@@ -25,11 +25,11 @@ class Simulated:
 
     @property
     def cycles(self) -> int:
-        """Of all layers together."""
+        """The cycles of all layers together."""
         return int(self.figures["cycles"])
 
 
-def point_of(name: str, layers: Sequence[Op], hardware: Hardware, batch: int = 8, how: str = "channel_first") -> Point:
+def point_of(name: str, layers: Sequence[Op], hardware: Machine, batch: int = 8, how: str = "channel_first") -> Point:
     """Layers on a machine by a lowering, timing alone."""
     return Point(Workload(name, batch, tuple(layers)), (), hardware, how)
 

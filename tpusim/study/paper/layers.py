@@ -43,7 +43,7 @@ def numbered(layers: Sequence[Conv2d]) -> tuple[Conv2d, ...]:
 
 
 def ifmap_elements(layer: Conv2d) -> int:
-    """Of one image."""
+    """The elements of the ifmap of one image."""
     return prod(layer.tensors(1).ifmap)
 
 

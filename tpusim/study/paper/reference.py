@@ -44,7 +44,7 @@ class Held:
 
     @property
     def word(self) -> str:
-        """Of the sets."""
+        """What the numbers of the sets are: measured, scheduled or estimated."""
         return number_sets()[self.sets[0]].status
 
     def asked(self) -> Asked:
@@ -78,7 +78,7 @@ class Held:
         return [(case.theirs, ours) for (_, case), ours in zip(self.cases, self.cycles(found), strict=True)]
 
     def errors(self, found: Found) -> list[float]:
-        """Of each case, in percent of theirs."""
+        """The error of each case, in percent of theirs."""
         return [100 * (ours / theirs - 1) for theirs, ours in self.pairs(found)]
 
     def mean_error(self, found: Found, chosen: Chosen = every) -> float:

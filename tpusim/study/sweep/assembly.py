@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.flow.lowerings import asked_of, candidates
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import Machine, family_of
 from tpusim.network.ops import Op
 from tpusim.result.records import LayerResult
 from tpusim.study.sweep.job import Finding, Job
@@ -36,7 +36,7 @@ class Assembly:
 
     def __init__(self, points: Mapping[str, Point]) -> None:
         self._points = points
-        self._places: dict[tuple[Hardware, int], _Place] = {}
+        self._places: dict[tuple[Machine, int], _Place] = {}
         self._left: dict[str, int] = {}
         self._new: list[Job] = []
         for key, point in points.items():
@@ -62,9 +62,9 @@ class Assembly:
             del self._places[job.hardware, job.batch]
 
     def _add_point(self, key: str, point: Point) -> None:
-        where = point.hardware, point.workload.batch
+        where, family = (point.hardware, point.workload.batch), family_of(point.hardware)
         place = self._places.setdefault(where, _Place())
-        kinds = {_kind(*asked): asked for asked in reversed(asked_of(point.workload, point.lowering))}
+        kinds = {_kind(*asked): asked for asked in reversed(asked_of(point.workload, point.lowering, family))}
         new: dict[str, list[Op]] = defaultdict(list)
         for kind, (layer, lowering) in reversed(kinds.items()):
             if kind not in place.waiting:
@@ -84,7 +84,9 @@ def weight(job: Job) -> float:
 
 
 def _weight(layer: Op, job: Job) -> float:
-    return len(candidates(job.lowering)) * (layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER)
+    return len(candidates(job.lowering, family_of(job.hardware))) * (
+        layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER
+    )
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:
@@ -102,7 +104,7 @@ def _pieces(job: Job, limit: float) -> Iterator[Job]:
 
 def _layers_of(point: Point, found: Mapping[Hashable, Finding]) -> Layers | str:
     layers = []
-    for layer, lowering in asked_of(point.workload, point.lowering):
+    for layer, lowering in asked_of(point.workload, point.lowering, family_of(point.hardware)):
         finding = found[_kind(layer, lowering)]
         if isinstance(finding, str):
             return f"layer {layer.name}: {finding}"

@@ -10,8 +10,10 @@ from tpusim.base.errors import InputError, did_you_mean
 from tpusim.flow.lowerings import check_known, known, of_any_layer
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
-from tpusim.machines.tpu.description import hardware_paths
+from tpusim.machines.family import KEY, Family
+from tpusim.machines.tpu.family import FAMILY as TPU
 from tpusim.network.entries import LOWERING
+from tpusim.network.free import FREE
 from tpusim.network.sizes import sizes_named
 
 Value = int | float | str | tuple[int, ...]
@@ -54,7 +56,7 @@ class Axis:
         return isinstance(self.values, range) or all(isinstance(value, int | float) for value in self.values)
 
     @classmethod
-    def parse(cls, name: str, values: object) -> Axis:
+    def parse(cls, name: str, values: object, family: Family = TPU) -> Axis:
         """Return the axis of `array.rows`, `layers.conv1.kernel`, `sizes.seq`, `batch`, or several, commas between.
 
         Raises:
@@ -62,11 +64,11 @@ class Axis:
         """
         paths = tuple(path.strip() for path in name.split(","))
         for path in paths:
-            _check_path(path)
+            _check_path(path, family)
         if len(set(paths)) < len(paths):
             raise InputError(f"names {next(path for path in paths if paths.count(path) > 1)} twice; name it once")
         if all(path.rpartition(".")[2] == LOWERING for path in paths):
-            return cls(name, paths, _lowerings(values))
+            return cls(name, paths, _lowerings(values, family))
         return cls(name, paths, _expanded(values))
 
 
@@ -87,10 +89,12 @@ def layers_of(document: Document, path: str) -> tuple[int, ...]:
         InputError: none; says what the layers are called.
     """
     pattern, _, _ = path.removeprefix(LAYERS).rpartition(".")
-    names = [entry["name"] for entry in document.data["layers"]]
-    found = [index for index, name in enumerate(names) if name == pattern]
-    found = found or [index for index, name in enumerate(names) if fnmatchcase(name, pattern)]
+    entries = enumerate(document.data["layers"])
+    places = {index: entry["name"] for index, entry in entries if entry["op"] not in FREE}
+    found = [index for index, name in places.items() if name == pattern]
+    found = found or [index for index, name in places.items() if fnmatchcase(name, pattern)]
     if not found:
+        names = [*places.values()]
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         hint = did_you_mean(pattern, names) or ";"
         raise InputError(f"{document.data['name']} has no layer {show(pattern)}{hint} it has {listed}")
@@ -105,8 +109,8 @@ def check_size(document: Document, path: str) -> None:
         raise InputError(f"{document.data['name']} has no size {show(name)}{did_you_mean(name, named) or ';'} {there}")
 
 
-def _check_path(path: str) -> None:
-    fields = (*(each for each in hardware_paths() if each != "name"), BATCH, LOWERING)
+def _check_path(path: str, family: Family) -> None:
+    fields = (*(each for each in family.paths() if each not in ("name", KEY)), BATCH, LOWERING)
     if path in ("workload", "workloads"):
         raise InputError("workloads are no axis; list them: workloads: [vgg16, resnet50]")
     if path.startswith(LAYERS):
@@ -120,14 +124,14 @@ def _check_path(path: str) -> None:
         raise InputError(f"no field {show(path)}{hint} fields: {', '.join(fields)}, layers.NAME.FIELD, sizes.NAME")
 
 
-def _lowerings(values: object) -> Sequence[Value]:
+def _lowerings(values: object, family: Family) -> Sequence[Value]:
     """Return, for the word `all`, every lowering that any layer can be asked for; or the names in a list."""
     if values == EVERY:
-        return of_any_layer()
+        return of_any_layer(family)
     if not isinstance(values, list) or not values:
-        raise InputError(f"{show(values)} is no axis; write {EVERY}, or a list of {', '.join(known())}")
+        raise InputError(f"{show(values)} is no axis; write {EVERY}, or a list of {', '.join(known(family))}")
     for value in values:
-        check_known(value)
+        check_known(value, family)
     return tuple(dict.fromkeys(values))
 
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import UNITS
 from tpusim.input.fields import Choice, Name, Quantity
-from tpusim.machines.tpu.description import Hardware, hardware_paths
+from tpusim.machines.family import USUAL, Machine, family_named
 
 _UNITS = {suffix: unit for unit in UNITS for suffix in unit.scales}
 _QUANTITY = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?![\w/])")
@@ -35,13 +35,14 @@ _LONGEST, _DEEPEST = 1000, 300
 
 @dataclass(frozen=True)
 class Constraint:
-    """`text` as it was written; sizes, rates, frequencies and times count base units."""
+    """`text` as it was written, of machines of a family; sizes, rates, frequencies and times count base units."""
 
     text: str
+    family: str = USUAL
 
-    def holds(self, hardware: Hardware, batch: int) -> bool:
+    def holds(self, hardware: Machine, batch: int) -> bool:
         """Return whether a machine and a batch satisfy it. Raise InputError for sums of texts, and division by zero."""
-        code, names = _compiled(self.text)
+        code, names = _compiled(self.text, self.family)
         values = {name: batch if name == "batch" else value_of(hardware) for name, value_of in names.items()}
         try:
             return bool(eval(code, {"__builtins__": {}}, values))
@@ -49,16 +50,16 @@ class Constraint:
             raise InputError(f"where: {self.text!r} cannot be worked out ({error})") from None
 
     @classmethod
-    def parse(cls, text: object) -> Constraint:
+    def parse(cls, text: object, family: str = USUAL) -> Constraint:
         """Raise InputError that says which name or construct is wrong."""
         if not isinstance(text, str) or not text.strip():
             raise InputError("a condition is text such as vector_memory.capacity * lanes == 32 MiB")
         if len(text) > _LONGEST:
             raise InputError(f"a condition has at most {_LONGEST} characters; this has {len(text)}")
-        known = _known()
+        known = _known(family)
         for path in _PATH.findall(_QUANTITY.sub("0", text)):
             if path not in known and path not in _WORDS:
-                raise InputError(_no_field(path))
+                raise InputError(_no_field(path, family))
         try:
             tree = ast.parse(_python(text), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -67,9 +68,9 @@ class Constraint:
             raise InputError(f"a condition nests at most {_DEEPEST} deep; this does {depth}; write it with fewer signs")
         if not all(map(_is_allowed, ast.walk(tree))) or not _is_condition(tree.body):
             raise InputError(f"{text!r} is not a condition; write comparisons of sums and products, e.g. lanes <= 256")
-        if wrong := _clash(text):
+        if wrong := _clash(text, family):
             raise InputError(f"{text!r} makes no sense: {wrong}")
-        return cls(text)
+        return cls(text, family)
 
 
 def _depth(tree: ast.AST) -> int:
@@ -80,10 +81,10 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
-def _no_field(path: str) -> str:
-    known = _known()
+def _no_field(path: str, family: str) -> str:
+    known = _known(family)
     numbers = f"a condition compares numbers: {', '.join(known)}"
-    if path in hardware_paths():
+    if path in family_named(family).paths():
         return f"{path!r} is no single number; {numbers}"
     if path in _CHOSEN:
         return f"{path!r} is no number; leave out of its list what is not wanted, as {numbers}"
@@ -103,9 +104,10 @@ def _is_allowed(node: ast.AST) -> bool:
 
 
 @cache
-def _fields() -> dict[str, tuple[str, FieldInfo]]:
+def _fields(family: str) -> dict[str, tuple[str, FieldInfo]]:
     """Return by path, in the order of a machine's description, attribute and field of everything that is a number."""
-    return {path: (attribute, field) for path, attribute, field in _numbers(Hardware, "", "")}
+    model = family_named(family).model()
+    return {path: (attribute, field) for path, attribute, field in _numbers(model, "", "")}
 
 
 def _numbers(model: Any, path: str, attribute: str) -> Iterator[tuple[str, str, FieldInfo]]:
@@ -123,16 +125,18 @@ def _is_word(kind: object) -> bool:
 
 
 @cache
-def _known() -> dict[str, str]:
+def _known(family: str) -> dict[str, str]:
     """Return what a condition may name, with the attribute of a machine that it is."""
-    return {path: attribute for path, (attribute, _) in _fields().items()} | {name: name for name in _EXTRA}
+    model = family_named(family).model()
+    more = {name: name for name in _EXTRA if name == "batch" or hasattr(model, name)}
+    return {path: attribute for path, (attribute, _) in _fields(family).items()} | more
 
 
 @cache
-def _compiled(text: str) -> tuple[CodeType, Mapping[str, attrgetter[Any]]]:
+def _compiled(text: str, family: str) -> tuple[CodeType, Mapping[str, attrgetter[Any]]]:
     """Return the code, and what gives the value of each name in it for a machine."""
     code = compile(_python(text), "where", "eval")
-    attributes = {_names(path): attribute for path, attribute in _known().items()}
+    attributes = {_names(path): attribute for path, attribute in _known(family).items()}
     return code, {name: attrgetter(attributes[name]) for name in code.co_names}
 
 
@@ -145,11 +149,11 @@ def _names(text: str) -> str:
     return _PATH.sub(lambda match: match[0].replace(".", "__"), text)
 
 
-def _clash(text: str) -> str:
+def _clash(text: str, family: str) -> str:
     """Return why two sides can never be compared, such as bytes and bytes/s; empty when they can."""
     tree = ast.parse(_names(_QUANTITY.sub(lambda match: f"unit_{match[2].replace('/', '_per_')}", text)), mode="eval")
     bases = {f"unit_{suffix.replace('/', '_per_')}": unit.base for suffix, unit in _UNITS.items()}
-    for path, (_, field) in _fields().items():
+    for path, (_, field) in _fields(family).items():
         bases |= {_names(path): each.unit.base for each in field.metadata if isinstance(each, Quantity)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tpusim.base.errors import TpusimError
 from tpusim.flow.simulation import simulate
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import Machine
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
@@ -21,7 +21,7 @@ Finding = LayerResult | str
 class Job:
     """Complete in itself, so that any process on any computer can do it."""
 
-    hardware: Hardware
+    hardware: Machine
     batch: int
     lowering: str
     layers: tuple[Op, ...]

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.lowerings import check_known, check_own
+from tpusim.flow.lowerings import check_known, check_own, usual
 from tpusim.input.document import Document
 from tpusim.input.fields import Choice, whole, written
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import name_text, show
-from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.input.source import open_document
+from tpusim.machines.family import Family, Machine, family_in, family_of, load_hardware
+from tpusim.machines.tpu.family import FAMILY as TPU
+from tpusim.network.formats.asked import OPS, ModelOptions, check_ops
 from tpusim.network.workload import MOST_IMAGES, open_workload, workload_of
 from tpusim.study.sweep.axis import LAYERS, SIZES, Axis, check_size, layers_of
-from tpusim.study.sweep.column import Goal, goals_of
+from tpusim.study.sweep.column import Goal, columns_of, goals_of
 from tpusim.study.sweep.constraint import Constraint
 
 MOST_POINTS = 100_000
@@ -41,7 +45,7 @@ def read(document: Document) -> Spec:
         InputError: with all that is wrong.
     """
     stem = Path(document.label.strip("<>")).stem
-    parts = {"workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": "channel_first", "axes": None}
+    parts = {"workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": None, "axes": None}
     data = {"name": stem, **parts, **document.data}
     return _FORM.read(replace(document, data=data), data)
 
@@ -85,11 +89,15 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
     if len(names) > 1 and _raw(info, "mode") == "search":
         raise InputError("a search has one workload; put the layers of several into one file")
     taken: set[str] = set()
+    ops: str | None = _raw(info, "ops")
+    asked = ModelOptions(ops=ops if ops in OPS else None)
 
     def opened(name: str) -> Document:
-        document = open_workload(name)
+        document = open_workload(name, asked)
+        if asked.ops:
+            document = replace(document, data={**document.data, "ops": asked.ops})
         work = workload_of(document, 1)
-        check_own(work)
+        check_own(work, _family(info))
         called = work.name
         if called in taken:
             raise InputError(f"another workload is called {show(called)}, too; give each file a name of its own")
@@ -99,15 +107,33 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
     return _each(opened, ((f"[{i}]", name) for i, name in enumerate(names) if name not in names[:i]))
 
 
-def _machine(given: object) -> Hardware:
+def _machine(given: object) -> Machine:
     if not isinstance(given, str):
         raise InputError(f"{show(given)} is no machine; write a shipped name or a path")
     (hardware,) = _each(load_hardware, [(None, given)])
     return hardware
 
 
-def _lowering(given: object) -> str:
-    check_known(given)
+def _ops(given: object) -> str:
+    check_ops(given)
+    return str(given)
+
+
+def _family(info: ValidationInfo) -> Family:
+    """Return the family of the machine, also where that is not sound otherwise; the TPU where nobody can tell."""
+    if "hardware" in info.data:
+        return family_of(info.data["hardware"])
+    try:
+        return family_in(open_document(str(_raw(info, "hardware")), "configs"))
+    except InputError:
+        return TPU
+
+
+def _lowering(given: object, info: ValidationInfo) -> str:
+    family = _family(info)
+    if given is None:
+        return usual(family)
+    check_known(given, family)
     return str(given)
 
 
@@ -117,7 +143,7 @@ def _axes(given: object, info: ValidationInfo) -> tuple[Axis, ...]:
     owners: dict[_Place, str] = {}
 
     def parsed(item: tuple[str, object]) -> Axis:
-        axis = Axis.parse(*item)
+        axis = Axis.parse(*item, _family(info))
         # Only where all workloads are sound can their layers be looked for.
         _check_owners(axis, info.data.get("workloads", ()), owners)
         return axis
@@ -160,9 +186,9 @@ def _combine(combine: str, info: ValidationInfo) -> str:
     return combine
 
 
-def _where(given: object) -> tuple[Constraint, ...]:
+def _where(given: object, info: ValidationInfo) -> tuple[Constraint, ...]:
     texts = [(f"[{i}]", text) for i, text in enumerate(given)] if isinstance(given, list) else [(None, given)]
-    return _each(Constraint.parse, texts)
+    return _each(partial(Constraint.parse, family=_family(info).name), texts)
 
 
 def _search(given: object, info: ValidationInfo) -> Search | None:
@@ -172,7 +198,7 @@ def _search(given: object, info: ValidationInfo) -> Search | None:
         raise InputError("a search needs both parts; add mode: search")
     if not isinstance(given, Mapping):
         raise InputError(f"{show(given)} is no search; write {_SEARCH}")
-    return _SEARCH_FORM.build({"objectives": None, **given}, {"columns": _numeric_axes(info)})
+    return _SEARCH_FORM.build({"objectives": None, **given}, {"columns": _columns(info)})
 
 
 def _objectives(given: object, info: ValidationInfo) -> tuple[Goal, ...]:
@@ -180,7 +206,12 @@ def _objectives(given: object, info: ValidationInfo) -> tuple[Goal, ...]:
 
 
 def _front(given: object, info: ValidationInfo) -> tuple[Goal, ...]:
-    return goals_of(given, _numeric_axes(info), 2, 3)
+    return goals_of(given, _columns(info), 2, 3)
+
+
+def _columns(info: ValidationInfo) -> Sequence[str]:
+    """Return the columns that a goal may name: those of the machine, and its axes."""
+    return [*columns_of(_family(info).name), *_numeric_axes(info)]
 
 
 def _numeric_axes(info: ValidationInfo) -> Sequence[str]:
@@ -205,8 +236,8 @@ class Spec:
     """A file as it was read, each part sound by itself."""
 
     name: Annotated[str, PlainValidator(_folder_name)]
+    hardware: Annotated[Machine, PlainValidator(_machine)]
     workloads: Annotated[tuple[Document, ...], PlainValidator(_workloads)]
-    hardware: Annotated[Hardware, PlainValidator(_machine)]
     batch: Annotated[int, whole(MOST_IMAGES)]
     lowering: Annotated[str, PlainValidator(_lowering)]
     axes: Annotated[tuple[Axis, ...], PlainValidator(_axes)]
@@ -215,6 +246,7 @@ class Spec:
     mode: Annotated[Literal["grid", "search"], Choice(), AfterValidator(_mode)] = "grid"
     search: Annotated[Search | None, PlainValidator(_search)] = None
     pareto: Annotated[tuple[Goal, ...], PlainValidator(_front)] = ()
+    ops: Annotated[str | None, PlainValidator(_ops)] = None
 
     @property
     def goals(self) -> tuple[Goal, ...]:

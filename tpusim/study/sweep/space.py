@@ -12,12 +12,15 @@ from random import Random
 from typing import Any
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.flow.chains import check_alone
+from tpusim.flow.fusion import fused
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, read_layers
 from tpusim.network.sizes import names_in
-from tpusim.network.workload import MOST_IMAGES, Workload, in_network_order, workload_of
+from tpusim.network.wiring import Wiring
+from tpusim.network.workload import MOST_IMAGES, Workload, in_network_order, wiring_of, workload_of
 from tpusim.study.sweep.axis import BATCH, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import Spec
 
@@ -36,7 +39,7 @@ class Point:
 
     workload: Workload
     settings: Settings
-    hardware: Hardware
+    hardware: Machine
     lowering: str
 
 
@@ -84,9 +87,10 @@ class Space:
         hardware = self._machines.with_values(values)
         if not all(each.holds(hardware, batch) for each in self._spec.where):
             return ()
+        check_alone(hardware, "a sweep")
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
-        networks = (network.with_values(values, batch) for network in self._networks)
         lowering = self._spec.lowering if self._lowering_axis is None else str(values[self._lowering_axis])
+        networks = (fused(network.with_values(values, batch), hardware, lowering) for network in self._networks)
         return tuple(Point(network, settings, hardware, lowering) for network in networks)
 
     def _batch_of(self, values: Values) -> int:
@@ -101,7 +105,7 @@ class Space:
 class _Machines:
     """Sections that no axis couples are built apart, and each of their settings once."""
 
-    def __init__(self, base: Hardware, axes: Sequence[Axis]) -> None:
+    def __init__(self, base: Machine, axes: Sequence[Axis]) -> None:
         self._base, self._axes = base, axes
         self._plain = _attributes(base)
         self._changes: dict[tuple[object, ...], Mapping[str, Any]] = {}
@@ -112,12 +116,15 @@ class _Machines:
                     sections[_section(path)].append((path, index))
         self._sections = [tuple(fields) for fields in sections.values()]
 
-    def with_values(self, values: Values) -> Hardware:
+    def with_values(self, values: Values) -> Machine:
         changes: dict[str, Any] = {}
         for fields in self._sections:
             changes |= self._changes_by(fields, values)
         # The whole is validated once more, so that a rule across sections holds for points, too.
-        return Hardware.model_validate({**self._plain, **changes}) if changes else self._base
+        if not changes:
+            return self._base
+        machine: Machine = family_of(self._base).model().model_validate({**self._plain, **changes})
+        return machine
 
     def _changes_by(self, fields: tuple[Field, ...], values: Values) -> Mapping[str, Any]:
         key = (fields, *((type(values[index]), values[index]) for _, index in fields))
@@ -138,6 +145,7 @@ class _Network:
 
     def __init__(self, document: Document, axes: Sequence[Axis]) -> None:
         self._document, self._axes = document, axes
+        self._ops = document.data.get("ops", "all")
         self._known: dict[tuple[object, ...], Workload] = {}
         self._entries: dict[tuple[object, ...], list[Read]] = {}
         self._sizes = tuple(
@@ -167,15 +175,19 @@ class _Network:
         if sized not in self._known:
             self._known[sized] = self._workload(document, batch, values)
         if not self._layers:
-            return self._known[sized]
+            return self._known[sized].with_ops(self._ops)
         names = names_in(document, batch)
-        if sized not in self._entries:
-            self._entries[sized] = [read_layers(entry, names) for entry in document.data["layers"]]
-        read = list(self._entries[sized])
-        for index, fields in self._layers.items():
-            read[index] = self._changed(index, fields, values, names)
-        layers, own = in_network_order(read, repeat(None, len(read)))
-        return replace(self._known[sized], layers=layers, lowerings=own)
+        if wiring := wiring_of(document, batch):
+            # Sizes of layers follow from those before them.
+            read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
+        else:
+            if sized not in self._entries:
+                self._entries[sized] = [read_layers(entry, names) for entry in document.data["layers"]]
+            read = list(self._entries[sized])
+            for index in self._layers:
+                read[index] = self._changed(index, values, names)
+        layers, own, edges = in_network_order(read, repeat(None, len(read)))
+        return replace(self._known[sized], layers=layers, lowerings=own, edges=edges).with_ops(self._ops)
 
     def _sized(self, values: Values) -> Document:
         document = self._document
@@ -185,18 +197,18 @@ class _Network:
 
     def _workload(self, document: Document, batch: int, values: Values) -> Workload:
         try:
-            return workload_of(document, batch)
+            return workload_of(document, batch, "all")
         except InputError as error:
             places = {self._axes[axis].name: axis for _, axis in self._sizes}
             problems = [(each.message, places.get(str(each.where)), each.where) for each in error.problems]
             raise _impossible(problems, self._sizes, self._axes, values) from None
 
-    def _changed(self, index: int, fields: tuple[Field, ...], values: Values, names: Mapping[str, int]) -> Read:
-        entry = self._document.data["layers"][index]
+    def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
+        entry, fields = self._document.data["layers"][index], self._layers.get(index, ())
         given = {field: values[axis] for field, axis in fields}
         changes = {field: list(value) if isinstance(value, tuple) else value for field, value in given.items()}
         try:
-            return read_layers({**entry, **changes}, names)
+            return read_layers({**entry, **changes}, names, wiring)
         except InputError as error:
             name, axes = f"layer {show(entry['name'])} of {self._document.data['name']}", dict(fields)
             problems = [(f"{name}: {each.message}", axes.get(str(each.where)), None) for each in error.problems]
@@ -209,8 +221,8 @@ def _section(path: str) -> str:
     return "array" if section == "vector_unit" else section
 
 
-def _attributes(hardware: Hardware) -> dict[str, Any]:
-    return {name: getattr(hardware, name) for name in type(hardware).model_fields}
+def _attributes(hardware: Machine) -> dict[str, Any]:
+    return {name: getattr(hardware, name) for name in family_of(hardware).model().model_fields}
 
 
 def _impossible(

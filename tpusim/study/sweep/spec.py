@@ -81,7 +81,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
 
 def _notes(document: Document) -> Iterator[str]:
     work = workload_of(document, 1)
-    missing = left_out(work.not_timed, work.not_known)
+    missing = left_out(work.never_timed, work.not_known)
     yield from (f"{work.name}: {note}" for note in (*document.notes, missing) if note)
 
 

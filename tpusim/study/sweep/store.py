@@ -15,8 +15,10 @@ from typing import Any
 from zlib import crc32
 
 from tpusim.base.errors import InputError
+from tpusim.machines.tpu.description import Hardware
 from tpusim.network.workload import Workload
-from tpusim.result.records import LayerResult, Total, total_of
+from tpusim.result.records import LayerResult, Total
+from tpusim.result.totals import total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
 from tpusim.result.vocabulary.lowerings import COLUMN
 from tpusim.study.sweep.space import Point
@@ -61,7 +63,8 @@ _STAMP_WORDS = 3
 """Size, time and digest; earlier versions kept no digest."""
 _MODEL = (
     "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/account.py",
-    "flow/energy_account.py", "flow/choice.py", "flow/lowerings.py", "result/records.py", "result/energy_use.py",
+    "flow/energy_account.py", "flow/choice.py", "flow/lowerings.py", "flow/modelled.py", "result/records.py",
+    "result/totals.py", "result/energy_use.py",
 )  # fmt: skip
 
 
@@ -81,8 +84,9 @@ def model_version() -> str:
 def key_of(point: Point) -> str:
     """Return a digest of a point's complete inputs and of the version of the model."""
     machine = {name: value for name, value in point.hardware.to_dict().items() if name != "name"}
-    # A shipped technology goes by its name there, and its constants may change.
-    machine["technology"] = point.hardware.silicon.to_dict()
+    if isinstance(point.hardware, Hardware):
+        # A shipped technology goes by its name there, and its constants may change.
+        machine["technology"] = point.hardware.silicon.to_dict()
     inputs = {"work": _digest(point.workload), "hardware": machine, "lowering": point.lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
 
@@ -286,7 +290,8 @@ def _layer_row(key: str, place: int, layer: LayerResult) -> tuple[Any, ...]:
 def _figures(of: LayerResult | Total) -> tuple[tuple[Any, ...], str]:
     """FIGURES, each of its kind, and the rest as JSON."""
     detail = {name: value for name, value in asdict(of).items() if name not in FIGURES and name != "name"}
-    return tuple(figure.kind(value_of(of, key)) for key, figure in FIGURES.items()), json.dumps(detail)
+    values = ((figure, value_of(of, key)) for key, figure in FIGURES.items())
+    return tuple(None if value is None else figure.kind(value) for figure, value in values), json.dumps(detail)
 
 
 def _seal(*row: Any) -> int:

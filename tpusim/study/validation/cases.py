@@ -16,6 +16,10 @@ WORDS = {
 """Where a number comes from, in the order of reports. Numbers of two words never meet in one figure."""
 
 
+NETWORKS = "networks"
+"""The kind of sets that hold the operations of a whole network."""
+
+
 @dataclass(frozen=True)
 class Case:
     """Layers that run one after another, and what the reference says: cycles, or a share of peak in percent.
@@ -43,11 +47,19 @@ class Case:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """What belongs to a set, but is not compared: its name, and the cycles that the reference says."""
+
+    name: str
+    theirs: float
+
+
+@dataclass(frozen=True)
 class NumberSet:
     """Cases of one word about one kind of thing, and the machine they are held against.
 
     `changes` are overrides of its description. `fitted`: half of the cases served to choose fitted numbers. `lowering`
-    makes passes of them.
+    makes passes of them. `left_out`: what is not compared.
     """
 
     name: str
@@ -60,6 +72,7 @@ class NumberSet:
     unit: str = "cycles"
     fitted: bool = False
     lowering: str = "channel_first"
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def picture(self) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from os import cpu_count
 
 from tpusim.base.errors import CapacityError
-from tpusim.flow.choice import prepared
+from tpusim.flow.engines import unwatched
 from tpusim.flow.lowerings import check_known
-from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.registry import meant
+from tpusim.flow.steps import steps_of
+from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops import Op
 from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import Case, NumberSet
@@ -29,7 +29,7 @@ class Simulation:
 
     layer: Op = field(compare=False)
     batch: int
-    hardware: Hardware
+    hardware: Machine
     lowering: str
     imposed: bool
     shape: Hashable = field(init=False)
@@ -47,7 +47,7 @@ class Work:
     theirs: tuple[Simulation, ...]
 
     @property
-    def hardware(self) -> Hardware:
+    def hardware(self) -> Machine:
         """What it runs on."""
         return self.ours[0].hardware
 
@@ -62,10 +62,10 @@ class Validation:
     """
 
     def __init__(self, sets: Iterable[NumberSet], changes: Sequence[str] = (), lowering: str | None = None) -> None:
-        if lowering is not None:
-            check_known(lowering)
         self.sets = tuple(replace(each, lowering=lowering or each.lowering) for each in sets)
         machine = cache(lambda name, *changed: load_hardware(name, changed))
+        for name in {each.hardware for each in self.sets} if lowering is not None else ():
+            check_known(lowering, family_of(machine(name)))
         self.work = [[_work(case, each, changes, machine) for case in each.cases] for each in self.sets]
         wanted = (work.ours + work.theirs for of_set in self.work for work in of_set)
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
@@ -78,47 +78,52 @@ def compare(plan: Validation, progress: Progress) -> list[Comparison]:
         CapacityError: a case cannot fit the machine.
     """
     cycles: dict[Simulation, int | None] = {}
-    with Processes(_cycles, cpu_count() or 1) as processes:
+    with Processes(taken, cpu_count() or 1) as processes:
         for done, (simulation, found) in enumerate(processes.outcomes(plan.simulations), 1):
             cycles[simulation] = found
             progress(done, simulation.layer.text)
     return [
-        Comparison(each, tuple(_row(work, each.unit, cycles) for work in of_set))
+        Comparison(each, tuple(row_of(work, each.unit, cycles) for work in of_set))
         for each, of_set in zip(plan.sets, plan.work, strict=True)
     ]
 
 
-def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Callable[..., Hardware]) -> Work:
+def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Callable[..., Machine]) -> Work:
     def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
         hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
-        how = [meant(layer, numbers.lowering) for layer in case.layers]
+        how = [family_of(hardware).meant(layer, numbers.lowering) for layer in case.layers]
         asked = zip(case.layers, how, strict=True)
         return tuple(Simulation(layer, case.batch, hardware, name, bool(more)) for layer, name in asked)
 
     return Work(case, on(()), on(case.their_block) if case.their_block else ())
 
 
-def _cycles(simulation: Simulation) -> int | None:
-    """None where the machine cannot take a block that is imposed on it."""
+def taken(simulation: Simulation) -> int | None:
+    """Its cycles; None where the machine cannot take a block that is imposed on it."""
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
-        return prepared(layer, batch, hardware, lowering).timing.cycles
+        ready = steps_of(hardware).prepared(layer, batch, lowering, partial(unwatched, layer.name))
+        cycles: int = ready.timing.cycles
     except CapacityError:
         if not simulation.imposed:
             raise
         return None
+    return cycles
 
 
-def _row(work: Work, unit: str, cycles: Mapping[Simulation, int | None]) -> ComparedCase:
+def row_of(work: Work, unit: str, cycles: Mapping[Simulation, int | None]) -> ComparedCase:
+    """A case with what its simulations took, in the unit of its set."""
     case = work.case
     bound = sum(_roofline(layer, case.batch, work.hardware) for layer in case.layers)
     ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / work.hardware.pes
 
-    def figure(taken: float) -> float:
-        return taken if unit == "cycles" else ideal / taken
+    def figure(clocks: float) -> float:
+        if unit == "us":
+            return clocks / work.hardware.clock_hz * 1e6
+        return clocks if unit == "cycles" else ideal / clocks
 
     def of(simulations: tuple[Simulation, ...]) -> float | None:
-        found = [taken for each in simulations if (taken := cycles[each]) is not None]
+        found = [known for each in simulations if (known := cycles[each]) is not None]
         return figure(float(sum(found))) if simulations and len(found) == len(simulations) else None
 
     ours = of(work.ours)
@@ -136,8 +141,8 @@ def _row(work: Work, unit: str, cycles: Mapping[Simulation, int | None]) -> Comp
     )
 
 
-def _roofline(layer: Op, batch: int, hardware: Hardware) -> float:
+def _roofline(layer: Op, batch: int, hardware: Machine) -> float:
     """Return the longer of all multiplications on all PEs and every tensor once through HBM."""
     elements = layer.operands(batch) + layer.outputs(batch)
-    moved = elements * hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
+    moved = elements * hardware.element_bytes * hardware.clock_hz / hardware.hbm_bytes_per_s
     return max(layer.macs(batch) / hardware.pes, moved)

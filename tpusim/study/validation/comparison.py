@@ -98,7 +98,13 @@ class Comparison:
     @property
     def total_error(self) -> float:
         """The error of the sum over all rows."""
-        return sum(row.ours for row in self.rows) / sum(row.theirs for row in self.rows) - 1
+        ours, theirs = self.totals
+        return ours / theirs - 1
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        """What all rows take together: by tpusim, and by the reference."""
+        return sum(row.ours for row in self.rows), sum(row.theirs for row in self.rows)
 
     @property
     def quirks(self) -> int:
@@ -142,5 +148,6 @@ def together(parts: Sequence[Comparison]) -> Comparison:
     machines = ", ".join(dict.fromkeys(part.numbers.hardware for part in parts))
     name, about = f"all {first.kind}", ", ".join(part.numbers.name for part in parts)
     numbers = replace(first, name=name, about=about, hardware=machines, fitted=fitted,
-                      cases=tuple(case for part in parts for case in part.numbers.cases))  # fmt: skip
+                      cases=tuple(case for part in parts for case in part.numbers.cases),
+                      left_out=tuple(each for part in parts for each in part.numbers.left_out))  # fmt: skip
     return Comparison(numbers, tuple(row for part in parts for row in part.rows))

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 from tpusim.network.ops import Gemm
 from tpusim.study.validation import chips, convolutions, networks, variants, vector_ops
-from tpusim.study.validation.cases import Case, NumberSet
+from tpusim.study.validation.cases import NETWORKS, Case, NumberSet
 from tpusim.study.validation.tables import rows
 
 ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
@@ -50,15 +50,19 @@ def _variants() -> Iterator[NumberSet]:
 
 
 def _vector_ops() -> Iterator[NumberSet]:
-    about = "pooling, sums of maps, activations, each by itself"
+    about = "pooling, sums of maps, activations, softmax, copies, each by itself"
     yield _estimated("vector_ops", kind="vector_ops", about=about, cases=vector_ops.estimated(), lowering="vector_ops")
 
 
 def _networks() -> Iterator[NumberSet]:
     for name, about in networks.ESTIMATED.items():
-        yield _estimated(name, kind="networks", about=about, cases=networks.estimated(name))
+        cases, others = networks.estimated(name), networks.estimated_besides(name)
+        yield _estimated(name, kind=NETWORKS, about=about, cases=cases, left_out=others)
     for name, about in networks.SCHEDULED.items():
-        yield _scheduled(name, kind="networks", about=about, cases=networks.scheduled(name))
+        cases, others = networks.scheduled(name), networks.scheduled_besides(name)
+        yield _scheduled(name, kind=NETWORKS, about=about, cases=cases, left_out=others)
+    yield _scheduled(networks.POOLING, kind="vector_ops", about="pooling within these networks",
+                     cases=networks.scheduled_pooling(), lowering="vector_ops")  # fmt: skip
 
 
 def _chips() -> Iterator[NumberSet]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Literal
 
-from tpusim.network.ops import Add, LeakyRelu, Pool2d, Relu, ScaleShift, VectorOp
+from tpusim.network.ops import Add, Copy, Gelu, LayerNorm, LeakyRelu, Op, Pool2d, Relu, ScaleShift, Softmax, VectorOp
 from tpusim.study.validation.cases import Case
 from tpusim.study.validation.convolutions import USUAL_BATCH
 from tpusim.study.validation.tables import Row, rows, sizes
@@ -22,16 +23,22 @@ _ELEMENTS: dict[str, Callable[..., VectorOp]] = {
     "leaky_relu": LeakyRelu,
 }
 """By what the table calls them; two that the compiler fuses into one are no layer here."""
+_ROWS: dict[str, Callable[..., Op]] = {
+    "softmax": lambda name, row, rows: Softmax(name, row, rows),
+    "layernorm": lambda name, row, rows: LayerNorm(name, row, rows),
+    "gelu_tanh": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
+}
+"""Those of rows, which it has along the last axis of any number of them."""
 
 
 def estimated() -> tuple[Case, ...]:
-    """Those of which all is priced, and which are layers here: element by element, and pooling."""
+    """Those of which all is priced, and which are layers here: element by element, by rows, pooling, and copies."""
     priced = [row for row in rows("xla_tpu_v2_vector_ops") if row["ops_without_estimate"] == "0"]
-    found = ((row, _elements(row) or _pooling(row)) for row in priced)
+    found = ((row, _elements(row) or _rows(row) or _copy(row) or _pooling(row)) for row in priced)
     return tuple(_case(row, layer) for row, layer in found if layer is not None)
 
 
-def _case(row: Row, layer: VectorOp) -> Case:
+def _case(row: Row, layer: Op) -> Case:
     cycles = float(row["estimated_cycles_total"])
     changes = _FLOAT32 if row["op"].endswith("f32") else ()
     return Case(layer.name, (layer,), int(row["batch"]), cycles, estimated=cycles, changes=changes)
@@ -51,6 +58,26 @@ def _name(row: Row) -> str:
 
 def _elements(row: Row) -> VectorOp | None:
     return _ELEMENTS[row["op"]](_name(row), *_map(row)) if row["op"] in _ELEMENTS else None
+
+
+def _rows(row: Row) -> Op | None:
+    if row["op"] not in _ROWS:
+        return None
+    shape = row["shapes"].split(":")[0]
+    *outer, channels = sizes(shape)
+    return _ROWS[row["op"]](f"{row['op']} {shape}", channels, prod(outer))
+
+
+def _copy(row: Row) -> VectorOp | None:
+    """A concatenation of maps is a copy of what it makes; to turn a map round is one, too."""
+    if row["op"] == "nhwc_to_nchw":
+        return Copy(_name(row), *_map(row))
+    if not row["op"].startswith("concat"):
+        return None
+    shapes = [sizes(each.split(":")[0]) for each in row["shapes"].split("|")]
+    channels = sum(each[-1] for each in shapes)
+    _, height, width = _map(row)
+    return Copy(f"{row['op']} {height}x{width}x{channels}", channels, height, width)
 
 
 def _pooling(row: Row) -> VectorOp | None:

@@ -102,8 +102,9 @@ def hbm_tensors(program: Program, given: Mapping[str, Values], apart: Iterable[s
 
 
 def parts_of(program: Program, name: str) -> list[Elements]:
-    """Every part of a tensor that a step moves."""
-    moves = (step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == name)
+    """Every part of a tensor that a step moves, or that is handed on to it."""
+    names = {name, *(each.sources[0] for each in program.handed if each.tensor == name and each.same)}
+    moves = (step for step in program.steps if isinstance(step, Transfer) and step.tensor.name in names)
     return [part for step in moves for part in step.parts]
 
 

@@ -35,7 +35,7 @@ from tpusim.machines.tpu.datapath.words import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Feed, LaneGroup, walked
 from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.operations import OPERATIONS
+from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream, Vector
@@ -108,7 +108,8 @@ class _Run:
                     self._spill(step)
                 case _:
                     raise CheckFailed(f"step {index} ({step.label}): the data path has no handler for it")
-        return {name: tensor.values for name, tensor in self.hbm.items() if name not in self.operands}
+        there = {*self.operands, *(each.tensor for each in self.program.handed)}
+        return {name: tensor.values for name, tensor in self.hbm.items() if name not in there}
 
     def _words(self, first_lane: int, lanes: int, base: int, words: int) -> Values:
         """A view [lanes, words, W] of the memories, after any pending sums that belong there."""
@@ -150,6 +151,7 @@ class _Run:
         """Every part from its lanes; of copies, the first."""
         name = step.tensor.name
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
+        places += [self.hbm[each] for each in self.program.copies(name)]
         for part in step.parts:
             values = step.tensor.in_hbm(self._spilled(part))
             for place in places:
@@ -185,6 +187,9 @@ class _Run:
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
             gather(words[..., : self.elements], walk, operands[at])
         self.reduction.add(self.weights.pop(step.preload))
+        if step.finish:
+            sums = self._words(0, step.cols, step.result_base, step.words)[..., : self.elements]
+            sums[...] = finished(sums, step.finish)
 
     # ---- the vector unit
 

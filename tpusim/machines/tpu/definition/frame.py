@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tpusim.machines.tpu.definition.latencies import add_cycles
+from tpusim.machines.tpu.definition.latencies import add_cycles, finish_cycles
 from tpusim.machines.tpu.description import Hardware
 
 FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA = range(8)
@@ -46,6 +46,8 @@ class Frame:
         accumulates: whether partial sums are read and added.
         pointer_slots: those in which pointer words are read, for the ifmap words of the next frame.
         shared: whether others may want the cycles of `pointer_slots`.
+        finish_cycles: what a word takes in the vector unit, after the adds, before it is written; all words of a layer
+            wait so long, also those that are not finished yet.
     """
 
     period: int
@@ -58,6 +60,7 @@ class Frame:
     accumulates: bool
     pointer_slots: range = range(0)
     shared: bool = True
+    finish_cycles: int = 0
 
     IFMAP_SLOT = 0
 
@@ -71,25 +74,28 @@ class Frame:
         arrays: int = 1,
         pointer_words: int = 1,
         word_cycles: int = 0,
+        finish_cycles: int = 0,
     ) -> Frame:
         """The shortest frame for words of `elements` elements; each of the stream's `clients` owns a slot an array,
         pointers as many as there are `pointer_words` in a frame at most.
 
-        `add_cycles` are those for the words of all arrays; `word_cycles` make the one of one array ready.
+        `add_cycles` and `finish_cycles` are those for the words of all arrays; `word_cycles` make the one of one array
+        ready.
         """
         owners = [[each for each in port if each in clients] for port in ports]
         wanted = {each: pointer_words if each == POINTER else arrays for each in clients}
         slots, accumulates = max(sum(wanted[each] for each in port) for port in owners), PSUM in clients
         adds = add_cycles if accumulates else 0
-        period = max(elements, slots, adds, word_cycles * arrays)
+        work = adds + finish_cycles
+        period = max(elements, slots, work, word_cycles * arrays)
         first = {each: sum(wanted[one] for one in port[:at]) for port in owners for at, each in enumerate(port)}
         pointer = first.get(POINTER, 0)
         pointers = range(pointer, pointer + wanted.get(POINTER, 0))
         alone = {client for port in ports for client in port if len(port) == 1}
         psum = None if PSUM in alone else first.get(PSUM)
-        result = None if RESULT in alone else _result_slot(first[RESULT], psum, adds, period, arrays)
+        result = None if RESULT in alone else _result_slot(first[RESULT], psum, work, period, arrays)
         shared = POINTER not in alone
-        return cls(period, elements, adds, arrays, slots, psum, result, accumulates, pointers, shared)
+        return cls(period, elements, adds, arrays, slots, psum, result, accumulates, pointers, shared, finish_cycles)
 
     def psums_at(self, now: int) -> range:
         """The arrays whose partial sums may be read in cycle `now`."""
@@ -115,6 +121,10 @@ class Frame:
         """Frames that a stream of `words` takes."""
         return -(-words // self.arrays)
 
+    def work(self, accumulate: bool, finish: bool) -> int:
+        """Cycles of the vector unit that the words of a frame take."""
+        return self.add_cycles * accumulate + self.finish_cycles * finish
+
     @property
     def port_stall(self) -> int:
         """Cycles a frame the array stands still because the port is full."""
@@ -131,18 +141,28 @@ class Frame:
 
     def result_delay(self, latency: int) -> int:
         """Cycles from a word's ifmap read to its result write."""
-        done = self.psum_delay(latency) + self.add_cycles if self.accumulates else latency
-        return _next_slot(done, self.result_slot, self.period)
+        return _next_slot(self.finish_delay(latency) + self.finish_cycles, self.result_slot, self.period)
+
+    def finish_delay(self, latency: int) -> int:
+        """Cycles from a word's ifmap read until it can be finished: its partial sum, if there may be one, is added."""
+        return self.psum_delay(latency) + self.add_cycles if self.accumulates else latency
 
 
 def frame_of(
-    hardware: Hardware, elements: int, clients: Clients, pointer_words: int = 1, word_cycles: int = 0
+    hardware: Hardware,
+    elements: int,
+    clients: Clients,
+    pointer_words: int = 1,
+    word_cycles: int = 0,
+    finishing: int = 0,
 ) -> Frame:
     """The frame of a layer whose words have `elements` elements in use, and whose streams are these `clients`; of
-    pointers, they read `pointer_words` words a frame at most. A word is made ready in `word_cycles`.
+    pointers, they read `pointer_words` words a frame at most. A word is made ready in `word_cycles`; what is finished
+    takes `finishing` ALU operations an element.
     """
-    adds = add_cycles(elements, hardware)
-    return Frame.of(elements, adds, clients, ports_of(hardware), hardware.array.count, pointer_words, word_cycles)
+    adds, finish = add_cycles(elements, hardware), finish_cycles(elements, finishing, hardware)
+    arrays = hardware.array.count
+    return Frame.of(elements, adds, clients, ports_of(hardware), arrays, pointer_words, word_cycles, finish)
 
 
 def ports_of(hardware: Hardware) -> Ports:

@@ -20,7 +20,12 @@ def word_latency(elements: int, hardware: Hardware) -> int:
 
 def add_cycles(elements: int, hardware: Hardware) -> int:
     """The cycles to add a word of every array to partial sums, in every lane (Table II: 256 ALUs, 2 a lane)."""
-    return -(-elements * hardware.array.count * hardware.lanes // hardware.vector_unit.alus)
+    return finish_cycles(elements, 1, hardware)
+
+
+def finish_cycles(elements: int, operations: int, hardware: Hardware) -> int:
+    """The cycles of so many ALU operations on every element of a word of every array, in every lane."""
+    return -(-operations * elements * hardware.array.count * hardware.lanes // hardware.vector_unit.alus)
 
 
 def transposed_word_cycles(words: int, hardware: Hardware) -> int:

@@ -12,6 +12,8 @@ from that log, and so are timelines.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import simpy
 
 from tpusim.base.collector import at_rest
@@ -22,6 +24,7 @@ from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
 from tpusim.machines.tpu.event.issue import IssueUnit
 from tpusim.machines.tpu.event.log import Log
+from tpusim.machines.tpu.event.shares import shares
 from tpusim.machines.tpu.event.tracks import Recording
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
@@ -33,9 +36,13 @@ def run(program: Program, hardware: Hardware) -> Timing:
     Raises:
         DeadlockError: when steps wait for one another for ever; names who waits for whom.
     """
-    port = ports_of(program, hardware)
+    port = ports_of(program, hardware, KeptCalendar if program.layers else None)
     with at_rest():
-        return timing_of(logged(program, hardware, port), port, program, hardware)
+        log = logged(program, hardware, port)
+        whole = timing_of(log, port, program, hardware)
+        if not program.layers:
+            return whole
+        return replace(whole, layers=shares(Recording(log, port.owners(), program, hardware), whole))
 
 
 def ports_of(program: Program, hardware: Hardware, calendar: type[Calendar] | None = None) -> Ports:

@@ -10,24 +10,25 @@ from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Stream
+from tpusim.machines.tpu.program.steps import Stream, Vector
 
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
     """Close the accounts."""
     units = {
-        "systolic_array": _array_use(log, program),
+        "systolic_array": array_use(log, program),
         "preload": _preload_use(log.loads, hardware.preload_cycles),
-        "vector_unit": _vector_unit_use(log, program, hardware),
+        "vector_unit": vector_unit_use(log, program, hardware),
         "hbm": _hbm_use(log.moves),
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
     accounts |= port_accounts(port.owned, log.cycles, program.ports(hardware))
     use = program.use
-    return Timing(log.cycles, accounts, _bus(log.moves, program), use.port_reads, use.port_writes, log.hbm)
+    return Timing(log.cycles, accounts, bus_use(log.moves, program), use.port_reads, use.port_writes, log.hbm)
 
 
-def _array_use(log: Log, program: Program) -> Counter[str]:
+def array_use(log: Log, program: Program) -> Counter[str]:
+    """What the array does, and what it waits for, in all that `log` tells of."""
     use: Counter[str] = Counter()
     frames = 0
     for each in log.passes:
@@ -49,11 +50,16 @@ def _array_use(log: Log, program: Program) -> Counter[str]:
     return use
 
 
-def _vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[str]:
-    streams = ((len(each.steps), _stream(each, program)) for each in log.passes)
-    adding = sum(times * log.frame.frames(stream.words) for times, stream in streams if stream.accumulate)
-    working = sum(step.words * step.beat(program.word_fill, hardware).work for step in program.vectors)
-    return Counter(busy=adding * log.frame.add_cycles + working)
+def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[str]:
+    """What it adds to partial sums, and works by itself, in all that `log` tells of."""
+    streams = ((len(each.steps), _stream(each, program)) for each in log.passes if each.steps)
+    adding = sum(times * log.frame.frames(stream.words) * log.frame.work(stream.accumulate, bool(stream.finish))
+                 for times, stream in streams)  # fmt: skip
+    steps = (program.steps[each.step] for each in log.works)
+    working = sum(
+        step.words * step.beat(program.word_fill, hardware).work for step in steps if isinstance(step, Vector)
+    )
+    return Counter(busy=adding + working)
 
 
 def _stream(each: Passes, program: Program) -> Stream:
@@ -74,7 +80,8 @@ def _preload_use(loads: Iterable[Loads], cycles: int) -> Counter[str]:
     return use
 
 
-def _bus(moves: Iterable[Move], program: Program) -> dict[str, int]:
+def bus_use(moves: Iterable[Move], program: Program) -> dict[str, int]:
+    """Cycles of HBM by the label of the transfer that they go to."""
     held: Counter[str] = Counter()
     for each in moves:
         held[program.steps[each.step].label] += each.ended - each.free

@@ -57,7 +57,7 @@ class BankedHbm:
         asked = start + self._asked(step)
         ended = max(asked, int(ready[-1]), self._after(accepted))
         stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
-        return Spilled(ended - start - max(0, last - asked), ended, stored)
+        return Spilled(ended - start - max(0, last - asked), min(asked, ended), ended, stored)
 
     @property
     def use(self) -> HbmUse:

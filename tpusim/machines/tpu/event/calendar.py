@@ -137,8 +137,7 @@ class KeptCalendar(Calendar):
     def take(self, client: int, cycles: Cycles) -> None:
         """Own these cycles, and write it down."""
         self._reach(int(cycles[-1]) + 1)
-        for at in (cycles - self.settled).tolist():
-            self._cells[at] = client
+        np.frombuffer(self._cells, np.uint8)[cycles - self.settled] = client
         super().take(client, cycles)
 
     def settle(self, until: int) -> None:

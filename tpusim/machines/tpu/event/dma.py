@@ -16,7 +16,7 @@ from tpusim.machines.tpu.event.log import Move
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Spill, Transfer
 
-Moved = Generator[simpy.Event, object, tuple[int, int, int]]
+Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 
 
 class Dma:
@@ -40,26 +40,28 @@ class Dma:
             start = max(ready, staged)
             staged = last
             move = self._spill if isinstance(step, Spill) else self._fill
-            busy, ended, last = yield from move(index, step, start, last)
-            self.moves.append(Move(index, bus_free, ready, start, busy, ended, last))
+            busy, stalled, ended, last = yield from move(index, step, start, last)
+            self.moves.append(Move(index, bus_free, ready, start, busy, stalled, ended, last))
             self._board.finish(index, last)
             bus_free = ended
 
     def _fill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
-        """Cycles that the bus is busy; when it is free; when the last word is in place."""
+        """Cycles that the bus is busy; when the port begins to hold it up; when it is free; when the last word is in
+        place.
+        """
         wanted, ended = self.hbm.fill(step, start)
         if isinstance(step, BankFill):
-            return ended - start, ended, _unhindered(wanted, earliest) + 1
+            return ended - start, ended, ended, _unhindered(wanted, earliest) + 1
         slots = yield from self._words(wanted, earliest)
-        return ended - start, ended, int(slots[-1]) + 1
+        return ended - start, ended, ended, int(slots[-1]) + 1
 
     def _spill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
         """The same; its words still have to be stored."""
         slots = yield from self._words(self.hbm.demands(step, start), earliest)
-        busy, ended, stored = self.hbm.spill(step, start, slots)
+        busy, stalled, ended, stored = self.hbm.spill(step, start, slots)
         self._board.end = max(self._board.end, stored)
         self._stored[index] = stored + self._hardware.lanes - 1
-        return busy, ended, int(slots[-1]) + 1
+        return busy, stalled, ended, int(slots[-1]) + 1
 
     def _words(self, wanted: Cycles, earliest: int) -> Generator[simpy.Event, object, Cycles]:
         """Take a slot for every word; predictions hold unless somebody reserves before they come true."""

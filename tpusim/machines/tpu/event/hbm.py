@@ -21,9 +21,12 @@ class Filled(NamedTuple):
 
 
 class Spilled(NamedTuple):
-    """A spill: the cycles that it kept the bus busy, when the bus is free again, and when all of it is in HBM."""
+    """A spill: the cycles that it kept the bus busy, from when on the port held it up if it did, when the bus is free
+    again, and when all of it is in HBM.
+    """
 
     busy: int
+    stalled: int
     ended: int
     stored: int
 
@@ -89,7 +92,7 @@ class PipedHbm:
         """The last word still has to cross the bus and be stored."""
         busy = self._busy(step)
         ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
-        return Spilled(busy, ended, ended + self._pipe.latency)
+        return Spilled(busy, start + busy, ended, ended + self._pipe.latency)
 
     def _busy(self, step: Transfer) -> int:
         return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))

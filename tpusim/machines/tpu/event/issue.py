@@ -213,6 +213,7 @@ class IssueUnit:
             and not preload.delay
             and stream.words == step.words
             and stream.accumulate == step.accumulate
+            and stream.finish == step.finish
             and self._conflicts.of(stream) is self._conflicts.of(step)
             and _pace(stream) == _pace(step)
             and self._board.all_done_by(preload.after, issued)

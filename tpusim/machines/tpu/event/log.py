@@ -79,7 +79,8 @@ class VectorWork(NamedTuple):
 
 class Move(NamedTuple):
     """A transfer. The bus, `free` since the one before, is blocked until it is `ready`, and held up by the port until
-    `start`; it moves for `busy` cycles and is free again at `ended`. The last word is in place at `done`.
+    `start`; it moves for `busy` cycles, held up by the port for the others, from `stalled` on, and is free again at
+    `ended`. The last word is in place at `done`.
     """
 
     step: int
@@ -87,6 +88,7 @@ class Move(NamedTuple):
     ready: int
     start: int
     busy: int
+    stalled: int
     ended: int
     done: int
 

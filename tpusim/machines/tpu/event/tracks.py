@@ -49,15 +49,17 @@ class Recording:
         latency = word_latency(program.word_fill, hardware)
         streams = _Streams.of(log.passes, program, log.frame)
         tracks: dict[str, Iterable[Pieces]] = {
-            "hbm": _bus(log.moves),
+            "hbm": bus(log.moves),
             "dma_0": _transfers(log.moves[::2], program),
             "dma_1": _transfers(log.moves[1::2], program),
-            "preload": _preloads(log.loads, self.ports, hardware),
+            "preload": preloads(log.loads, self.ports, hardware),
             "stream": streams.words("stream", 0),
             "systolic_array": chain(streams.array(log.frame, span), _standing_by(log.works)),
             "drain": streams.words("drain", log.frame.result_delay(latency)),
             "vector_unit": chain(
-                streams.adds(log.frame, log.frame.psum_delay(latency), span), self._working(log.works, span)
+                streams.adds(log.frame, log.frame.psum_delay(latency), span),
+                streams.finishes(log.frame, log.frame.finish_delay(latency), span),
+                self._working(log.works, span),
             ),
             **({"vector": _works(log.works)} if log.works else {}),
         }
@@ -102,12 +104,15 @@ def _port(owners: Owners, first: int) -> Track:
     return Track(PORT_CLIENTS, starts + first, ends + first, kinds, none)
 
 
-def _bus(moves: Sequence[Move]) -> Iterator[Pieces]:
-    step, free, ready, start, busy, ended, _ = np.array(moves, np.int64).T
+def bus(moves: Sequence[Move]) -> Iterator[Pieces]:
+    """What HBM does, transfer by transfer."""
+    step, free, ready, start, busy, stalled, ended, _ = np.array(moves, np.int64).T
+    waits = ended - start - busy
     yield Pieces("blocked", free, ready - free, step)
     yield Pieces("port_stall", ready, start - ready, step)
-    yield Pieces("busy", start, busy, step)
-    yield Pieces("port_stall", start + busy, ended - start - busy, step)
+    yield Pieces("busy", start, stalled - start, step)
+    yield Pieces("port_stall", stalled, waits, step)
+    yield Pieces("busy", stalled + waits, ended - stalled - waits, step)
 
 
 def _transfers(moves: Sequence[Move], program: Program) -> Iterator[Pieces]:
@@ -136,10 +141,10 @@ def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces
         )
 
 
-def _preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Hardware) -> Iterator[Pieces]:
+def preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Hardware) -> Iterator[Pieces]:
     """A word keeps the weight path busy from its read on, as long as its weights take to enter the array."""
     words = preload_words(hardware)
-    step, free, ready, filled, start, last = _unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
+    step, free, ready, filled, start, last = unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
     filled = np.maximum(ready, filled)
     yield Pieces("blocked", free, ready - free, step)
     yield Pieces("starved", ready, filled - ready, step)
@@ -169,21 +174,23 @@ class _Streams(NamedTuple):
     frames: Cycles
     last: Cycles
     accumulate: NDArray[np.bool_]
+    finish: NDArray[np.bool_]
     cause: NDArray[np.str_]
     conflicts: Sequence[Conflicts | None]
 
     @classmethod
     def of(cls, passes: Sequence[Passes], program: Program, frame: Frame) -> _Streams:
-        step, ended, filled, loaded, cleared, start = _unrolled([(p.steps, p.every, p[2:7]) for p in passes]).T
+        step, ended, filled, loaded, cleared, start = unrolled([(p.steps, p.every, p[2:7]) for p in passes]).T
         causes = {step: each.cause for each in passes for step in each.steps}
         conflicts = {step: each.conflicts for each in passes for step in each.steps}
         words = np.array([stream.words for stream in program.streams], np.int64)
         frames = -(-words // frame.arrays)
         last = (frames - 1) * frame.period + (words - 1) % frame.arrays + 1
         accumulate = np.array([stream.accumulate for stream in program.streams], np.bool_)
+        finish = np.array([bool(stream.finish) for stream in program.streams], np.bool_)
         cause = np.array([causes[number] for number in step.tolist()])
         lost = [conflicts[number] for number in step.tolist()]
-        return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, cause, lost)
+        return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, finish, cause, lost)
 
     def words(self, name: str, delay: int) -> Iterator[Pieces]:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
@@ -210,6 +217,11 @@ class _Streams(NamedTuple):
         begins, steps, _ = self._frames(frame, delay, np.where(self.accumulate, self.frames, 0), span)
         yield Pieces("busy", begins, frame.add_cycles, steps)
 
+    def finishes(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
+        """The same of what finishes the words of each frame."""
+        begins, steps, _ = self._frames(frame, delay, np.where(self.finish, self.frames, 0), span)
+        yield Pieces("busy", begins, frame.finish_cycles, steps)
+
     def _frames(self, frame: Frame, delay: int, counts: Cycles, span: range) -> tuple[Cycles, Cycles, Cycles]:
         """(cycle, step, frames lost before it) of each of the `counts` first frames of every pass in `span`, `delay`
         after its ifmap slot.
@@ -233,8 +245,8 @@ class _Streams(NamedTuple):
         return late
 
 
-def _unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:
-    """[step, column] from (steps, cycles between them, cycles of the first): its number, then its cycles."""
+def unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:
+    """The table [step, column] of (steps, cycles between them, cycles of the first): its number, then its cycles."""
     rows = [np.empty((0, _CYCLES + 1), np.int64)]
     for steps, every, cycles in records:
         later = np.arange(len(steps))[:, None] * every + np.array(cycles)

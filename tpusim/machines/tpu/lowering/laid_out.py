@@ -20,7 +20,8 @@ def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
     _check_room(lowered[0], hardware)
     program, told = in_layout(lowered[0], hardware), lowered[1]
     if hardware.hbm.layout == Layouts():
-        return program, _told(told, f"feature maps lie {HWCN} in HBM, the filter as it is read")
+        others = ", the filter as it is read" if any(each.name == "filter" for each in program.tensors) else ""
+        return program, _told(told, f"feature maps lie {HWCN} in HBM{others}")
     return program, _told(told, f"in HBM {'; '.join(_words(program, Moves(program, hardware)))}")
 
 

@@ -27,10 +27,13 @@ def _from(module: str, name: str) -> Callable[[Op, int, Hardware], Any]:
     """
 
     def called(layer: Op, batch: int, hardware: Hardware) -> Any:
-        own = UNITS.get(module, "array")
+        layer, own = layer.core, UNITS.get(module, "array")
         if layer.unit != own:
             says = f"{layer.op} is an op of the {_SAID[layer.unit]}, and {module} lowers those of the {_SAID[own]}"
             raise UnsuitableError(f"{says}; name another lowering, or none")
+        if layer.unit == "vector" and layer.whole_rows != (module in WHOLE_ROWS):
+            own = meant(layer, module)
+            raise UnsuitableError(f"{layer.op} is lowered by {own}, not by {module}; name that, or none")
         return getattr(import_module(f"tpusim.machines.tpu.lowering.{module}"), name)(layer, batch, hardware)
 
     return called
@@ -45,6 +48,7 @@ GLOSSES = {
     "block_diagonal": "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
     "vector": "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
     "vector_ops": "pooling, sums and products of maps, activations: each output word by word, by the vector unit",
+    "vector_rows": "softmax, layer normalization, means of rows: by the vector unit, whole rows in a lane",
     "winograd_2": "3x3 convolutions in 2x2 tiles: the vector unit transforms, the array has 2.25 times fewer products",
     "winograd_4": "the same in 4x4 tiles: 4 times fewer products, and more to transform",
     "fft": "large kernels by Fourier transforms, in tiles of 16x16: the vector unit transforms, the array multiplies",
@@ -53,12 +57,15 @@ GLOSSES = {
     "deformable": "deformable convolutions: the vector unit gathers samples by address tables, the array multiplies",
 }
 """Those shipped, each a module of its name; and what each is, for those who choose."""
-PARTIAL = frozenset(
-    {"vector", "vector_ops", "winograd_2", "winograd_4", "fft", "stride_phases", "zero_insertion", "deformable"}
-)
+PARTIAL = frozenset({
+    "vector", "vector_ops", "vector_rows", "winograd_2", "winograd_4", "fft", "stride_phases", "zero_insertion",
+    "deformable",
+})  # fmt: skip
 """Those of some layers alone; they refuse all others (UnsuitableError)."""
-UNITS: dict[str, str] = {"vector_ops": "vector"}
+UNITS: dict[str, str] = {"vector_ops": "vector", "vector_rows": "vector"}
 """The unit of a machine whose ops a lowering takes, where that is not the array."""
+WHOLE_ROWS = frozenset({"vector_rows"})
+"""Those of them for ops of whole rows; the others take those of single places."""
 MEANT = {("conv_transpose2d", "channel_first"): "stride_phases", ("deform_conv2d", "channel_first"): "deformable"}
 """For an op that a lowering does not take as it is, the one that does the same for it: what a run takes unasked."""
 LOWERINGS: dict[str, Lowering] = {name: _from(name, "lower") for name in GLOSSES}
@@ -74,7 +81,7 @@ WAYS: dict[str, Ways] = {name: _from(name, "ways") for name in GLOSSES if name n
 
 def meant(layer: Op, asked: str) -> str:
     """The lowering that a name means for a layer: ops of a unit that has one way to do them are lowered in that way."""
-    only = [name for name, unit in UNITS.items() if unit == layer.unit]
+    only = [name for name, unit in UNITS.items() if unit == layer.unit and layer.whole_rows == (name in WHOLE_ROWS)]
     return only[0] if only else MEANT.get((layer.op, asked), asked)
 
 
@@ -106,10 +113,13 @@ def _finished(found: Lowered, layer: Op, batch: int, hardware: Hardware, lowerin
     """What no lowering sees to by itself: where its tensors lie, and which choices it does not know."""
     # Here, because help pages need none of what they import.
     from tpusim.machines.tpu.lowering.laid_out import laid_out
+    from tpusim.machines.tpu.lowering.riding import riding
     from tpusim.machines.tpu.lowering.unused import told
+    from tpusim.network.ops import Fused
 
     by = "channel_first" if lowering in AS_CHANNEL_FIRST and AS_CHANNEL_FIRST[lowering](layer, batch) else lowering
-    return told(laid_out(found, hardware), by, hardware)
+    whole = riding(found, layer) if isinstance(layer, Fused) else found
+    return told(laid_out(whole, hardware), by, hardware)
 
 
 def ways_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Way]:

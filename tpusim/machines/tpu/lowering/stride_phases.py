@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from math import prod
 
 from tpusim.base.collector import at_rest
+from tpusim.base.errors import CapacityError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block
-from tpusim.machines.tpu.lowering.cells import CellAxis, cells_of, chosen
+from tpusim.machines.tpu.lowering.cells import CellAxis, cell_axes, cells_of, chosen
 from tpusim.machines.tpu.lowering.geometry import shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW
 from tpusim.machines.tpu.lowering.phase_taps import Phase, PhaseTaps
@@ -27,6 +29,9 @@ from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp
 
+MOST_PHASES = 2**18
+"""Those of a stride of 512 along both axes, which take some seconds to be lowered."""
+
 NOWHERE = -1
 """A k outside the filter: the weight of a phase that has no tap where others have one is zero, and does not come."""
 
@@ -36,7 +41,8 @@ def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
-        CapacityError: when no tiling fits the vector memories; or the machine has banks, or fetches each tap by itself.
+        CapacityError: when no tiling fits the vector memories; the machine has banks, or fetches each tap by itself; or
+            there are more phases than anybody meant.
     """
     with at_rest():
         plan = _plan(layer, batch, hardware)
@@ -51,6 +57,11 @@ def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
 
 def _plan(layer: ArrayOp, batch: int, hardware: Hardware) -> PhasePlan:
     shape = cells_of(layer, batch, hardware)
+    if (phases := prod(axis.spread for axis in cell_axes(shape))) > MOST_PHASES:
+        raise CapacityError(
+            f"a stride so large makes {phases:,} phases, each with passes of its own, and {MOST_PHASES:,} are the most "
+            "that are written down; choose a smaller stride"
+        )
     return PhasePlan(shape, hardware, chosen(PhaseTaps, shape, hardware), PhaseTaps(shape, hardware))
 
 

@@ -18,6 +18,7 @@ _BY_VECTOR_UNIT = {
     *_TRANSPOSED, "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout", "row_windows",
     "transposed_channels", "column_folds", "entry", "block_m", "block_k", "block.in_channels", "block.taps",
 }  # fmt: skip
+_BLOCKS = {"block.rows", "block.cols", "block.images", "block.out_channels"}
 UNUSED: dict[str, frozenset[str]] = {
     "channel_first": frozenset(_ONE_WAY),
     "indirect": frozenset(_ONE_WAY),
@@ -31,6 +32,7 @@ UNUSED: dict[str, frozenset[str]] = {
     "zero_insertion": frozenset(_TRANSPOSED),
     "vector": frozenset({*_BY_VECTOR_UNIT - {"patch"}, "block_n", "block.out_channels"}),
     "vector_ops": frozenset({*_BY_VECTOR_UNIT - {"layout"}, "block_n", "block.out_channels"}),
+    "vector_rows": frozenset({*_BY_VECTOR_UNIT, *_BLOCKS, "block_n", "strips"}),
     "winograd_2": frozenset(_BY_VECTOR_UNIT),
     "winograd_4": frozenset(_BY_VECTOR_UNIT),
     "fft": frozenset(_BY_VECTOR_UNIT),

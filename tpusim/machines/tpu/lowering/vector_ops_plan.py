@@ -18,7 +18,7 @@ from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, IMAGE, ROW, portions
 from tpusim.machines.tpu.lowering.search import TOLERANCE
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.vector_search import VectorCosts
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 from tpusim.memory.layout import Box
 from tpusim.network.ops import VectorOp
@@ -159,10 +159,11 @@ class VectorOpPlan:
 
     @cached_property
     def _windows(self) -> tuple[Sequence[Window], Sequence[Window]]:
-        """In strips, outputs beyond the end of the last have windows, too; they are all alike."""
+        """Outputs beyond the end of the last strip have windows, too; those of several strips are all alike."""
         shape, (rows, cols) = self.outputs, self.layer.windows
         if shape.strips == 1 and not self.columns_in_lanes:
-            return rows, cols
+            beyond = shape.row.extent - len(rows), shape.col.extent - len(cols)
+            return rows + rows[-1:] * beyond[0], cols + cols[-1:] * beyond[1]
         return rows[:1] * shape.row.extent, cols[:1] * shape.col.extent
 
     def _is_scalar(self, name: str) -> bool:
@@ -250,8 +251,9 @@ class _Costs(VectorCosts):
         for together in self.plan.taps_together(taps):
             operands = len(together) + (together.start > 0)
             last = together.stop == taps
-            operation = OPERATIONS[layer.operation if last else layer.joining]
-            operations = operation.alu(Arity(operands, len(self.plan.scalars), 0), ())
+            operation = layer.operation if last else layer.joining
+            counts = Arity(operands, len(self.plan.scalars), 0)
+            operations = sum(work_of(operation, counts, (), hardware.vector_unit))
             beat = beat_of(operands, operations, self.word_groups[1], hardware)
             cycles += tiling.psum_words * beat.period + beat.result_delay
             read += tiling.psum_words * (operands + 1)

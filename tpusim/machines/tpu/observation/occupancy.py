@@ -9,7 +9,7 @@ import numpy as np
 
 from tpusim.machines.tpu.observation.timeline import Cycles, Slice, Timeline
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream, Vector
+from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Vector
 
 
 def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:
@@ -28,18 +28,20 @@ def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:
 
 def _held(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, int]]:
     """(first cycle, cycle after the last, words) of every fill and of every block of results; what is spilled from
-    where it was filled counts once.
+    where it was filled counts once, and so does what passes add to.
     """
     tracks = ("dma_0", "dma_1"), ("drain", "vector"), ("preload",)
     dma, drains, loads = (_by_step(timeline, *names) for names in tracks)
     readers = _readers(program)
-    first_pass: dict[int, int] = {}
+    written, first = {**dma, **drains}, dict[int, int]()
     for index, step in enumerate(program.steps):
         match step:
             case Stream() if not step.accumulate:
-                first_pass[step.result_base] = index
+                first[step.result_base] = index
             case Vector() if not step.adds_on:
-                first_pass[step.result_base] = index
+                first[step.result_base] = index
+            case Fill() if readers[index] and _adds_to(program.steps[readers[index][0]], step):
+                first |= {part.base: index for part in step.parts}
             case Fill() if readers[index]:
                 ends = (
                     next(track[each].end for track in (drains, loads, dma) if each in track) for each in readers[index]
@@ -48,7 +50,14 @@ def _held(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, int]
             case Spill():
                 for part in step.parts:
                     if part.feed is None:
-                        yield drains[first_pass[part.base]].start, dma[index].end, part.words
+                        yield written[first[part.base]].start, dma[index].end, part.words
+
+
+def _adds_to(reader: Step, fill: Fill) -> bool:
+    """Whether a pass adds its results to the words of a fill."""
+    return isinstance(reader, Stream) and any(
+        part.base <= reader.result_base < part.base + part.words for part in fill.parts
+    )
 
 
 def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, Slice]:

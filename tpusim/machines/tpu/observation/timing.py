@@ -76,6 +76,10 @@ class Timing:
     `bus` tells where HBM's cycles go that are not idle: to transfers of that label, moved or waited for.
     `reads` and `writes` are words over all lanes. A slot left unused, by padding or by a lane that has no part in the
     step, is no access. `hbm` is None where no banks are modelled.
+
+    Of a Program of several `layers`, each one's share. A layer ends when the array is through with its last pass or
+    vector step, the last one with all. Units' cycles are those until then, whatever they are spent on, but for the
+    vector unit, whose work counts where it belongs; so do `bus`, `reads` and `writes`, and no share has `hbm`.
     """
 
     cycles: int
@@ -84,3 +88,4 @@ class Timing:
     reads: int
     writes: int
     hbm: HbmUse | None = None
+    layers: tuple[Timing, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
@@ -77,6 +78,16 @@ class Counters(NamedTuple):
         """As few patterns as walk the same words one after another and have no window."""
         return (self,) if self.window is None else _pieces(self)
 
+    @property
+    def extent(self) -> range:
+        """From the lowest word that may be read to the highest."""
+        first, stop = _reach(self.counters)
+        return range(self.base + first, self.base + stop)
+
+    def moved(self, words: int) -> Counters:
+        """The same so many words further on."""
+        return self._replace(base=self.base + words)
+
 
 @lru_cache(maxsize=4096)
 def _accesses(counters: tuple[Counter, ...], window: range | None) -> int:
@@ -84,6 +95,18 @@ def _accesses(counters: tuple[Counter, ...], window: range | None) -> int:
     if window is None:
         return prod(len(each.inside) for each in counters)
     return sum(each.accesses for each in Counters(0, counters, window).pieces)
+
+
+@lru_cache(maxsize=4096)
+def _reach(counters: tuple[Counter, ...]) -> tuple[int, int]:
+    """The lowest offset of counters without their window, and the one after the highest; the same where none is."""
+    first, last = 0, 0
+    for each in counters:
+        if not each.inside:
+            return 0, 0
+        offsets = [each.offset(count) for count in each.inside]
+        first, last = first + min(offsets), last + max(offsets)
+    return first, last + 1
 
 
 @lru_cache(maxsize=4096)
@@ -128,6 +151,16 @@ class Table(NamedTuple):
         """The words really read."""
         return len(self.addresses) - self.addresses.count(PADDING)
 
+    @property
+    def extent(self) -> range:
+        """From the lowest word that is read to the highest."""
+        stored = [each for each in self.addresses if each != PADDING]
+        return range(min(stored), max(stored) + 1) if stored else range(0)
+
+    def moved(self, words: int) -> Table:
+        """The same so many words further on."""
+        return Table(tuple(each if each == PADDING else each + words for each in self.addresses))
+
 
 AddressPattern: TypeAlias = Counters | Table | Pointers | Picked
 
@@ -170,6 +203,10 @@ class LaneGroup(NamedTuple):
     lanes: int
     pattern: AddressPattern
 
+    def moved(self, words: int) -> LaneGroup:
+        """The same so many words further on."""
+        return self._replace(pattern=self.pattern.moved(words))
+
 
 @dataclass(frozen=True)
 class Feed:
@@ -192,6 +229,16 @@ class Feed:
         """The pointers by which the groups pick elements: one table."""
         return next((group.pattern.table for group in self.groups if isinstance(group.pattern, Picked)), None)
 
+    @property
+    def extents(self) -> Iterator[range]:
+        """The words among which each pattern reads, and those of its pointers."""
+        yield from (group.pattern.extent for group in self.groups)
+        yield from (table.extent for table in (self.table, self.picks) if table)
+
+    def moved(self, words: int) -> Feed:
+        """The same so many words further on."""
+        return _moved(self, words)
+
     def fills(self, rows: int) -> bool:
         """Whether the groups, in order, feed each of the first `rows` rows once."""
         at = 0
@@ -200,3 +247,9 @@ class Feed:
                 return False
             at += group.lanes
         return at == rows
+
+
+@lru_cache(maxsize=4096)
+def _moved(feed: Feed, words: int) -> Feed:
+    """Many passes read alike."""
+    return Feed(tuple(group.moved(words) for group in feed.groups))

@@ -9,7 +9,7 @@ from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.operations import OPERATIONS
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import (
@@ -85,6 +85,9 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             if not isinstance(preload, Preload) or (preload.rows, preload.cols) != (step.rows, step.cols):
                 yield f"uses {step.rows} x {step.cols} weights that step {step.preload} does not load"
             yield from _misfits(step.reads, step.words)
+            for operation, coefficients in step.finish:
+                if operation not in OPERATIONS or not OPERATIONS[operation].fits(Arity(1, 0, len(coefficients))):
+                    yield f"is to finish results by {operation} with {len(coefficients)} coefficients"
         case Preload():
             if step.words != -(-step.rows // word_elements):
                 yield f"reads {step.words} words for {step.rows} weights"
@@ -101,7 +104,7 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             most = hardware.word_bytes // (step.tensor.number_bytes or element)
             if any(not 0 < part.per_word <= most for part in step.parts):
                 yield f"puts more elements into a word than its {most}"
-            if isinstance(step, Fill) and step.tensor.name in program.intermediates and not program.sources(step):
+            if isinstance(step, Fill) and step.tensor.name in program.makers and not program.sources(step):
                 yield f"reads a {step.tensor.name} that it does not wait for"
             for part in step.parts:
                 yield from _misfed(step, part) if isinstance(part, Part) else ()

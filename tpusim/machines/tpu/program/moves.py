@@ -107,10 +107,10 @@ class Moves:
         """How a tensor lies from `base` on."""
         axes, burst = tuple(range(len(tensor.shape))), self.hardware.hbm.burst_bytes
         order, needed = axes, axes
-        if tensor.name == FILTER:
+        if tensor.role == FILTER:
             order = FILTERS[self.order(FILTER)] or axes
         elif len(axes) == len(AXES):
-            order, needed = axes_of(self.order(tensor.name)), _NEEDED
+            order, needed = axes_of(self.order(tensor.role)), _NEEDED
         padded = tensor.padded or tensor.shape
         return Stored(base, tensor.shape, padded, order, needed, self._element_bytes(tensor), burst)
 
@@ -120,7 +120,7 @@ class Moves:
     # ---- those that lie as they are read
 
     def _as_read(self, tensor: Tensor) -> bool:
-        return self.order(tensor.name) == AS_READ
+        return self.order(tensor.role) == AS_READ
 
     def _bytes(self, tensor: Tensor) -> int:
         """What a tensor takes."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tpusim.base.errors import CapacityError, Problem
+from tpusim.machines.tpu.program import functions
+from tpusim.machines.tpu.program.functions import rounded_once
+from tpusim.machines.tpu.sections import VectorUnit
 
 Values: TypeAlias = NDArray[np.floating[Any]]
 Operands: TypeAlias = Iterable[Values]
@@ -28,15 +33,17 @@ class Operation(NamedTuple):
     Attributes:
         values: the results [lane, word, element] from operands, the scalars [scalar, lane] and coefficients, worked out
             in the order of the operands.
-        alu: ALU operations an element takes.
+        alu: ALU operations an element takes, functions apart.
         products: how many of them are multiplications.
         fits: whether it can be done with so many of each.
+        functions: how often an element takes each function, by their names in `vector_unit.functions`.
     """
 
     values: Callable[[Operands, Values, Coefficients], Values]
     alu: Callable[[Arity, Coefficients], int]
     products: Callable[[Arity, Coefficients], int]
     fits: Callable[[Arity], bool]
+    functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
 
 
 def _sum(terms: Iterable[Values]) -> Values:
@@ -157,6 +164,50 @@ def _of_terms(together: Callable[[list[Values]], Values], multiplies: bool = Fal
     )
 
 
+def finished(values: Values, operations: Iterable[tuple[str, Coefficients]]) -> Values:
+    """Results after each of these operations on one operand, given with their coefficients."""
+    for name, coefficients in operations:
+        values = OPERATIONS[name].values([values], np.empty((0, len(values)), values.dtype), coefficients)
+    return values
+
+
+def _of_functions(
+    function: Callable[..., Any], products: int, others: int, of: str, operands: int = 1, coefficients: int = 0
+) -> Operation:
+    """A function of elements, which takes so many operations and one of the machine's functions."""
+    return Operation(
+        rounded_once(function),
+        lambda *_: products + others,
+        lambda *_: products,
+        lambda counts: counts.operands + (counts.scalars > 0) == operands and counts.coefficients == coefficients,
+        lambda _: {of: 1},
+    )
+
+
+def _of_elements(
+    function: Callable[..., Any], others: int, products: int, of: Callable[[int], Mapping[str, int]]
+) -> Operation:
+    """A sum over all operands but the last, of each of which `others` and `products` operations are made."""
+    return Operation(
+        rounded_once(function),
+        lambda counts, _: (counts.operands - 1) * (others + products + 1) - 1,
+        lambda counts, _: (counts.operands - 1) * products,
+        lambda counts: counts.operands > 1 and not counts.scalars + counts.coefficients,
+        lambda counts: of(counts.operands - 1),
+    )
+
+
+def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: str) -> Operation:
+    """A function of a sum, which is first multiplied by so many coefficients, or gets them added."""
+    return Operation(
+        rounded_once(function),
+        lambda counts, _: counts.operands - 1 + coefficients,
+        lambda *_: products,
+        lambda counts: counts.operands > 0 and counts.coefficients == coefficients and not counts.scalars,
+        lambda _: {of: 1},
+    )
+
+
 def _factors(factors: Coefficients) -> int:
     """Those to multiply by: what is only added or subtracted is not multiplied."""
     return sum(abs(each) != 1 for each in factors)
@@ -196,11 +247,59 @@ OPERATIONS: dict[str, Operation] = {
     "add": _of_terms(_sum),
     "sub": _of_terms(_difference),
     "mul": _of_terms(_product, multiplies=True),
+    "copy": _of_one(lambda operands, *_: next(iter(operands)), 0, 0, 0),
     "scale_shift": _of_one(_scale_shift, 1, 1, 0, scalars=1),
     "relu": _of_one(_relu, 0, 1, 0),
     "leaky_relu": _of_one(_leaky_relu, 1, 1, 1),
     "clip": _of_one(_clipped, 0, 2, 2),
     "hard_sigmoid": _of_one(lambda operands, _, line: _clip(_line(operands, *line), 0, 1), 1, 3, 2),
     "hard_swish": _of_one(_hard_swish, 2, 3, 2),
+    "exp": _of_functions(np.exp, 0, 0, "exp"),
+    "tanh": _of_functions(np.tanh, 0, 0, "tanh"),
+    "erf": _of_functions(functions.error_function, 0, 0, "erf"),
+    "div": _of_functions(np.divide, 0, 0, "divide", operands=2),
+    # As 0.5 + 0.5 tanh(0.5 x).
+    "sigmoid": _of_functions(functions.sigmoid, 2, 1, "tanh"),
+    "silu": _of_functions(functions.silu, 3, 1, "tanh"),
+    # As 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))).
+    "gelu": _of_functions(functions.gelu, 3, 1, "erf"),
+    "gelu_tanh": _of_functions(functions.gelu_tanh, 5, 2, "tanh"),
+    # Of rows: a difference and a power each, and the sum; the same with squares.
+    "exp_sum": _of_elements(functions.exp_sum, 1, 0, lambda elements: {"exp": elements}),
+    "squares_sum": _of_elements(functions.squares_sum, 1, 1, lambda _: {}),
+    "reciprocal_sum": _of_sum(functions.reciprocal_sum, 0, 0, "divide"),
+    "reciprocal_root": _of_sum(functions.reciprocal_root, 2, 1, "reciprocal_root"),
+    "exp_scaled": _of_functions(functions.exp_scaled, 1, 1, "exp", operands=3),
+    "normalize": Operation(
+        rounded_once(functions.normalize),
+        lambda *_: 4,
+        lambda *_: 2,
+        lambda counts: counts == Arity(5, 0, 0),
+    ),
 }
 """Every operation by the name that a step gives it."""
+
+
+class Work(NamedTuple):
+    """ALU operations that an element takes."""
+
+    products: int
+    others: int
+
+
+def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit) -> Work:
+    """What an element of a step takes of a machine.
+
+    Raises:
+        CapacityError: when the machine does not say what a function takes.
+    """
+    does = OPERATIONS[operation]
+    products = does.products(counts, coefficients)
+    others = does.alu(counts, coefficients) - products
+    for name, often in does.functions(counts).items():
+        work = getattr(unit.functions, name)
+        if work is None:
+            says = f"the machine does not say how many ALU operations {name} takes"
+            raise CapacityError(Problem(f"{says}; write multiplications + others", f"vector_unit.functions.{name}"))
+        products, others = products + often * work.multiplications, others + often * work.others
+    return Work(products, others)

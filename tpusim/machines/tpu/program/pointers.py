@@ -49,6 +49,15 @@ class PointerTable(NamedTuple):
         """Pointer words that a frame needs at most beyond those of the one before; each array takes a word in it."""
         return -(-(-(-arrays // self.repeat) * self.together) // self.per_word)
 
+    @property
+    def extent(self) -> range:
+        """The pointer words."""
+        return range(self.base, self.base + self.words)
+
+    def moved(self, words: int) -> PointerTable:
+        """The same so many words further on."""
+        return self._replace(base=self.base + words)
+
     def reads(self, arrays: int) -> tuple[Numbers, Numbers]:
         """The frame of the pass that first needs each pointer word, and the words before it in that frame."""
         return _reads(self._replace(base=0), arrays)
@@ -83,6 +92,15 @@ class Pointers(NamedTuple):
         """The words really read."""
         return self.stored * self.table.repeat
 
+    @property
+    def extent(self) -> range:
+        """Where they may lead: nobody knows how far."""
+        return range(self.base, self.base + MOST_WORDS)
+
+    def moved(self, words: int) -> Pointers:
+        """The same so many words further on: what pointers count from moves with them."""
+        return self._replace(table=self.table.moved(words), base=self.base + words)
+
 
 class ElementTable(NamedTuple):
     """The pointers of a step that picks single elements, in words of lane 0 from `base` on: result by result.
@@ -107,6 +125,15 @@ class ElementTable(NamedTuple):
     def word_words(self) -> int:
         """Pointer words of a result word."""
         return -(-self.pointers // self.per_word)
+
+    @property
+    def extent(self) -> range:
+        """The pointer words."""
+        return range(self.base, self.base + self.words * self.word_words)
+
+    def moved(self, words: int) -> ElementTable:
+        """The same so many words further on."""
+        return self._replace(base=self.base + words)
 
     def first(self, operand: int, element: int) -> int:
         """Which of a result word's pointers is the first of those side by side."""
@@ -135,6 +162,15 @@ class Picked(NamedTuple):
     def accesses(self) -> int:
         """The words really read: one an element."""
         return self.stored
+
+    @property
+    def extent(self) -> range:
+        """Where they may lead: nobody knows how far."""
+        return range(self.base, self.base + MOST_WORDS)
+
+    def moved(self, words: int) -> Picked:
+        """The same so many words further on: what pointers count from moves with them."""
+        return self._replace(table=self.table.moved(words), base=self.base + words)
 
 
 def encoded(offsets: Numbers, padding: Numbers) -> Numbers:

@@ -6,8 +6,8 @@ to the engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,9 +65,23 @@ class Derived:
     values: Callable[[NDArray[Any]], NDArray[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A tensor of one layer that is what spills have made of others, those of layers before.
+
+    `same`: it is one of them, element for element; else its elements are given as an operand's are. `placed`: each is
+    made of those at its place in all of them; else what of them is where is not told.
+    """
+
+    tensor: str
+    sources: tuple[str, ...]
+    same: bool
+    placed: bool
+
+
 @dataclass(frozen=True)
 class Program:
-    """One layer, lowered for one machine.
+    """One layer, lowered for one machine; or several, one after another, joined to one.
 
     Attributes:
         tensors: those in HBM, by what steps call them. Operands are there before the first step; the others are
@@ -80,6 +94,8 @@ class Program:
         word_cycles: that the vector unit takes to make a word ready which a pass streams.
         derived: operands that are made of the layer's.
         doubles: whether its values may grow beyond what float32 holds exactly, so that interpreters take float64.
+        layers: the number of the layer, from 0, that each step belongs to; nothing where there is but one.
+        handed: the tensors of layers that others have made.
     """
 
     tensors: tuple[Tensor, ...]
@@ -91,6 +107,8 @@ class Program:
     word_cycles: int = 0
     derived: tuple[Derived, ...] = ()
     doubles: bool = False
+    layers: tuple[int, ...] = ()
+    handed: tuple[Handed, ...] = ()
 
     @property
     def number(self) -> type[Any]:
@@ -143,7 +161,12 @@ class Program:
         """The port's period while the layer runs."""
         arrays = hardware.array.count
         pointer_words = max((table.a_frame(arrays) for table in self.tables), default=0)
-        return frame_of(hardware, self.word_fill, self.clients, pointer_words, self.word_cycles)
+        return frame_of(hardware, self.word_fill, self.clients, pointer_words, self.word_cycles, self.finishing)
+
+    @cached_property
+    def finishing(self) -> int:
+        """ALU operations that finish an element at most."""
+        return max((sum(step.finishing) for step in self.streams if step.finish), default=0)
 
     def given(self, operands: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The tensors that are there before the first step: the layer's operands, and the Program's own."""
@@ -167,16 +190,36 @@ class Program:
         return frozenset(step.tensor.name for step in self.steps if isinstance(step, Spill))
 
     @cached_property
+    def checked(self) -> frozenset[str]:
+        """The names of those that somebody knows what they should be."""
+        return frozenset(name for name in self.written if not self.tensor(name).on_the_way)
+
+    @cached_property
     def intermediates(self) -> frozenset[str]:
         """The names of the tensors that are written and read again: neither operands nor the outcome."""
         return self.written & {step.tensor.name for step in self.steps if isinstance(step, Inbound)}
 
+    @cached_property
+    def makers(self) -> dict[str, tuple[str, ...]]:
+        """By what is filled, the tensors that spills make it of: itself, or those of layers before."""
+        handed = {each.tensor: each.sources for each in self.handed}
+        return {**{name: (name,) for name in self.intermediates}, **handed}
+
     def sources(self, step: Transfer) -> list[int]:
-        """The spills of its own tensor that a fill waits for: all they wrote must be in HBM when it begins."""
-        if not isinstance(step, Fill) or step.tensor.name not in self.intermediates:
+        """The spills of its tensor that a fill waits for: all they wrote must be in HBM when it begins."""
+        made = self.makers.get(step.tensor.name, ())
+        if not made or not isinstance(step, Fill):
             return []
         waits = ((each, self.steps[each]) for each in step.after)
-        return [index for index, each in waits if isinstance(each, Spill) and each.tensor == step.tensor]
+        return [index for index, each in waits if isinstance(each, Spill) and each.tensor.name in made]
+
+    def with_given_operands(self) -> Program:
+        """The same Program of several layers, each of which is given operands instead of what others have made."""
+        return replace(self, handed=tuple(replace(each, same=False) for each in self.handed))
+
+    def copies(self, name: str) -> list[str]:
+        """The tensors that are, element for element, what is made of tensor `name`."""
+        return [each.tensor for each in self.handed if each.sources == (name,) and each.same]
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name."""
@@ -190,4 +233,26 @@ class Program:
     @cached_property
     def use(self) -> Use:
         """What all steps together take of the machine; padding and lanes without work make no access."""
-        return Use(*map(sum, zip(*(step.use for step in self.steps), strict=True)))
+        return _together(self.steps)
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """The same layer by layer, of several."""
+        return tuple(
+            _together([step for step, layer in zip(self.steps, self.layers, strict=True) if layer == number])
+            for number in range(max(self.layers, default=-1) + 1)
+        )
+
+    @cached_property
+    def last_passes(self) -> tuple[int, ...]:
+        """The last pass or vector step of each of several layers."""
+        last = {
+            layer: index
+            for index, (step, layer) in enumerate(zip(self.steps, self.layers, strict=bool(self.layers)))
+            if isinstance(step, Stream | Vector)
+        }
+        return tuple(last.values())
+
+
+def _together(steps: Sequence[Step]) -> Use:
+    return Use(*map(sum, zip(*(step.use for step in steps), strict=True)))

@@ -34,6 +34,24 @@ def regions_of_part(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int
     )
 
 
+def box_of(step: Transfer) -> Region:
+    """The smallest rectangle that holds all elements of its parts."""
+    axes = len(step.tensor.shape)
+    held = [_ends(part.lane, part.items, axes) for part in step.parts]
+    axes_ends = zip(*held, strict=True)
+    return tuple(range(min(low), max(high) + 1) for low, high in (zip(*each, strict=True) for each in axes_ends))
+
+
+@lru_cache(maxsize=1 << 12)
+def _ends(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tuple[tuple[int, int], ...]:
+    """The lowest and the highest coordinate along each axis."""
+    low, high = [0] * axes, [0] * axes
+    for axis, coordinates in (*lane, *items):
+        low[axis] += min(coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else min(coordinates)
+        high[axis] += max(coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else max(coordinates)
+    return tuple(zip(low, high, strict=True))
+
+
 def _of_lanes(lane: tuple[Along, ...], axes: int) -> Iterator[Region]:
     """What lanes hold the first of, each once: neighbours along the first axis that tells them apart together."""
     first = lane[0].axis

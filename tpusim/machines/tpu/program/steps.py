@@ -8,17 +8,17 @@ unit takes its own steps in list order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed, first_word
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, Work, work_of
 from tpusim.machines.tpu.program.pointers import ElementTable
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
@@ -35,6 +35,14 @@ class Use(NamedTuple):
     port_writes: int = 0
     words_streamed: int = 0
     pe_words: int = 0
+
+
+class Shift(NamedTuple):
+    """Where a step goes in a Program of several layers: so many `steps` and `words` further on, as one of `layer`."""
+
+    layer: str
+    steps: int
+    words: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,24 @@ class Step:
     def use(self) -> Use:
         """What it takes of the machine."""
         return Use()
+
+    @property
+    def words_used(self) -> Iterator[range]:
+        """The words of lanes that it reads or writes, and perhaps some among them that it does not."""
+        yield from ()
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        """The same of those that it writes."""
+        yield from ()
+
+    def shifted(self, by: Shift) -> Self:
+        """The same step of a Program of several layers."""
+        return replace(self, after=tuple(each + by.steps for each in self.after))
+
+    def renumbered(self, places: Mapping[int, int]) -> Self:
+        """The same where steps have other numbers: `places` by those that they had."""
+        return replace(self, after=tuple(sorted(places[each] for each in self.after)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +137,15 @@ class LaneTransfer(Transfer):
         """From lane 0 on, as many as may take part."""
         return max(max(part.first_lanes) + part.lanes for part in self.parts)
 
+    @property
+    def words_used(self) -> Iterator[range]:
+        for part in self.parts:
+            yield from part.extents
+
+    def shifted(self, by: Shift) -> Self:
+        parts = tuple(part.moved(by.words) for part in self.parts)
+        return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer), parts=parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Inbound(Transfer):
@@ -120,7 +155,7 @@ class Inbound(Transfer):
 
     @property
     def label(self) -> str:
-        return f"{self.tensor.name} fill"
+        return f"{self.tensor.role} fill"
 
     @property
     def use(self) -> Use:
@@ -130,6 +165,10 @@ class Inbound(Transfer):
 @dataclass(frozen=True, slots=True)
 class Fill(LaneTransfer, Inbound):
     """HBM -> lanes."""
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        return self.words_used
 
     def conversion_cycles(self, hardware: Hardware) -> int:
         """Words are unpacked as they lie in HBM, once for all lanes and places that they go to."""
@@ -163,7 +202,7 @@ class Spill(LaneTransfer):
 
     @property
     def label(self) -> str:
-        return f"{self.tensor.name} spill"
+        return f"{self.tensor.role} spill"
 
     @property
     def use(self) -> Use:
@@ -197,6 +236,32 @@ class Preload(Step):
     def use(self) -> Use:
         return Use(port_reads=self.words * self.cols)
 
+    @property
+    def words_used(self) -> Iterator[range]:
+        yield range(self.base, self.base + self.words)
+
+    def shifted(self, by: Shift) -> Self:
+        return replace(Step.shifted(self, by), base=self.base + by.words)
+
+
+class Finish(NamedTuple):
+    """What the vector unit does with each result on its way to the vector memory.
+
+    Attributes:
+        operation: its name in `operations`, one that takes one operand, no scalars and no function.
+        coefficients: of the operation.
+    """
+
+    operation: str
+    coefficients: tuple[float, ...] = ()
+
+    @property
+    def operations(self) -> tuple[int, int]:
+        """Multiplications of an element, and all else that the ALUs do with it."""
+        operation, counts = OPERATIONS[self.operation], Arity(1, 0, len(self.coefficients))
+        products = operation.products(counts, self.coefficients)
+        return products, operation.alu(counts, self.coefficients) - products
+
 
 @dataclass(frozen=True, slots=True)
 class Stream(Step):
@@ -207,6 +272,7 @@ class Stream(Step):
         reads: where the lanes find what they stream.
         rows, cols: the PEs in use.
         accumulate: whether results are added, by the vector unit, to the words already at `result_base`.
+        finish: what is done with the sums after that, one after another.
     """
 
     cause = "blocked"
@@ -218,17 +284,41 @@ class Stream(Step):
     rows: int
     cols: int
     accumulate: bool
+    finish: tuple[Finish, ...] = ()
+
+    @property
+    def finishing(self) -> tuple[int, int]:
+        """Multiplications that finish an element, and all else that the ALUs do for it."""
+        products, others = (sum(each) for each in zip((0, 0), *(each.operations for each in self.finish), strict=True))
+        return products, others
 
     @property
     def facts(self) -> Mapping[str, int | str]:
         accumulate = "yes" if self.accumulate else "no"
-        return {"rows": self.rows, "cols": self.cols, "words": self.words, "accumulate": accumulate}
+        finish = {"finish": ", ".join(each.operation for each in self.finish)} if self.finish else {}
+        return {"rows": self.rows, "cols": self.cols, "words": self.words, "accumulate": accumulate, **finish}
 
     @property
     def use(self) -> Use:
         results, pointers = self.words * self.cols, self.reads.table.words if self.reads.table else 0
         reads = self.reads.accesses + pointers + results * self.accumulate
         return Use(0, 0, reads, results, self.words, self.rows * results)
+
+    @property
+    def words_used(self) -> Iterator[range]:
+        yield from self.reads.extents
+        yield from self.words_written
+
+    def renumbered(self, places: Mapping[int, int]) -> Self:
+        return replace(Step.renumbered(self, places), preload=places[self.preload])
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        yield range(self.result_base, self.result_base + self.words)
+
+    def shifted(self, by: Shift) -> Self:
+        reads, results = self.reads.moved(by.words), self.result_base + by.words
+        return replace(Step.shifted(self, by), preload=self.preload + by.steps, reads=reads, result_base=results)
 
 
 class Scalars(NamedTuple):
@@ -301,14 +391,11 @@ class Vector(Step):
 
     def beat(self, elements: int, hardware: Hardware) -> Beat:
         """How it goes through its words, of which so many `elements` are in use."""
-        return beat_of(self.reads, sum(self.operations), elements, hardware)
+        return beat_of(self.reads, sum(self.operations(hardware)), elements, hardware)
 
-    @property
-    def operations(self) -> tuple[int, int]:
-        """Multiplications of an element, and all else that the ALUs do with it."""
-        operation = OPERATIONS[self.operation]
-        products = operation.products(self.counts, self.coefficients)
-        return products, operation.alu(self.counts, self.coefficients) - products
+    def operations(self, hardware: Hardware) -> Work:
+        """What the ALUs do with an element."""
+        return work_of(self.operation, self.counts, self.coefficients, hardware.vector_unit)
 
     @property
     def facts(self) -> Mapping[str, int | str]:
@@ -319,3 +406,18 @@ class Vector(Step):
         reads = sum(each.accesses for each in self.operands) + self.scalars.words * self.lanes
         reads += self.words * self.picks.word_words if self.picks else 0
         return Use(port_reads=reads, port_writes=self.writes.accesses)
+
+    @property
+    def words_used(self) -> Iterator[range]:
+        yield range(self.scalars.base, self.scalars.base + self.scalars.words)
+        for feed in (*self.operands, self.writes):
+            yield from feed.extents
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        return self.writes.extents
+
+    def shifted(self, by: Shift) -> Self:
+        operands, writes = tuple(each.moved(by.words) for each in self.operands), self.writes.moved(by.words)
+        scalars = self.scalars._replace(base=self.scalars.base + by.words)
+        return replace(Step.shifted(self, by), operands=operands, writes=writes, scalars=scalars)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,7 +28,9 @@ class Tensor:
         padded: the shape as which it lies in HBM, where more than its elements; they come first along each axis.
         scale: on chip its numbers are so many times what they are in HBM: spills divide. It keeps fractions out of the
             values that are checked, and costs nothing.
+        on_the_way: whether its numbers are of no interest but for what is made of them, so that no oracle has them.
         lost: how far they may lie from whole ones on chip, which they would be but for what floating point loses.
+        layer: whose it is, in a Program of several layers; there its name begins with that.
     """
 
     name: str
@@ -37,6 +40,17 @@ class Tensor:
     padded: tuple[int, ...] | None = None
     scale: int = 1
     lost: float = 0.0
+    on_the_way: bool = False
+    layer: str = ""
+
+    @property
+    def role(self) -> str:
+        """What it is to its layer: the name that it has in a Program of that layer alone."""
+        return self.name[len(self.layer) + 1 :] if self.layer else self.name
+
+    def of_layer(self, layer: str) -> Tensor:
+        """The same in a Program of several layers."""
+        return replace(self, name=f"{layer}.{self.name}", layer=layer)
 
     def in_hbm(self, values: NDArray[Any]) -> NDArray[Any]:
         """What a spill makes of numbers on chip. One further from a whole number than it may be stays as it is."""
@@ -105,6 +119,15 @@ class Part(NamedTuple):
     def accesses(self) -> int:
         """Words that all lanes move through their ports."""
         return self.words * self.lanes * len(self.first_lanes) if self.feed is None else self.feed.accesses
+
+    @property
+    def extents(self) -> Iterator[range]:
+        """The words among which it stands."""
+        return iter([range(self.base, self.base + self.words)]) if self.feed is None else self.feed.extents
+
+    def moved(self, words: int) -> Part:
+        """The same so many words further on."""
+        return self._replace(base=self.base + words, feed=self.feed and self.feed.moved(words))
 
 
 class BankPart(NamedTuple):

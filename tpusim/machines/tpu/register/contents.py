@@ -86,8 +86,9 @@ class HbmWords:
 
     def tensor(self, name: str) -> Values:
         """A tensor as it lies in HBM now."""
+        made = self.program.makers.get(name, (name,))
         for index in self.spilled:
-            if self._transfer(index).tensor.name == name:
+            if self._transfer(index).tensor.name in made:
                 self._store(index)
         return self.tensors[name]
 
@@ -98,12 +99,14 @@ class HbmWords:
 
     def _store(self, index: int) -> None:
         """Put the words of a spill into its tensor."""
-        step = self._transfer(index)
-        stored, place = self.tensors[step.tensor.name].reshape(-1), self._words(index)
+        step, place = self._transfer(index), self._words(index)
+        names = [step.tensor.name, *self.program.copies(step.tensor.name)]
         for part, at in _places(step):
             elements = _elements(part, step.tensor.shape)
             inside = elements != NOTHING
-            stored[elements[inside]] = step.tensor.in_hbm(place[at[0], at[1], : part.per_word][inside])
+            values = step.tensor.in_hbm(place[at[0], at[1], : part.per_word][inside])
+            for name in names:
+                self.tensors[name].reshape(-1)[elements[inside]] = values
 
     def _transfer(self, index: int) -> LaneTransfer:
         step = self.program.steps[index]

@@ -5,13 +5,15 @@ Nothing here looks ahead: a step starts in the first cycle in which all it needs
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.observation.deadlock import who_waits
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream, Vector
+from tpusim.machines.tpu.register.accounts import ByStep, Counted
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
 from tpusim.machines.tpu.register.order import IDLE, Order
 from tpusim.machines.tpu.register.port import Client, Port
@@ -48,6 +50,8 @@ class Control:
             for port in ports
         ]
         self.granted: Counter[str] = Counter()
+        self.ends: list[Counted] = []
+        self._through = deque(_issues(program)[:-1])
         self.patience, self.idle = patience, 0
         self.next = 0
 
@@ -63,6 +67,16 @@ class Control:
         """When the last step is done and its last word in HBM."""
         return max(self.dma.end, self.stream.over_at, *self.scoreboard.done)
 
+    @property
+    def by_step(self) -> ByStep:
+        """What is booked to steps."""
+        return ByStep(self.dma.held, self.stream.adding + self.stream.vector.worked)
+
+    def counted(self, now: int) -> Counted:
+        """What is booked before this cycle."""
+        use = self.stream.use, self.preload.use, self.dma.use, self.granted
+        return Counted(now, *map(dict, use))
+
     def cycle(self, now: int) -> list[Order]:
         """Lane 0's orders, one a port.
 
@@ -71,6 +85,9 @@ class Control:
             DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
         self.next = now + 1
+        if self._through and self.stream.issued == self._through[0] and not self.stream.running(now):
+            self._through.popleft()
+            self.ends.append(self.counted(now))
         self.preload.tick(now)
         self.dma.clock(now)
         self.stream.clock(now)
@@ -99,3 +116,9 @@ class Control:
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]
             raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")
+
+
+def _issues(program: Program) -> list[int]:
+    """The passes and vector steps up to the last of each of several layers."""
+    issues = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
+    return [issues.index(last) + 1 for last in program.last_passes]

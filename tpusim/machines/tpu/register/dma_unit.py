@@ -56,7 +56,7 @@ class DmaUnit:
         self.moving: deque[_Moving] = deque()
         self.bus: _Moving | None = None
         self.use: Counter[str] = Counter()
-        self.held: Counter[str] = Counter()
+        self.held: Counter[int] = Counter()
         self.end, self.moved = 0, -1
 
     def clock(self, now: int) -> None:
@@ -70,7 +70,7 @@ class DmaUnit:
         if self.bus is None and self.todo:
             self._begin(now)
         if self.bus is not None:
-            self._book("busy" if self.bus.passage.moves(now) else "port_stall", self.bus.step)
+            self._book("busy" if self.bus.passage.moves(now) else "port_stall", self.bus.index)
 
     def running(self, now: int) -> bool:
         """Whether the bus is still taken in a cycle, the next at the latest."""
@@ -107,9 +107,9 @@ class DmaUnit:
     def _begin(self, now: int) -> None:
         index, step, sources = self.todo[0]
         if self.scoreboard.waiting(step.after, now) or any(now < self.stored.get(each, NEVER) for each in sources):
-            self._book("blocked", step)
+            self._book("blocked", index)
         elif len(self.moving) >= UNDER_WAY:
-            self._book("port_stall", step)
+            self._book("port_stall", index)
         else:
             self.todo.popleft()
             if isinstance(step, Fill):
@@ -119,10 +119,10 @@ class DmaUnit:
             self.bus = _Moving(index, step, self.memory.begin(step, now), self._fed(step))
             self.moving.append(self.bus)
 
-    def _book(self, cause: str, step: Transfer) -> None:
+    def _book(self, cause: str, index: int) -> None:
         """Account for a cycle that goes to a transfer."""
         self.use[cause] += 1
-        self.held[step.label] += 1
+        self.held[index] += 1
 
     def _fed(self, step: Transfer) -> list[tuple[int, int]]:
         """For each word; nothing where all lanes share their addresses."""

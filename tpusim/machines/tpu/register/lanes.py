@@ -104,6 +104,8 @@ class Lanes:
         )  # fmt: skip
         if failed >= 0:
             self._refuse(*divmod(failed, len(self.registers)))
+        if self.vector.finishes:
+            self._finish()
         if self.banks:
             self.banks.take(self.orders.registers, self.words)
 
@@ -137,6 +139,13 @@ class Lanes:
         if len(lane):
             orders = self.orders.registers[port, lane]
             self.vector.work(lane, orders["step"], orders["number"])
+
+    def _finish(self) -> None:
+        """What the vector unit does with results that are being written."""
+        orders = self.orders.registers
+        at = ((orders["finishes"] > 0) & (self.addresses != NOWHERE)).nonzero()
+        if len(at[0]):
+            self.words[at] = self.vector.finished(self.words[at], orders["step"][at])
 
     def _refuse(self, port: int, lane: int) -> None:
         address, depth = self.addresses[port, lane], self.memory.shape[1]

@@ -18,10 +18,11 @@ from tpusim.base.errors import CheckFailed, PortConflict
 from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP
 from tpusim.machines.tpu.definition.latencies import word_latency
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
+from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Vector
+from tpusim.machines.tpu.register.accounts import shares
 from tpusim.machines.tpu.register.array import PeArray
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
@@ -115,20 +116,15 @@ class Machine:
 
     def timing(self) -> Timing:
         """Cycles that the clock has counted, and every unit's split."""
-        control, cycles = self.control, self.now
-        units = {
-            "systolic_array": control.stream.use,
-            "preload": control.preload.use,
-            "vector_unit": Counter(busy=control.stream.adding + control.stream.vector.worked),
-            "hbm": control.dma.use,
-        }
-        accounts = {name: split(use, cycles) for name, use in units.items()}
-        owned, registers = control.granted, self.lanes.registers
+        control, registers, ports = self.control, self.lanes.registers, self.program.ports(self.hardware)
+        counted, steps = control.counted(self.now), control.by_step
         read, written = int(registers["read"].sum()), int(registers["written"].sum())
         if self.banks:
             owned, read, written = self._with_banks(self.banks, read, written)
-        accounts |= port_accounts(owned, cycles, self.program.ports(self.hardware))
-        return Timing(cycles, accounts, dict(control.dma.held), read, written, control.dma.memory.use)
+            counted = counted._replace(granted=owned)
+        layers = shares([*control.ends, counted], steps, self.program, ports) if self.program.layers else ()
+        accounts, memory = counted.accounts(steps.worked.total(), ports), control.dma.memory
+        return Timing(self.now, accounts, steps.bus(self.program), read, written, memory.use, layers)
 
     def _with_banks(self, banks: Banks, read: int, written: int) -> tuple[Counter[str], int, int]:
         """Cycles owned and accesses, those of the banks among them."""

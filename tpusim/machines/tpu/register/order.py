@@ -33,6 +33,7 @@ class Order(NamedTuple):
     stores: whether a result is written (VECTOR)
     stride: words in HBM from one lane's to the next lane's (DMA)
     accumulate: whether a partial sum is added to the result (RESULT)
+    finishes: whether the vector unit finishes the result (RESULT)
     spill: whether the word goes to HBM (DMA)
     """
 
@@ -55,6 +56,7 @@ class Order(NamedTuple):
     works: bool = False
     stores: bool = False
     accumulate: bool = False
+    finishes: bool = False
     spill: bool = False
 
 

@@ -52,6 +52,12 @@ class ResultQueue:
         self.reading.append(_Word(at, word, self.number))
         self.number += 1
 
+    def clock(self, now: int, sums: Sums) -> None:
+        """Note since when a word that meets no partial sum could be finished."""
+        for word in self.reading:
+            if word.number < sums.complete(self.array):
+                word.summed = min(word.summed, now)
+
     def psum(self, now: int, sums: Sums) -> Order | None:
         """A word whose last sum arrives in this cycle, or has arrived, meets its partial sum."""
         if not self.reading or self.reading[0].number >= sums.completing(self.array):
@@ -74,10 +80,13 @@ class ResultQueue:
             self.scoreboard.finish(word.at.index, now + 1)
         address = step.result_base + word.word
         return Order(
-            RESULT, word.at.index, step.cols, address, array=self.array, number=word.number, accumulate=step.accumulate
-        )
+            RESULT, word.at.index, step.cols, address, array=self.array, number=word.number, accumulate=step.accumulate,
+            finishes=bool(step.finish),
+        )  # fmt: skip
 
     def _ready(self, now: int, sums: Sums) -> bool:
         if self.frame.accumulates:
-            return bool(self.summing) and now >= self.summing[0].summed + self.frame.add_cycles
+            return bool(self.summing) and now >= self.summing[0].summed + self.frame.work(True, True)
+        if self.frame.finish_cycles:
+            return bool(self.reading) and now >= self.reading[0].summed + self.frame.finish_cycles
         return bool(self.reading) and self.reading[0].number < sums.complete(self.array)

@@ -103,7 +103,8 @@ class StreamUnit:
         self.vector = VectorStepUnit(scoreboard)
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
-        self.word = self.adding = self.lost = self.booked = 0
+        self.word = self.lost = self.booked = 0
+        self.adding: Counter[int] = Counter()
         self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
         self.pointers = PointerReader(frame)
         self.pointed: TableRead | None = None
@@ -117,6 +118,9 @@ class StreamUnit:
 
     def clock(self, now: int) -> None:
         """Read a word of the stream that is on, issue the next if it can be, and account for the cycle."""
+        if self.frame.finish_cycles and not self.frame.accumulates:
+            for queue in self.queues:
+                queue.clock(now, self.sums)
         # In a frame of one cycle the last word is read in the very cycle in which the next stream is issued.
         self.reading = self._read(now)
         if self.frame.pointer_slots:
@@ -176,7 +180,7 @@ class StreamUnit:
         for array in self.frame.psums_at(now):
             if order := self.queues[array].psum(now, self.sums):
                 # The adds of a frame's words go on side by side.
-                self.adding += 0 if array else self.frame.add_cycles
+                self.adding[order.step] += 0 if array else self.frame.add_cycles
                 return order
         return None
 
@@ -184,6 +188,7 @@ class StreamUnit:
         """A result that is due."""
         for array in self.frame.results_at(now):
             if order := self.queues[array].result(now, self.sums):
+                self.adding[order.step] += self.frame.finish_cycles if order.finishes and not array else 0
                 return order
         return None
 

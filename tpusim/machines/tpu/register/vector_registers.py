@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.operations import OPERATIONS
+from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Vector
+from tpusim.machines.tpu.program.steps import Stream, Vector
 
 Floats = NDArray[np.floating[Any]]
 Lanes = NDArray[np.int64]
@@ -26,6 +26,7 @@ class VectorRegisters:
     def __init__(self, program: Program, lanes: int, word_elements: int, width: int) -> None:
         """Words hold up to `width` numbers, of which a word of scalars has `word_elements`."""
         self.program, self.word_elements = program, word_elements
+        self.finishes = any(each.finish for each in program.streams)
         registers = max((each.scalars.words + len(each.operands) for each in program.vectors), default=0)
         self.words = np.zeros((lanes, registers, width), program.number)
         self.results = np.zeros((lanes, RESULTS if registers else 0, width), program.number)
@@ -44,6 +45,14 @@ class VectorRegisters:
             step, mine = self.program.steps[index], steps == index
             assert isinstance(step, Vector)
             self.results[lanes[mine], numbers[mine]] = self._result(step, self.words[lanes[mine]])
+
+    def finished(self, words: Floats, steps: Lanes) -> Floats:
+        """Results [lane, W] of streams, finished; elements beyond those of a result are never stored."""
+        for index in np.unique(steps).tolist():
+            step, mine = self.program.steps[index], steps == index
+            assert isinstance(step, Stream)
+            words[mine] = finished(words[mine][:, None], step.finish)[:, 0]
+        return words
 
     def _result(self, step: Vector, words: Floats) -> Floats:
         """From the registers [lane, register, W] of some lanes."""

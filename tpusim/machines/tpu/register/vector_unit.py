@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -90,7 +91,8 @@ class VectorStepUnit:
     def __init__(self, scoreboard: Scoreboard) -> None:
         self.scoreboard = scoreboard
         self.at: VectorIssue | None = None
-        self.first = self.worked = 0
+        self.first = 0
+        self.worked: Counter[int] = Counter()
 
     @property
     def running(self) -> bool:
@@ -133,7 +135,7 @@ class VectorStepUnit:
         word, behind = divmod(since - at.beat.result_delay, at.beat.period)
         if behind or not 0 <= word < at.step.words:
             return None
-        self.worked += at.beat.work
+        self.worked[at.index] += at.beat.work
         if word == at.step.words - 1:
             self.scoreboard.finish(at.index, now + 1)
             self.at = None

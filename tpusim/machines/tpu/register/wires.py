@@ -11,9 +11,9 @@ from tpusim.machines.tpu.description import Hardware
 IN_FLIGHT = 4
 """Result words that a lane holds between its de-serializer and its memory.
 
-A word meets its partial sum within one frame of its last sum (the next slot 1), its adds take at most one frame, and
-the result slot comes within one more: fewer than three frames, in which at most three more words can be complete.
-Where each client has a port of its own, nothing waits for a slot.
+A word meets its partial sum within one frame of its last sum (the next slot 1), its adds and what finishes it take at
+most one frame, and the result slot comes within one more: fewer than three frames, in which at most three more words
+can be complete. Where each client has a port of its own, nothing waits for a slot.
 """
 
 

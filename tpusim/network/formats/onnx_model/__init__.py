@@ -30,7 +30,9 @@ from tpusim.network.formats.onnx_model.nodes import (
 )
 from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS, VectorNodes
+from tpusim.network.formats.onnx_model.wires import wired
 from tpusim.network.ops import OPS
+from tpusim.network.wiring import INPUTS
 
 _MOST_TOLD = 8
 _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
@@ -46,7 +48,8 @@ class _Found:
     reasons: list[str] = field(default_factory=list)
     """Of what the array would compute, why it cannot be a layer."""
     folded: int = 0
-    normalizations: int = 0
+    same: list[str] = field(default_factory=list)
+    """What batch normalizations make of which nothing is left to do."""
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -57,15 +60,16 @@ def read(path: Path, asked: ModelOptions) -> Document:
             there are ops that nobody here knows.
     """
     read = understood(path, asked)
-    return _document(read.model, path, read.found, [*_notes(read.batch, asked, read.found)])
+    return _document(read, path, [*_notes(read.batch, asked, read.found)])
 
 
 class Understood(NamedTuple):
-    """A model without its large weights, functions put in place; its batch, and what it is made of."""
+    """A model without its large weights, functions put in place; its batch, what it is made of, shapes of values."""
 
     model: ModelProto
     batch: Batch
     found: _Found
+    values: Values
 
 
 def understood(path: Path, asked: ModelOptions) -> Understood:
@@ -75,18 +79,19 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     weights = without_weights(model)
     model = inlined(model, path)
     constants = constants_of(model.graph, weights)
-    vector = VectorNodes.of(model.graph) if asked.ops == "all" else None
-    found = _found(model.graph, _probes(model, batch, asked, constants, path), batch, vector)
+    vector = VectorNodes.of(model) if asked.ops != "array" else None
+    probes = _probes(model, batch, asked, constants, path)
+    found = _found(model.graph, probes, batch, vector)
     if found.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(found), str(path)))
     if not found.layers:
-        raise InputError(Problem("no op that could be run as a layer is in the model", str(path)))
-    return Understood(model, batch, found)
+        more = "; --ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
+        raise InputError(Problem(f"no op that could be run as a layer is in the model{more}", str(path)))
+    return Understood(model, batch, found, probes[0])
 
 
-def layer_names(layers: Sequence[tuple[NodeProto, Sizes]]) -> Iterator[tuple[NodeProto, str]]:
+def layer_names(layers: Sequence[tuple[NodeProto, Sizes]], names: Names) -> Iterator[tuple[NodeProto, str]]:
     """Each node that is a layer, with the name of its entry in the workload."""
-    names = Names()
     return ((node, names.take(called(node), "count" in sizes)) for node, sizes in layers)
 
 
@@ -141,7 +146,7 @@ def _add_vector_layer(
     if node.op_type not in VECTOR_OPS:
         return False
     if vector.is_folded(node):
-        found.normalizations += 1
+        found.same.append(node.output[0])
         return False
     try:
         found.layers.append((node, _merged([vector.layer(node, values) for values in probes], batch)))
@@ -190,22 +195,33 @@ def _unknown(found: _Found) -> str:
     return f"{total} not known here: {_listed(found.not_known)}{why if found.reasons else ''}; {leave}"
 
 
-def _document(model: ModelProto, path: Path, found: _Found, notes: Sequence[str]) -> Document:
-    named = zip(layer_names(found.layers), found.layers, strict=True)
-    entries = [{"name": name, **_ordered(sizes)} for (_, name), (_, sizes) in named]
+def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
+    found, names = read.found, Names()
+    named = zip(layer_names(found.layers, names), found.layers, strict=True)
+    layers = {node.output[0]: {"name": name, **_ordered(sizes)} for (node, name), (_, sizes) in named}
+    given = [each.name for each in inputs(read.model.graph)]
+    called_, entries, lost = wired(read.model.graph, layers, given, read.values, found.same, names)
     data = {
         "name": printable(path.stem) or "model",
-        "source": f"{printable(path.name)}, {_origin(model)}",
+        "source": f"{printable(path.name)}, {_origin(read.model)}",
+        INPUTS: called_,
         "not_timed": dict(found.not_timed.most_common()),
         "not_known": dict(found.not_known.most_common()),
         "layers": entries,
     }
+    nodes = {layers[node.output[0]]["name"]: node for node, _ in found.layers}
     moved = {
         f"layers[{index}].{key}": (f"{path}: {operator(node)} {called(node)}: {key}", index + 1)
-        for index, (node, _) in enumerate(found.layers)
-        for key in entries[index]
+        for index, entry in enumerate(entries)
+        if (node := nodes.get(entry["name"])) is not None
+        for key in entry
     }
-    return Document(str(path), data, {"": 1}, moved=moved, notes=tuple(notes))
+    return Document(str(path), data, {"": 1}, moved=moved, notes=(*notes, *_lost(lost)))
+
+
+def _lost(why: str) -> Iterator[str]:
+    if why:
+        yield f"what its layers read is not known: {why}"
 
 
 def _ordered(sizes: Sizes) -> Sizes:
@@ -236,8 +252,8 @@ def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
         yield f"{which}: a layer for each map"
     if any(sizes["op"] not in _OF_THE_ARRAY for _, sizes in found.layers):
         yield "pooling, sums and activations are layers of their own, from HBM and back; --ops array leaves them out"
-    if found.normalizations:
-        yield f"{counted(found.normalizations, 'batch normalization')} folded into the weights before: no time"
+    if found.same:
+        yield f"{counted(len(found.same), 'batch normalization')} folded into the weights before: no time"
     if found.folded:
         yield f"{counted(found.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
     if found.reasons:

@@ -12,7 +12,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, num
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.network.formats.asked import ModelOptions
-from tpusim.network.formats.names import printable
+from tpusim.network.formats.names import Names, printable
 from tpusim.network.formats.onnx_model import layer_names, understood
 from tpusim.network.formats.onnx_model.dims import inputs, set_sizes
 from tpusim.network.formats.onnx_model.file import called, load, operator
@@ -35,12 +35,14 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         says = f"the model is for {counted(own, 'image')} at once; its values take a --batch that is a multiple of that"
         raise InputError(Problem(says, str(path)))
     graph = read.model.graph
-    layers = {node.output[0]: name for node, name in layer_names(read.found.layers)}
-    mirrored = {node.output[0]: sizes.get(MIRRORED, ()) for node, sizes in read.found.layers}
+    layers = {node.output[0]: name for node, name in layer_names(read.found.layers, Names())}
+    mirrored = {node.output[0]: sizes[MIRRORED] for node, sizes in read.found.layers if MIRRORED in sizes}
 
     def as_node(node: NodeProto) -> Node:
         made = node.output[0] if node.output else ""
-        attributes = {**_attributes(node.attribute, path), MIRRORED: mirrored.get(made, ())}
+        attributes = _attributes(node.attribute, path)
+        if made in mirrored:
+            attributes[MIRRORED] = mirrored[made]
         asked_of = tuple(node.input), tuple(node.output), attributes
         return Node(operator(node), called(node), *asked_of, layers.get(made, ""))
 
@@ -49,7 +51,14 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     opset = next((each.version for each in read.model.opset_import if each.domain in _MAIN), 1)
     weights = _weights(load(path).graph, path)
     given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
-    return Graph(str(path), given, tuple(each.name for each in graph.output), nodes, weights, own, opset)
+    return Graph(str(path), given, _types_of_outputs(graph), nodes, weights, own, opset)
+
+
+def _types_of_outputs(graph: GraphProto) -> dict[str, np.dtype[Any] | None]:
+    """By name; None where the model says none, or one that NumPy does not have, such as bfloat16."""
+    kinds = {each.name: each.type.tensor_type.elem_type for each in graph.output}
+    types = {name: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None for name, kind in kinds.items()}
+    return {name: dtype if dtype is None or dtype.isbuiltin == 1 else None for name, dtype in types.items()}
 
 
 def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, Given]:

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from onnx import GraphProto, NodeProto, numpy_helper
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
+from tpusim.network.formats.onnx_model import row_nodes
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode, padding_of
+from tpusim.network.formats.onnx_model.row_nodes import FLAT_SOFTMAX
 from tpusim.network.formats.onnx_model.shapes import Values
 
 Numbers = Mapping[str, float]
 """Constants of one element, by name."""
+Lists = Mapping[str, tuple[int, ...]]
+"""Constants of a few whole numbers along one axis, by name."""
 
 _CHANNELS_FIRST = frozenset({
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
@@ -28,6 +33,8 @@ _TURNS = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip
 """Behind these, any axis may be the channels."""
+_MOST_AXES = 8
+"""Lists of more are not those of axes."""
 _LONGEST_MATRIX = 3
 """Axes up to which a value of which nothing is known has its channels last."""
 
@@ -40,12 +47,18 @@ class Place(NamedTuple):
         names: of the operands.
         numbers: constants of one element.
         first: whether axis 1 of its values are the channels, not the last.
+        lists: constants of a few whole numbers.
+        results: how many of its results are wanted.
+        opset: the version of its operator.
     """
 
     node: Node
     names: Sequence[str]
     numbers: Numbers
     first: bool
+    lists: Lists
+    results: int
+    opset: int
 
 
 class VectorNodes(NamedTuple):
@@ -55,16 +68,22 @@ class VectorNodes(NamedTuple):
         numbers: constants of one element.
         first: by value, whether its channels are axis 1; of what comes of convolutions or products.
         merged: the results of batch normalizations that become part of the weights before them.
+        lists: constants of a few whole numbers.
+        opset: the version of its operators.
     """
 
     numbers: Numbers
     first: Mapping[str, bool]
     merged: frozenset[str]
+    lists: Lists
+    opset: int
 
     @classmethod
-    def of(cls, graph: GraphProto) -> VectorNodes:
-        """What there is to know of the nodes of a graph."""
-        return cls(_numbers(graph), _first(graph), _merged(graph))
+    def of(cls, model: ModelProto) -> VectorNodes:
+        """What there is to know of the nodes of a model."""
+        graph = model.graph
+        opset = next((each.version for each in model.opset_import if not each.domain), FLAT_SOFTMAX)
+        return cls(_numbers(graph), _first(graph), _merged(graph), _lists(graph), opset)
 
     def is_folded(self, node: NodeProto) -> bool:
         """Whether nothing is left of it to do."""
@@ -80,18 +99,30 @@ class VectorNodes(NamedTuple):
         result, attributes = values.shape(node.output[0]), {each.name: each for each in node.attribute}
         there = Node(shapes, result, [name in values.constants for name in names], attributes)
         known = [self.first[name] for name in names if name in self.first]
-        first = known[0] if known else len(result) > _LONGEST_MATRIX
-        return VECTOR_OPS[node.op_type](Place(there, names, self.numbers, first), node.op_type)
+        first = known[0] if known else max(len(shapes[0]), len(result)) > _LONGEST_MATRIX
+        results = sum(map(bool, node.output))
+        place = Place(there, names, self.numbers, first, self.lists, results, self.opset)
+        return VECTOR_OPS[node.op_type](place, node.op_type)
 
 
 def _numbers(graph: GraphProto) -> dict[str, float]:
-    tensors = {each.name: each for each in graph.initializer if prod(each.dims) == 1}
+    found = _constants(graph, 1).items()
+    return {name: float(each.reshape(-1)[0]) for name, each in found if each.size == 1 and each.dtype.kind in "fiu"}
+
+
+def _lists(graph: GraphProto) -> dict[str, tuple[int, ...]]:
+    found = _constants(graph, _MOST_AXES).items()
+    return {name: tuple(map(int, each)) for name, each in found if each.ndim == 1 and each.dtype.kind in "iu"}
+
+
+def _constants(graph: GraphProto, most: int) -> dict[str, NDArray[Any]]:
+    """Those of so many elements at most."""
+    tensors = {each.name: each for each in graph.initializer if prod(each.dims) <= most}
     for node in graph.node:
         value = node.op_type == "Constant" and next((each.t for each in node.attribute if each.name == "value"), None)
-        if value and prod(value.dims) == 1:
+        if value and prod(value.dims) <= most:
             tensors[node.output[0]] = value
-    found = {name: numpy_helper.to_array(each) for name, each in tensors.items() if not each.external_data}
-    return {name: float(each.reshape(-1)[0]) for name, each in found.items() if each.dtype.kind in "fiu"}
+    return {name: numpy_helper.to_array(each) for name, each in tensors.items() if not each.external_data}
 
 
 def _first(graph: GraphProto) -> dict[str, bool]:
@@ -167,8 +198,8 @@ def _arithmetic(place: Place, op: str) -> Sizes:
     if not whole or len(node.shapes) != 2:
         raise UnfitNode("neither operand is as large as what it makes")
     main = next((index for index in whole if not node.constant[index]), whole[0])
-    if main == 1 and op == "Sub":
-        raise UnfitNode("what is taken away from is the smaller operand")
+    if main == 1 and op in ("Sub", "Div"):
+        raise UnfitNode("what is taken away from, or divided, is the smaller operand")
     return {**sizes, "other": _other(node, 1 - main, place.first)}
 
 
@@ -210,6 +241,17 @@ def _leaky_relu(place: Place, _: str) -> Sizes:
     return {**_sizes("leaky_relu", place), "slope": place.node.number("alpha", 0.01)}
 
 
+def _gelu(place: Place, _: str) -> Sizes:
+    given = place.node.attributes.get("approximate")
+    return {**_sizes("gelu", place), "approximate": given.s.decode() if given else "none"}
+
+
+def _swish(place: Place, _: str) -> Sizes:
+    if place.node.number("alpha", 1.0) != 1:
+        raise UnfitNode("its alpha is not 1")
+    return _sizes("silu", place)
+
+
 def _clip(place: Place, _: str) -> Sizes:
     """Its ends are attributes in old models, operands in others."""
     sizes = _sizes("clip", place)
@@ -222,6 +264,22 @@ def _clip(place: Place, _: str) -> Sizes:
     return sizes
 
 
+def _softmax(place: Place, _: str) -> Sizes:
+    return row_nodes.softmax(place.node, place.opset)
+
+
+def _layer_norm(place: Place, _: str) -> Sizes:
+    if place.results > 1:
+        raise UnfitNode("its mean is wanted, too")
+    return row_nodes.layer_norm(place.node)
+
+
+def _reduce_mean(place: Place, _: str) -> Sizes:
+    given = place.node.attributes.get("axes")
+    named = place.lists.get(place.names[1], ()) if len(place.names) > 1 else ()
+    return row_nodes.reduce_mean(place.node, given.ints if given else named, place.first)
+
+
 def _hard_sigmoid(place: Place, _: str) -> Sizes:
     return {
         **_sizes("hard_sigmoid", place),
@@ -232,12 +290,18 @@ def _hard_sigmoid(place: Place, _: str) -> Sizes:
 
 VECTOR_OPS: dict[str, Callable[[Place, str], Sizes]] = {
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Sum"), _arithmetic),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum"), _arithmetic),
     "BatchNormalization": _scale_shift,
     "Relu": _plain("relu"),
     "LeakyRelu": _leaky_relu,
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _plain("hard_swish"),
+    **{name: _plain(name.lower()) for name in ("Exp", "Tanh", "Erf", "Sigmoid")},
+    "Gelu": _gelu,
+    "Softmax": _softmax,
+    "LayerNormalization": _layer_norm,
+    "ReduceMean": _reduce_mean,
+    "Swish": _swish,
 }
 """What the vector unit computes, of ONNX's own operators."""

@@ -1,5 +1,6 @@
 // The page of a run.
 
+const mapsPes = data.layers[0].mapping_efficiency !== null;
 const anyWrong = data.layers.some((layer) => layer.wrong);
 const rows = data.layers.map((layer, item) => ({ item, wrong: layer.wrong, values: { ...layer, number: item + 1 } }));
 const place = { key: "number", label: "#", style: "count", divide: 1, unit: "", ascending: true, title: "place in the network" };
@@ -29,7 +30,7 @@ selection.describe = (item) => {
   return [layer.name,
     `${timeAndShare(layer)} of the run`,
     `${whole(layer.cycles)} cycles; ${three(layer.tflops)} TFLOPS`,
-    `PE utilisation ${percent(layer.pe_utilization)} %, mapped ${percent(layer.mapping_efficiency)} %`,
+    `PE utilisation ${percent(layer.pe_utilization)} %${layer.mapping_efficiency === null ? "" : `, mapped ${percent(layer.mapping_efficiency)} %`}`,
     largest[1] > 0 ? `largest loss: ${largest[0]}, ${percent(largest[1])} %` : "no loss"];
 };
 
@@ -41,8 +42,9 @@ function showDetails(item) {
     partBar(data.states, layer.states, layer.cycles, `Where the cycles of ${layer.name} went`),
     html("dl", {}, [
       ["time", `${whole(layer.cycles)} cycles, ${timeAndShare(layer)} of the run`],
-      ["array", data.states.map((state, k) => `${state.label} ${percent(layer.states[k] / layer.cycles)} %`).join(", ")],
+      [data.unit.name, data.states.map((state, k) => `${state.label} ${percent(layer.states[k] / layer.cycles)} %`).join(", ")],
       ["busy", busy],
+      ...(layer.reads ? [["reads", layer.reads]] : []),
       ["mapping", layer.mapping],
       ["check", checkOf(layer)],
     ].map(([term, words]) => [html("dt", {}, term), html("dd", {}, words)])));
@@ -120,11 +122,11 @@ function widthChoice() {
 function byLayer() {
   return section("Layer by layer", widthChoice(),
     figure("PE utilisation",
-      "Bars: MACs / (PEs x cycles). Lines across: PEs that hold a weight. Dashed: the whole run."
+      `Bars: MACs / (PEs x cycles).${mapsPes ? " Lines across: PEs that hold a weight." : ""} Dashed: the whole run.`
         + (anyWrong ? " Crosses: wrong outputs." : ""), utilisation()),
     figure("Where each layer's cycles went", "The parts are those of the table above.", breakdown(),
       { below: legend(data.states.map((state) => [state.key, state.label])) }),
-    figure("Vector memory over the run", "Allocated for each layer, for as long as it runs; not what is in use at a moment.",
+    data.layers[0].peak_bytes === null ? "" : figure("Vector memory over the run", "Allocated for each layer, for as long as it runs; not what is in use at a moment.",
       memory(),
       { below: legend([["memory", "everything: ifmap, filters, results, double buffers"], ["ifmap", "ifmap alone"]]) }),
     html("p", { class: "note" }, "Every figure of these charts is in the table of layers below."));
@@ -149,9 +151,9 @@ page.append(
   banner(data),
   tiles(),
   section("In short", html("ul", { class: "sentences" }, data.sentences.map(sentence))),
-  section("Where the array's cycles went",
-    partBar(data.states, data.total.states, data.total.cycles, "Cycles of the systolic array over the run, as in the table below"),
-    partsTable(data.states, data.total.states, data.total.cycles, "Cycles of the systolic array, and what each part means",
+  section(`Where the ${data.unit.name}'s cycles went`,
+    partBar(data.states, data.total.states, data.total.cycles, `Cycles of the ${data.unit.title} over the run, as in the table below`),
+    partsTable(data.states, data.total.states, data.total.cycles, `Cycles of the ${data.unit.title}, and what each part means`,
       "cycles", whole)),
   data.energy ? energySection() : "",
   data.layers.length > 1 ? section("The costliest layers",
@@ -159,7 +161,7 @@ page.append(
       "Length is time, split as above; at the end the layer's time and its share of the run.", costliest)) : "",
   byLayer(),
   rooflineSection(),
-  html("div", { id: "units" }, units()),
+  data.diagram ? html("div", { id: "units" }, units()) : "",
   html("div", { id: "layers" }, section("Layers",
     html("p", { class: "note" }, "Pick a row for its details. Arrow keys walk, Enter picks; heads sort."),
     details, layersTable.element)),

@@ -8,7 +8,7 @@ function hatches() {
     }, rectangle(0, 0, 6, 6, { fill: `var(--${key})` }), svg("path", { d, class: `hatch ${name}` })))));
 }
 
-const fillOf = (key) => ({ fill: key in data.hatches ? `url(#hatch-${key})` : `var(--${key})` });
+const fillOf = (key) => ({ fill: key in data.hatches ? `url(#hatch-${key})` : `var(--${key}, var(--unused))` });
 
 const swatch = (key) => svg("svg", { width: 18, height: 12, class: "swatch", "aria-hidden": "true" },
   rectangle(0.5, 0.5, 17, 11, fillOf(key)), rectangle(0.5, 0.5, 17, 11, { class: "frame" }));

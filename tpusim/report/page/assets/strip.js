@@ -82,7 +82,7 @@ function utilisation() {
       const { pe_utilization: used, mapping_efficiency: mapped, wrong } = data.layers[i];
       return [
         rectangle(x, y(used), w - gap(w), y(0) - y(used), fillOf("useful")),
-        line(x, y(mapped), x + w - gap(w), y(mapped), "mapped"),
+        mapped === null ? [] : line(x, y(mapped), x + w - gap(w), y(mapped), "mapped"),
         wrong ? shape("cross", x + w / 2, TOP - 6, 4, { class: "wrong-mark" }) : [],
       ];
     },

@@ -1,0 +1,142 @@
+"""What is fused to a layer rides on its results: right at every level, to the cycle, whatever the lowering."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_agreement import IN_LANES, MOST_CYCLES, Layer, fitted_by, suppose
+from tests.agreement.test_hazards import hazards
+from tests.machines.tpu.test_timeline import agree as assert_slices
+from tests.strategies import cases, conv, fills, lowerings_of, machine, machines_of_all_kinds, small_layers
+from tpusim.base.errors import UnsuitableError
+from tpusim.flow.energy_account import energy_of
+from tpusim.flow.numbers import numbers_of
+from tpusim.flow.verify import as_floats, check_layer, expected, operands_of, verdict_of
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
+from tpusim.machines.tpu.lowering.riding import riding
+from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Stream
+from tpusim.network.ops import Clip, Conv2d, ConvTranspose2d, DeformConv2d, Fused, Gemm, LeakyRelu, Relu
+from tpusim.network.ops.pointwise import Pointwise
+
+RELU = Relu("relu", 1)
+FINISHES = st.sampled_from([(), (RELU,), (LeakyRelu("leaky", 1, slope=0.25),), (RELU, Clip("clip", 1, max=6.0))])
+CONV = conv(4, 6, 5, 3, padding=1)
+
+
+def fused(layer: Conv2d | Gemm, *finish: Pointwise, adds: bool = False) -> Fused:
+    return Fused(layer.name, layer, adds, finish)
+
+
+@settings(max_examples=cases(1 / 12), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    layer=small_layers(),
+    batch=st.integers(1, 9),
+    hardware=machines_of_all_kinds(),
+    finish=FINISHES,
+    adds=st.booleans(),
+    data=st.data(),
+)
+def test_random_layers(
+    layer: Layer, batch: int, hardware: Hardware, finish: tuple[Pointwise, ...], adds: bool, data: st.DataObject
+) -> None:
+    """Values at both levels, the engines to the cycle, no wait missing."""
+    suppose(adds or bool(finish))
+    suppose(not isinstance(layer, ConvTranspose2d | DeformConv2d))
+    names = lowerings_of(layer) - {"vector"} - (IN_LANES if hardware.banked else set())
+    name = data.draw(st.sampled_from(sorted(names)))
+    suppose(layer.macs(batch) / hardware.pes < 800)
+    whole = Fused(layer.name, layer, adds, finish)
+    program, hardware = fitted_by(lambda *asked: riding(LOWERINGS[name](*asked), whole), layer, batch, hardware)
+    suppose(event.run(program, hardware).cycles < MOST_CYCLES)
+    agree(whole, batch, program, hardware)
+
+
+def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> None:
+    """Values at both levels, the engines to the cycle, the timeline's slices as the accounts, no wait missing."""
+    check_program(program, hardware)
+    assert not [*hazards(program, hardware)]
+    operands = operands_of(layer, batch, seed=3)
+    ofmap = expected(layer, operands)
+    timing, registers = register.run(program, hardware, operands)
+    assert timing == event.run(program, hardware)
+    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
+    assert_slices(event.record(program, hardware).timeline(), timing)
+    np.testing.assert_array_equal(registers["ofmap"], ofmap)
+    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
+    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
+
+
+def test_an_activation_is_free_where_a_frame_has_room_for_it() -> None:
+    """The paper's machine has two ALUs a lane: two operations an element fit into the eight cycles of a word."""
+    hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
+    alone = event.run(lowered(layer, 8, hardware, "channel_first")[0], hardware)
+    with_relu, _ = lowered(fused(layer, RELU), 8, hardware, "channel_first")
+    timing = event.run(with_relu, hardware)
+    assert with_relu.frame(hardware).period == 8
+    assert timing.cycles <= alone.cycles + with_relu.frame(hardware).period
+    more, _ = lowered(fused(layer, RELU, Clip("clip", 1, max=6.0)), 8, hardware, "channel_first")
+    assert more.frame(hardware).period == 16
+
+
+def test_a_residual_is_brought_once() -> None:
+    """It moves as many bytes as the ofmap does, and is worked out in no step of its own."""
+    hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
+    program, explanation = lowered(fused(layer, RELU, adds=True), 8, hardware, "channel_first")
+    brought = sum(step.hbm_bytes for step in fills(program, "other"))
+    assert brought == program.use.hbm_write_bytes == 64 * 14 * 14 * 8 * 4
+    assert explanation.aspects["fused"] == "add and relu ride on results"
+    assert not program.vectors
+
+
+@pytest.mark.parametrize("name", ["winograd_2", "vector"])
+def test_no_ride_on_what_passes_do_not_leave_behind(name: str) -> None:
+    layer = Conv2d("conv", 4, 8, 8, 4, (3, 3), padding=(1, 1), groups=4 if name == "vector" else 1)
+    with pytest.raises(UnsuitableError, match=r"leave fusion out, by sequencer\.fusion=none"):
+        lowered(fused(layer, RELU), 4, load_hardware("tpu_v2"), name)
+
+
+def test_reals_are_within_their_bound() -> None:
+    numbers, hardware = numbers_of("f32", "array"), machine(4, 4)
+    layer = fused(CONV, LeakyRelu("leaky", 1, slope=0.1), adds=True)
+    program, _ = lowered(layer, 3, hardware, "channel_first")
+    verdict = check_layer(layer, 3, program, hardware, seed=1, numbers=numbers)
+    assert verdict.mismatched == 0
+    assert 0 < (verdict.error_share or 0) < 1
+    operands = numbers.operands(layer, 3, 1)
+    _, written = register.run(program, hardware, as_floats(operands))
+    assert verdict_of(layer, operands, written, numbers).mismatched == 0
+
+
+@pytest.mark.parametrize("what", ["finish", "other"])
+def test_the_check_sees_what_is_left_out(what: str) -> None:
+    """One pass that finishes nothing, one fill that brings the sums of its neighbour."""
+    hardware, layer = machine(4, 4), fused(CONV, RELU, adds=True)
+    program, _ = lowered(layer, 3, hardware, "channel_first")
+    steps = list(program.steps)
+    for index, step in enumerate(steps):
+        if what == "finish" and isinstance(step, Stream) and step.finish:
+            steps[index] = replace(step, finish=())
+            break
+        if what == "other" and isinstance(step, Fill) and step.tensor.name == "other":
+            part = step.parts[0]
+            steps[index] = replace(step, parts=(part._replace(base=part.base + 1), *step.parts[1:]))
+            break
+    assert check_layer(layer, 3, replace(program, steps=tuple(steps)), hardware, seed=3).mismatched > 0
+
+
+def test_more_energy_for_what_is_finished() -> None:
+    hardware = load_hardware("tpu_v2")
+    sums = []
+    for layer in (CONV, fused(CONV, RELU)):
+        program, _ = lowered(layer, 8, hardware, "channel_first")
+        sums.append(energy_of(layer.macs(8), program, event.run(program, hardware), hardware).counts["vector_sums"])
+    assert sums[1] - sums[0] == CONV.outputs(8)

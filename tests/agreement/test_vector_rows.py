@@ -1,0 +1,186 @@
+"""Ops of whole rows: right at every level, to the cycle, kept on chip or read again for each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_agreement import MOST_CYCLES, fitted, suppose
+from tests.agreement.test_corruption import change, edit_part, shift_items
+from tests.agreement.test_hazards import hazards
+from tests.agreement.test_vector_ops import moved, with_first_moved
+from tests.strategies import cases, machine, machines_of_all_kinds, row_ops, spills
+from tpusim import simulate
+from tpusim.base.errors import CapacityError, UnsuitableError
+from tpusim.flow.lowerings import asked_of, known
+from tpusim.flow.numbers import numbers_of
+from tpusim.flow.verify import as_floats, check_layer, operands_of, verdict_of
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import vector_rows as lowering
+from tpusim.machines.tpu.lowering.registry import lowered, planned_of
+from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Vector
+from tpusim.machines.tpu.program.tensor import Part
+from tpusim.network.ops import LayerNorm, ReduceMean, Relu, RowOp, Softmax
+from tpusim.network.workload import Workload
+
+LOWERING = "vector_rows"
+SMALL = machine(8, 8, word_elements=4, capacity_words=82)
+NORM = LayerNorm("norm", 18, 40)
+"""Twice as many rows as fit the lanes; they fit once, not twice, beside a scale and a shift."""
+
+
+@settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    layer=row_ops(20, 20),
+    batch=st.integers(1, 9),
+    hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
+    again=st.booleans(),
+)
+@example(layer=Softmax("s", 33, 20), batch=1, hardware=machine(4, 4, word_elements=2, scalar_words=1), again=True)
+@example(layer=LayerNorm("n", 17, 9), batch=1, hardware=machine(4, 4, word_elements=1, scalar_words=1), again=False)
+@example(layer=Softmax("s", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=True)
+@example(layer=Softmax("s", 64, 1), batch=1, hardware=machine(64, 4, word_elements=1, scalar_words=1), again=False)
+@example(layer=LayerNorm("n", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=False)
+@example(layer=LayerNorm("n", 19, 9), batch=1, hardware=machine(4, 4, word_elements=1, capacity_words=40), again=False)
+@example(layer=ReduceMean("m", 64, 2), batch=1, hardware=machine(32, 4, word_elements=2), again=False)
+@example(layer=ReduceMean("m", 40, 30), batch=1, hardware=machine(4, 4, capacity_words=12), again=False)
+def test_random_layers(layer: RowOp, batch: int, hardware: Hardware, again: bool) -> None:
+    """Values at both levels, bit for bit, the engines to the cycle, no wait missing, all steps told ahead."""
+    rows = {"rows": "read_again" if again else "kept"}
+    hardware = hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update=rows)})
+    program, hardware = fitted(layer, batch, hardware, LOWERING)
+    check_program(program, hardware)
+    suppose(event.run(program, hardware).cycles < MOST_CYCLES)
+    assert not [*hazards(program, hardware)]
+    planned = planned_of(layer, batch, hardware, LOWERING)
+    assert planned is not None
+    assert planned.transfers >= len(program.steps) > 0
+    operands = operands_of(layer, batch, seed=3)
+    timing, registers = register.run(program, hardware, operands)
+    assert timing == event.run(program, hardware)
+    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
+    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
+    assert verdict_of(layer, operands, registers).mismatched == 0
+    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
+    assert spills(program)
+
+
+@pytest.mark.parametrize("layer", [Softmax("s", 18, 40), NORM, ReduceMean("m", 18, 40)], ids=lambda layer: layer.op)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
+def test_numbers_of_any_type_are_within_the_bound(layer: RowOp, dtype: str) -> None:
+    program, _ = lowering.lower(layer, 1, SMALL)
+    verdict = check_layer(layer, 1, program, SMALL, seed=1, numbers=numbers_of(dtype, "any"))
+    assert (verdict.mismatched, verdict.checked) == (0, layer.outputs(1))
+
+
+# ---- the check bites
+
+
+def next_rows(part: Part) -> Part:
+    """The rows of a lane are those after its own."""
+    (lane,) = part.lane
+    assert isinstance(lane.coordinates, range)
+    after = range(lane.coordinates.start + 1, lane.coordinates.stop + 1, lane.coordinates.step)
+    return part._replace(lane=(lane._replace(coordinates=after),))
+
+
+def with_half(step: Vector) -> Vector:
+    return replace(step, coefficients=tuple(each / 2 for each in step.coefficients))
+
+
+CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
+    "an operand": lambda p: change(p, Vector, with_first_moved, 1),
+    "a lost element": lambda p: change(p, Vector, lambda v: replace(v, operands=v.operands[1:]), 1),
+    "a result address": lambda p: change(p, Vector, lambda v: replace(v, writes=moved(v.writes)), 3),
+    "a count": lambda p: change(p, Vector, with_half, [*map(bool, (v.coefficients for v in p.vectors))].index(True)),
+    "a lane": lambda p: change(p, Fill, lambda f: edit_part(f, next_rows), of="ifmap"),
+    "a channel": lambda p: change(p, Fill, lambda f: edit_part(f, lambda part: shift_items(part, 1)), of="scale"),
+    "a spilled channel": lambda p: change(p, Spill, lambda s: edit_part(s, lambda part: shift_items(part, -1)), 1),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corrupted_program_is_caught(name: str) -> None:
+    program, _ = lowering.lower(NORM, 1, SMALL)
+    assert check_layer(NORM, 1, program, SMALL, seed=0).mismatched == 0
+    corrupted = CORRUPTIONS[name](program)
+    assert corrupted != program
+    assert check_layer(NORM, 1, corrupted, SMALL, seed=0).mismatched > 0
+    operands = as_floats(operands_of(NORM, 1, seed=0))
+    _, registers = register.run(corrupted, SMALL, operands)
+    assert verdict_of(NORM, operands, {"ofmap": registers["ofmap"]}).mismatched > 0
+
+
+@pytest.mark.parametrize("kind", [Fill, Vector, Spill])
+def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
+    program, _ = lowering.lower(NORM, 1, SMALL)
+    assert not [*hazards(program, SMALL)]
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
+    assert any(hazards(replace(program, steps=steps), SMALL))
+
+
+# ---- who lowers what, and what is told
+
+
+@pytest.mark.parametrize("name", known())
+def test_whatever_a_run_asks_for_they_have_one_way(name: str) -> None:
+    work = Workload("net", 2, (Softmax("softmax", 3), Relu("relu", 3, 4, 4)))
+    assert [way for _, way in asked_of(work, name)] == [LOWERING, "vector_ops"]
+
+
+def test_lowerings_of_single_places_refuse_them_and_theirs_refuses_those() -> None:
+    with pytest.raises(UnsuitableError, match="softmax is lowered by vector_rows, not by vector_ops"):
+        lowered(Softmax("s", 3), 2, machine(), "vector_ops")
+    with pytest.raises(UnsuitableError, match="relu is lowered by vector_ops, not by vector_rows"):
+        lowered(Relu("r", 3, 4, 4), 2, machine(), LOWERING)
+    with pytest.raises(CapacityError, match=r"layer s: the smallest tiling needs \d+ words"):
+        lowered(Softmax("s", 3), 2, machine(capacity_words=2), LOWERING)
+
+
+def test_few_long_rows_are_shared_by_lanes() -> None:
+    """Of 8 rows 4 to a word, 2 lanes have each a 10th of the 100 channels of 4, or all lanes would have 100 words."""
+    wide = machine(32, 8, word_elements=4)
+    program, told = lowering.lower(Softmax("s", 100, 8), 1, wide)
+    assert told.aspects["folds"] == "rows in 10 shares of 10 channels, which meet by way of HBM"
+    assert {step.tensor.name for step in spills(program)} == {"on_the_way_0", "on_the_way_1", "ofmap"}
+    assert program.words < 100
+    for layer in (Softmax("s", 100, 32), Softmax("s", 31, 8), Softmax("s", 101, 8)):
+        assert len(spills(lowering.lower(layer, 1, wide)[0])) == 4
+    swapped = change(program, Spill, lambda s: edit_part(s, lambda part: part._replace(base=part.base + 1)), 1)
+    assert check_layer(Softmax("s", 100, 8), 1, swapped, wide, seed=0).mismatched > 0
+
+
+def test_a_norm_is_kept_once() -> None:
+    program, told = lowering.lower(NORM, 1, SMALL)
+    assert (program.word_fill, told.choices["kept"], told.choices["slots"]) == (3, True, 4)
+
+
+def test_rows_are_kept_where_they_fit() -> None:
+    """A row of 50 in words: kept twice, kept once, or read from HBM for each of three stages."""
+    fills = {}
+    for words in (400, 160, 60):
+        small = machine(8, 8, word_elements=4, capacity_words=words)
+        program, told = lowering.lower(Softmax("s", 50, 70), 1, small)
+        fills[words] = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill))
+        assert ("kept" in told.aspects["order"]) == (words > 60)
+    assert fills[400] == fills[160]
+    assert 2.5 * fills[160] < fills[60] < 3.5 * fills[160]
+    again = machine(8, 8, word_elements=4, capacity_words=400).with_overrides(["mapping.rows=read_again"])
+    program, _ = lowering.lower(Softmax("s", 50, 70), 1, again)
+    assert len([step for step in program.steps if isinstance(step, Fill)]) == 3 * 3 * 4
+
+
+def test_a_network_has_them_among_its_layers() -> None:
+    work = Workload("net", 3, (Softmax("softmax", 30), ReduceMean("mean", 12, 20), NORM))
+    result = simulate(work, SMALL, engine="both")
+    assert [layer.lowering for layer in result.layers] == [LOWERING] * 3
+    assert result.correct
+    assert [layer.outputs_checked for layer in result.layers] == [90, 20, 720]

@@ -1,0 +1,81 @@
+"""Layers that overlap in a run: what is told of it, and that both engines agree on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.strategies import conv, dram, machine
+from tpusim import simulate
+from tpusim.base.errors import InputError
+from tpusim.flow.tracing import recordings, trace
+from tpusim.network.ops import Add, Gemm, Relu
+from tpusim.network.workload import Workload
+from tpusim.report.tables.run import overlap_notice
+from tpusim.result.load import parse_result
+
+DRAIN = machine(8, 8, word_elements=4, capacity_words=200, launch_cycles=30, latency_cycles=40)
+OVERLAP = DRAIN.with_overrides(["sequencer.between_layers=overlap"])
+FIRST, SECOND = (replace(conv(6, 6, 6, 3, padding=1), name=name) for name in ("first", "second"))
+BLOCK = Workload(
+    "block", 4, (FIRST, Relu("relu", 6, 6, 6), SECOND, Add("add", 6, 6, 6)),
+    edges={"relu": ["first"], "second": ["relu"], "add": ["second", "first"]},
+)  # fmt: skip
+
+
+def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
+    apart, together = (simulate(BLOCK, each, engine="both") for each in (DRAIN, OVERLAP))
+    assert together.correct
+    assert [each.outputs_checked for each in together.layers] == [each.outputs for each in apart.layers]
+    assert together.total.hidden_cycles == apart.total.cycles - together.total.cycles > 30
+    for alone, layer in zip(apart.layers, together.layers, strict=True):
+        assert layer.hidden_cycles == alone.cycles - layer.cycles
+        assert (layer.hbm_read_bytes, layer.vector_memory.reads) == (alone.hbm_read_bytes, alone.vector_memory.reads)
+        assert all(sum(account.values()) == layer.cycles for account in layer.units.values())
+    assert parse_result(together.to_json()) == together
+    share = f"{100 * together.total.hidden_cycles / apart.total.cycles:.1f} %"
+    assert overlap_notice(together) == (
+        f"Layers overlap: {together.total.hidden_cycles:,} cycles fewer than one by one, {share}."
+    )
+    assert overlap_notice(apart) == ""
+
+
+def test_a_layer_alone_is_as_ever() -> None:
+    alone = [simulate(Workload("one", 4, (FIRST,)), each).layers[0] for each in (DRAIN, OVERLAP)]
+    assert alone[0] == alone[1]
+
+
+def test_what_is_read_is_waited_for() -> None:
+    """Of memory that is far away; layers that do not read one another hide more of it."""
+    far = OVERLAP.with_overrides(["hbm.latency=150 ns"])
+    reads, free = (
+        simulate(Workload("pair", 4, (FIRST, SECOND), edges={"second": [name]}), far) for name in ("first", "input")
+    )
+    assert 0 < reads.total.hidden_cycles < free.total.hidden_cycles
+    unsaid = simulate(Workload("pair", 4, (FIRST, SECOND)), far)
+    assert unsaid.total.cycles == reads.total.cycles
+
+
+APART = {
+    "HBM is modelled with its banks": OVERLAP.model_copy(
+        update={"hbm": OVERLAP.hbm.model_copy(update={"model": "banks", "device": dram()})}
+    ),
+    "its words hold another number of elements": OVERLAP,
+}
+
+
+@pytest.mark.parametrize("why", APART)
+def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
+    second = SECOND if "banks" in why else Gemm("second", m=1, n=5, k=7)
+    work = Workload("pair", 4, (FIRST, second))
+    result = simulate(work, APART[why])
+    assert [layer.apart for layer in result.layers] == ["", why]
+    assert result.total.hidden_cycles == 0
+    assert f"Not between all: 1 layer on an empty machine, as {why}." in overlap_notice(result)
+
+
+def test_what_takes_layers_one_by_one_refuses() -> None:
+    for asks in (lambda: trace(Workload("one", 4, (FIRST,)), OVERLAP), lambda: recordings(BLOCK, OVERLAP)):
+        with pytest.raises(InputError, match="between_layers: overlap: a trace takes each layer by itself"):
+            asks()

@@ -1,0 +1,141 @@
+"""Which layers ride on the results of others, and that a run, a sweep and a message say so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.strategies import machine
+from tpusim import load_hardware, simulate
+from tpusim.base.errors import InputError
+from tpusim.flow.fusion import fused
+from tpusim.flow.simulation import select_layers
+from tpusim.machines.tpu.description import Hardware
+from tpusim.network.ops import Add, Clip, Conv2d, Fused, Gemm, HardSwish, LeakyRelu, Op, Pool2d, Relu
+from tpusim.network.workload import OwnLowering, Workload
+
+
+def conv(name: str) -> Conv2d:
+    return Conv2d(name, 8, 6, 6, 8, (3, 3), padding=(1, 1))
+
+
+def relu(name: str) -> Relu:
+    return Relu(name, 8, 6, 6)
+
+
+def add(name: str, **more: str) -> Add:
+    return Add(name, 8, 6, 6, **more)  # type: ignore[arg-type]
+
+
+def network(edges: dict[str, list[str]], *layers: Op, own: tuple[OwnLowering, ...] = ()) -> Workload:
+    return Workload("n", 2, layers, lowerings=own, edges=edges)  # type: ignore[arg-type]
+
+
+def on(fusion: str = "results", **more: int) -> Hardware:
+    return machine(4, 4, **{"alus": 16, **more}).with_overrides([f"sequencer.fusion={fusion}"])
+
+
+POOL = Pool2d("p", "max", 8, 6, 6, (1, 1))
+RESIDUAL = network(
+    {"a_relu": ["a"], "b": ["a_relu"], "sum": ["b", "a_relu"], "relu": ["sum"], "c": ["relu"]},
+    conv("a"), relu("a_relu"), conv("b"), add("sum"), relu("relu"), conv("c"),
+)  # fmt: skip
+
+
+def texts(work: Workload) -> list[str]:
+    return [f"{layer.name}: {' '.join(layer.text.split(' + ')[1:])}".rstrip() for layer in work.layers]
+
+
+def test_a_block_with_a_residual_becomes_its_convolutions() -> None:
+    found = fused(RESIDUAL, on())
+    assert texts(found) == ["a: relu", "b: add relu", "c:"]
+    assert found.inputs() == {"b": ("a",), "c": ("b",)}
+    (_, residual) = found.sources()["b"]
+    assert residual.names == ("a",)
+
+
+def test_a_layer_that_rides_is_known_by_what_bears_it() -> None:
+    """Whoever asks for it alone is told why it is not there."""
+    with pytest.raises(
+        InputError, match=r"no layer of n matches 'sum'; it has a, b, c; what rides on a layer's results"
+    ):
+        select_layers(fused(RESIDUAL, on()), "sum")
+    with pytest.raises(InputError, match=r"it has a, a_relu, b, sum, relu, c$"):
+        select_layers(fused(RESIDUAL, on("none")), "nobody")
+
+
+def test_twice_is_once() -> None:
+    once = fused(RESIDUAL, on())
+    assert fused(once, on()) == once
+
+
+def test_nothing_where_nobody_asks() -> None:
+    assert fused(RESIDUAL, on("none")) == RESIDUAL
+
+
+@pytest.mark.parametrize(
+    ("work", "kept"),
+    [
+        (network({"r": ["a"], "b": ["a"]}, conv("a"), relu("r"), conv("b")), ["a:", "r:", "b:"]),
+        (network({"b": ["a"], "sum": ["b", "a"]}, conv("a"), conv("b"), add("sum")), ["a:", "b: add"]),
+        (network({"b": ["a"], "sum": ["a", "b"]}, conv("a"), conv("b"), add("sum")), ["a:", "b: add"]),
+        (network({"sum": ["a"]}, conv("a"), add("sum", other="channel")), ["a:", "sum:"]),
+        (network({"h": ["a"]}, conv("a"), HardSwish("h", 8, 6, 6)), ["a:", "h:"]),
+        (network({"p": ["a"], "r": ["p"]}, conv("a"), POOL, relu("r")), ["a:", "p:", "r:"]),
+        (network({"r": ["a"]}, conv("a"), Relu("r", 8, 3, 12)), ["a:", "r:"]),
+        (network({"r": ["a"], "sum": ["r", "b"]}, conv("b"), conv("a"), relu("r"), add("sum")),
+         ["b:", "a: relu", "sum:"]),
+        (network({}, conv("a"), relu("r")), ["a:", "r:"]),
+        (network({"r": ["a"]}, conv("a"), relu("r"), own=(OwnLowering("a", "winograd_2"),)), ["a:", "r:"]),
+        (network({"r": ["g"]}, Gemm("g", 4, 5, 6), Relu("r", 5, images=4)), ["g: relu"]),
+    ],
+    ids=[
+        "somebody else reads it", "on the later of two", "in either order", "a bias is no map",
+        "no activation of that kind", "pooling carries nothing", "another shape", "no addition behind an activation",
+        "no edges", "tiles by name", "product",
+    ],
+)  # fmt: skip
+def test_what_rides_and_what_does_not(work: Workload, kept: list[str]) -> None:
+    assert texts(fused(work, on())) == kept
+
+
+def test_as_much_as_the_vector_unit_does_in_time() -> None:
+    """An addition of partial sums, and one, two or three operations more."""
+    layers = conv("a"), relu("r"), Clip("clip", 8, 6, 6, max=6.0)
+    work = network({"r": ["a"], "clip": ["r"]}, *layers)
+    assert texts(fused(work, on(alus=4))) == ["a:", "r:", "clip:"]
+    assert texts(fused(work, on(alus=8))) == ["a: relu", "clip:"]
+    assert texts(fused(work, on(alus=16))) == ["a: relu clip"]
+    leaky = network({"l": ["a"]}, conv("a"), LeakyRelu("l", 8, 6, 6))
+    assert texts(fused(leaky, on(alus=8))) == ["a:", "l:"]
+
+
+def test_a_run_is_shorter_and_right() -> None:
+    """Both engines, every output; results name the op by which the layer is known."""
+    apart = simulate(RESIDUAL, on("none"), engine="both")
+    together = simulate(RESIDUAL, on(), engine="both")
+    assert together.total.cycles < apart.total.cycles
+    assert together.total.hbm_write_bytes * 2 == apart.total.hbm_write_bytes
+    assert together.correct
+    assert [layer.op for layer in together.layers] == ["conv2d"] * 3
+    assert together.layers[1].inputs == ("a",)
+    assert isinstance(fused(RESIDUAL, on()).layers[0], Fused)
+
+
+def test_nothing_rides_where_a_run_names_a_lowering_of_some_layers_alone() -> None:
+    assert fused(RESIDUAL, on(), "winograd_2") == RESIDUAL
+    assert simulate(RESIDUAL, on(), lowering="winograd_2").correct
+
+
+def test_auto_fuses_only_what_takes_fewer_cycles_so() -> None:
+    """Winograd's tiles and a ReLU behind them are sooner done than a fused layer of many channels; a 1x1 is not."""
+    machine = load_hardware("tpu_v2", ["sequencer.fusion=results"])
+    deep = Conv2d("deep", 512, 14, 14, 512, (3, 3), padding=(1, 1))
+    thin = Conv2d("thin", 512, 14, 14, 64, (1, 1))
+    edges = {"r": ["deep"], "thin": ["r"], "s": ["thin"]}
+    work = Workload("n", 8, (deep, Relu("r", 512, 14, 14), thin, Relu("s", 64, 14, 14)), edges=edges)  # type: ignore[arg-type]
+    assert texts(fused(work, machine)) == ["deep: relu", "thin: relu"]
+    chosen = fused(work, machine, "auto")
+    assert texts(chosen) == ["deep:", "r:", "thin: relu"]
+    cycles = [simulate(work, each, lowering="auto", check=False).total.cycles
+              for each in (machine, load_hardware("tpu_v2"))]  # fmt: skip
+    assert cycles[0] < cycles[1]

@@ -1,0 +1,1 @@
+"""Kernels for real GPUs, in their interpreter."""

@@ -1,0 +1,124 @@
+"""Time by op, and the picture of a network: what reads what, in lines that never run into one another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.report.page.run_data import run_data
+from tpusim.report.plots.lanes import outputs
+from tpusim.report.plots.network import MOST_LAYERS, looks
+from tpusim.report.plots.run import plots
+from tpusim.report.tables.by_op import op_sentence, op_table
+from tpusim.report.tables.compare_results import ComparedResults
+from tpusim.report.tables.compare_tables import to_json, totals
+from tpusim.result.by_op import by_op
+from tpusim.result.records import Result
+
+BLOCK = """name: block
+layers:
+  - {name: conv, op: conv2d, in_channels: 2, in_height: 6, in_width: 6, out_channels: 4, kernel: 3, padding: 1}
+  - {name: relu, op: relu}
+  - {name: conv2, op: conv2d, out_channels: 4, kernel: 1}
+  - {name: sum, op: add, inputs: [conv2, relu]}
+"""
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    path = tmp_path_factory.mktemp("block") / "block.yaml"
+    path.write_text(BLOCK)
+    return simulate(load_workload(path, 2), load_hardware("tiny_4x4"))
+
+
+def picture(result: Result, name: str) -> str:
+    (found,) = (each for each in plots(result) if each.name == name)
+    return found.contents("svg").decode()
+
+
+def test_ops_add_up_to_the_run(block: Result) -> None:
+    uses = by_op(block.layers)
+    assert {op: use.layers for op, use in uses.items()} == {"conv2d": 2, "add": 1, "relu": 1}
+    assert sum(use.cycles for use in uses.values()) == block.total.cycles
+    assert sum(use.share for use in uses.values()) == pytest.approx(1)
+    assert sum(use.time_us for use in uses.values()) == pytest.approx(block.total.time_us)
+    assert [use.cycles for use in uses.values()] == sorted((use.cycles for use in uses.values()), reverse=True)
+    assert json.loads(block.to_json())["by_op"]["relu"] == {
+        "layers": 1, "cycles": block.layers[1].cycles, "time_us": block.layers[1].time_us,
+        "share": block.layers[1].cycles / block.total.cycles,
+    }  # fmt: skip
+
+
+def test_ops_are_told_where_there_are_several(block: Result) -> None:
+    table = op_table(block)
+    assert table is not None
+    assert [str(cell) for cell in table.columns[0].cells] == [*by_op(block.layers)]
+    assert op_sentence(block).startswith("Time by op: conv2d ")
+    assert "relu" in op_sentence(block)
+    alone = replace(block, layers=block.layers[:1])
+    assert (op_table(alone), op_sentence(alone)) == (None, "")
+    assert "time_by_op" not in {each.name for each in plots(alone)}
+
+
+def test_pictures_name_ops_layers_and_inputs(block: Result) -> None:
+    for text in ("conv2d", "time (us)", "2 layers"):
+        assert text in picture(block, "time_by_op")
+    for text in ("input", "conv2", "sum", "bars: time of a layer", "add:"):
+        assert text in picture(block, "network")
+
+
+def test_a_list_of_layers_or_too_many_are_no_network(block: Result) -> None:
+    blind = replace(block, layers=tuple(replace(each, inputs=()) for each in block.layers))
+    many = replace(block, layers=block.layers[:1] * (MOST_LAYERS + 1))
+    assert not [each for run in (blind, many) for each in plots(run) if each.name == "network"]
+
+
+def test_every_op_has_a_look() -> None:
+    tones = looks([f"op{number}" for number in range(20)])
+    assert len(tones) == 20
+    assert len({*tones.values()}) == 8
+
+
+@given(st.data())
+def test_lines_in_a_lane_stand_behind_one_another(data: st.DataObject) -> None:
+    names = [f"l{row}" for row in range(data.draw(st.integers(1, 12)))]
+    earlier = [st.lists(st.sampled_from(names[:row]), max_size=3) if row else st.just([]) for row in range(len(names))]
+    reads = dict(zip(names, (data.draw(each) for each in earlier), strict=True))
+    made = outputs(names, reads)
+    assert [each.row for each in made] == [*range(len(names))]
+    for each in made:
+        readers = [row for row, name in enumerate(names) if f"l{each.row}" in reads[name]]
+        assert each.last == max([each.row, *readers])
+        assert not any(other.lane == each.lane and each.row < other.row < each.last for other in made)
+        # As far left as it goes.
+        taken = {other.lane for other in made if other.row < each.row < other.last}
+        assert each.lane == min({*range(len(names) + 1)} - taken)
+
+
+def test_the_skips_of_a_residual_network_stand_beside_its_branches() -> None:
+    work = load_workload("resnet18", ops="all")
+    names = ["input", *(layer.name for layer in work.layers)]
+    assert {each.lane for each in outputs(names, work.inputs())} == {0, 1}
+
+
+def test_two_runs_are_compared_by_op(block: Result) -> None:
+    alone = replace(block, layers=block.layers[:1])
+    compared = ComparedResults(block, alone)
+    used = by_op(block.layers)
+    assert json.loads(to_json(compared))["by_op"] == {
+        "conv2d": [used["conv2d"].cycles, block.layers[0].cycles],
+        "add": [used["add"].cycles, 0], "relu": [used["relu"].cycles, 0],
+    }  # fmt: skip
+    assert f"relu {used['relu'].cycles:,} -> 0" in " ".join(totals(compared, 79).split())
+    assert "by op" not in totals(ComparedResults(alone, alone), 79)
+
+
+def test_the_page_says_what_layers_read(block: Result) -> None:
+    data = run_data(block)
+    assert [layer["reads"] for layer in data["layers"]] == ["input", "conv", "relu", "conv2, relu"]
+    assert any(sentence[0].startswith("Time by op: conv2d") for sentence in data["sentences"])

@@ -1,0 +1,176 @@
+"""Layers that overlap (`sequencer.between_layers: overlap`): those that follow one another, timed as one Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.flow.account import layer_result
+from tpusim.flow.engines import (
+    ENGINES,
+    UNCHECKED,
+    Begun,
+    Outcome,
+    Prepared,
+    Task,
+    difference,
+    memory_needed,
+    need_numba,
+    program_of,
+)
+from tpusim.flow.need import TRANSFER_BYTES, Room
+from tpusim.flow.verify import as_floats, failures_named, verdict_of
+from tpusim.machines.family import Machine
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.joined import Joint, Read, joined, unfit
+from tpusim.machines.tpu.program.program import Program
+from tpusim.network.ops import Op
+from tpusim.network.workload import Workload
+from tpusim.numerics.equality import Verdict
+from tpusim.result.records import LayerResult
+
+MOST_LAYERS = 64
+"""Of a chain: what more of them would hide is no more than what one begins with."""
+FIELD = "sequencer.between_layers"
+"""What asks for it, of a machine."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers that overlap, at least one; `apart` says why the first does not overlap with what is ahead of it."""
+
+    tasks: tuple[Task[Prepared], ...]
+    joints: tuple[Joint, ...]
+    hardware: Hardware
+    apart: str
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return " to ".join(dict.fromkeys((self.joints[0].name, self.joints[-1].name)))
+
+    @cached_property
+    def program(self) -> Program:
+        """All of them as one."""
+        return joined(self.joints, self.hardware)
+
+    @cached_property
+    def timing(self) -> Timing:
+        """That of the event engine. Raises DeadlockError, which names the layers."""
+        with failures_named(self):
+            return event.run(self.program, self.hardware)
+
+
+def check_alone(machine: Machine, what: str) -> None:
+    """Raise InputError where layers are to overlap, and `what` takes each by itself."""
+    if isinstance(machine, Hardware) and machine.sequencer.between_layers == "overlap":
+        says = f"overlap: {what} takes each layer by itself"
+        raise InputError(Problem(f"{says}; leave it at drain, and let `tpusim run` overlap them", FIELD))
+
+
+def chains_of(tasks: Iterable[Task[Prepared]], workload: Workload, hardware: Hardware, room: Room) -> Iterator[Chain]:
+    """The layers, in order, in chains as long as can be."""
+    reads = _Reads(workload)
+    held: list[Task[Prepared]] = []
+    joints: list[Joint] = []
+    apart = ""
+    for task in tasks:
+        joint = Joint(task.layer.name, task.prepared.program, reads.of(task.layer))
+        if held and (why := _cut(joint, joints, hardware, room)):
+            yield Chain(tuple(held), tuple(joints), hardware, apart)
+            held, joints, apart = [], [], why
+        held.append(task)
+        joints.append(joint)
+    yield Chain(tuple(held), tuple(joints), hardware, apart)
+
+
+def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, room: Room) -> str:
+    """Why a layer does not overlap with those ahead of it; nothing where it does."""
+    if hardware.hbm.dram:
+        return "HBM is modelled with its banks"
+    if len(ahead) == MOST_LAYERS:
+        return f"{MOST_LAYERS} layers overlap at most"
+    steps = sum(len(each.program.steps) for each in (*ahead, joint))
+    if 2 * steps * TRANSFER_BYTES > room.kept:
+        return "this computer has no memory for more of them at once"
+    return unfit(joint, ahead, hardware)
+
+
+class _Reads:
+    """What layers read of others: as the workload tells, or all of the layer ahead."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._batch, self._known = workload.batch, workload.sources()
+        self._ahead: Mapping[str, Op | None] = dict(
+            zip((layer.name for layer in workload.layers), (None, *workload.layers), strict=False)
+        )
+
+    def of(self, layer: Op) -> dict[str, Read]:
+        """By its tensors. Where nobody tells, it reads what the layer ahead makes."""
+        tensors = layer.reads(self._batch)
+        if layer.name in self._known:
+            told = zip(tensors, self._known[layer.name], strict=False)
+            return {tensor: Read(*source) for tensor, source in told}
+        ahead = self._ahead[layer.name]
+        return {next(iter(tensors)): Read((ahead.name,))} if ahead else {}
+
+
+# ---- what engines make of them
+
+
+def overlapping(chain: Chain, engine: str) -> Iterator[Begun]:
+    """Time the layers of a chain.
+
+    Raises:
+        InputError: the register engine is asked for the values of a network, or there is too little memory for it.
+        CheckFailed: with engine "both", the two disagree.
+        DeadlockError: steps wait for one another for ever; all of them name the layers.
+    """
+    for at, (task, (timing, verdict)) in enumerate(zip(chain.tasks, _outcomes(chain, engine), strict=True)):
+        yield Begun(task.layer, partial(_result, task, timing, verdict, "" if at else chain.apart))
+
+
+def _result(task: Task[Prepared], timing: Timing, verdict: Callable[[], Verdict], apart: str) -> LayerResult:
+    alone = layer_result(task.layer, task.batch, task.prepared, timing, verdict())
+    return replace(alone, hidden_cycles=task.prepared.timing.cycles - timing.cycles, apart=apart)
+
+
+def _outcomes(chain: Chain, engine: str) -> Iterator[Outcome]:
+    """For each layer its share of the time, and what holds its values against the reference."""
+    if len(chain.tasks) == 1:
+        yield from map(ENGINES[engine], chain.tasks)
+    elif engine == "event":
+        for task, share in zip(chain.tasks, chain.timing.layers, strict=True):
+            yield share, ENGINES[engine](task)[1]
+    else:
+        yield from _registered(chain, engine)
+
+
+def _registered(chain: Chain, engine: str) -> Iterator[Outcome]:
+    """Time and values of all layers from one run of the register engine; each has operands of its own."""
+    need_numba()
+    from tpusim.machines.tpu import register
+
+    tasks = chain.tasks
+    if any(task.journey for task in tasks):
+        problem = "the register engine runs layers that overlap on random operands"
+        raise InputError(Problem(f"{problem}; leave --engine register out for values of the network", chain.name))
+    joints = [joint._replace(program=program_of(task)) for task, joint in zip(tasks, chain.joints, strict=True)]
+    program = joined(joints, chain.hardware).with_given_operands()
+    operands = {task.layer.name: as_floats(task.operands()) for task in tasks}
+    named = {f"{layer}.{name}": each for layer, mine in operands.items() for name, each in mine.items()}
+
+    def told(cycles: int) -> None:
+        tasks[0].doing(f"{cycles:,} cycles of {chain.name}")
+
+    with failures_named(chain), memory_needed(chain):
+        timing, written = register.run(program, chain.hardware, named, told)
+    if engine == "both" and timing != chain.timing:
+        raise CheckFailed(f"layers {chain.name}: the engines disagree: {difference(chain.timing, timing)}")
+    for task, mine, share in zip(tasks, operands.values(), timing.layers, strict=True):
+        made = {name: written[f"{task.layer.name}.{name}"] for name in task.prepared.program.written}
+        yield share, partial(verdict_of, task.layer, mine, made, task.numbers) if task.check else lambda: UNCHECKED

@@ -1,0 +1,163 @@
+"""Which layers ride on the results of others, where a machine asks for it (`sequencer.fusion: results`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from tpusim.flow.choice import prepared
+from tpusim.flow.lowerings import AUTO
+from tpusim.machines.family import Machine
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.registry import PARTIAL, meant
+from tpusim.machines.tpu.program.steps import Finish
+from tpusim.network.edges import Source
+from tpusim.network.ops import Add, ArrayOp, Clip, Fused, LeakyRelu, Op, Relu
+from tpusim.network.workload import Workload
+
+BEARERS = frozenset({"conv2d", "conv1d", "gemm"})
+"""Ops whose results others may ride on."""
+ACTIVATIONS = Relu, LeakyRelu, Clip
+"""What may finish results. No two of these results are further apart than what they are made of, so that a bound on
+sums in floating point holds for what is made of them, too.
+"""
+
+
+@dataclass
+class _Riders:
+    """What rides on a layer so far, the name of the last of it, and what it reads."""
+
+    layer: ArrayOp
+    reads: tuple[Source, ...]
+    last: str
+    adds: bool = False
+    finish: tuple[Relu | LeakyRelu | Clip, ...] = ()
+
+    apart: list[Op] = field(default_factory=list)
+
+    @property
+    def fused(self) -> Op:
+        alone = not (self.adds or self.finish)
+        return self.layer if alone else Fused(self.layer.name, self.layer, self.adds, self.finish)
+
+    def dearer(self, workload: Workload, hardware: Hardware) -> bool:
+        """Whether all this takes fewer cycles layer by layer, each by the lowering that does it fastest."""
+        if not self.apart:
+            return False
+        together, *each = (_cycles(_Timed(one.shape_key, one, workload.batch, hardware))
+                           for one in (self.fused, self.layer, *self.apart))  # fmt: skip
+        return together > sum(each)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A layer to be timed, of which only the shape counts."""
+
+    shape: Hashable
+    layer: Op = field(compare=False)
+    batch: int
+    hardware: Hardware
+
+
+@lru_cache(maxsize=1024)
+def _cycles(asked: _Timed) -> int:
+    lowering = meant(asked.layer, AUTO)
+    return prepared(asked.layer, asked.batch, asked.hardware, lowering).timing.cycles
+
+
+def fused(workload: Workload, hardware: Machine, lowering: str | None = None) -> Workload:
+    """The workload in which additions and activations ride on the results of the layers that they follow.
+
+    An addition rides on the later of the layers whose outputs it adds, an activation on one layer; nobody else may
+    read what it rides on. Neither is taken where results would no longer be done in the time that the array gives
+    them: an element has as many operations as there are ALUs for a lane. A layer with a lowering of its own that is one
+    of some layers alone carries nothing, nor does any where a run names such a one; under `auto` a layer carries what
+    takes longer by itself. Machines of other families fuse nothing.
+    """
+    if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none" or lowering in PARTIAL:
+        return workload
+    fusion = _Fusion(workload, hardware)
+    whole = fusion.whole()
+    dearer = {name for name, each in fusion.riders.items() if lowering == AUTO and each.dearer(workload, hardware)}
+    return _Fusion(workload, hardware, dearer).whole() if dearer else whole
+
+
+class _Fusion:
+    def __init__(self, workload: Workload, hardware: Hardware, empty: Collection[str] = ()) -> None:
+        """The layers called `empty` carry nothing."""
+        self.workload = workload
+        self.most = hardware.vector_unit.alus // (hardware.lanes * hardware.array.count)
+        self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
+        self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
+        self.readers = Counter(name for each in self.edges.values() for source in each for name in source.names)
+        alone = {each.layer for each in workload.lowerings if each.lowering in PARTIAL}
+        self.bearers = {each.name for each in workload.layers if each.op in BEARERS} - alone - {*empty}
+        self.riders: dict[str, _Riders] = {}
+        # By layer that rides, the one whose results it became.
+        self.within: dict[str, str] = {}
+
+    def whole(self) -> Workload:
+        kept: list[Op] = []
+        for layer in self.workload.layers:
+            if not self._rides(layer):
+                if layer.name in self.bearers:
+                    assert isinstance(layer, ArrayOp)
+                    self.riders[layer.name] = _Riders(layer, self.edges.get(layer.name, ()), layer.name)
+                kept.append(layer)
+        layers = tuple(self.riders[each.name].fused if each.name in self.riders else each for each in kept)
+        edges = tuple((each.name, self._read(each.name)) for each in kept if each.name in self.edges)
+        return replace(self.workload, layers=layers, edges=edges)
+
+    def _read(self, name: str) -> tuple[Source, ...]:
+        """What a layer reads, by the names of those that are left."""
+        sources = self.riders[name].reads if name in self.riders else self.edges[name]
+        return tuple(each._replace(names=tuple(self.within.get(one, one) for one in each.names)) for each in sources)
+
+    def _rides(self, layer: Op) -> bool:
+        """Take a layer onto what it follows, if that can be."""
+        sources = self.edges.get(layer.name, ())
+        if isinstance(layer, ACTIVATIONS) and len(sources) == 1:
+            return self._finishes(layer, sources[0])
+        if isinstance(layer, Add) and layer.other == "each" and len(sources) == 2:
+            later, other = sorted(sources, key=lambda each: -self._made(each))
+            return self._adds(layer, later, other)
+        return False
+
+    def _finishes(self, layer: Relu | LeakyRelu | Clip, source: Source) -> bool:
+        on = self._on(source, layer)
+        if on is None or 1 + sum(map(_operations, (*on.finish, layer))) > self.most:
+            return False
+        on.finish = *on.finish, layer
+        return self._took(on, layer)
+
+    def _adds(self, layer: Add, source: Source, other: Source) -> bool:
+        on = self._on(source, layer)
+        if on is None or on.adds or on.finish or self._made(other) >= self.place[on.layer.name]:
+            return False
+        on.adds, on.reads = True, (*on.reads, other)
+        return self._took(on, layer)
+
+    def _took(self, on: _Riders, layer: Op) -> bool:
+        on.last = layer.name
+        on.apart.append(layer)
+        self.within[layer.name] = on.layer.name
+        return True
+
+    def _on(self, source: Source, layer: Op) -> _Riders | None:
+        """What carries the results that a layer reads, all of them and alone."""
+        name = source.names[0]
+        on = self.riders.get(self.within.get(name, name))
+        if on is None or not source.direct or len(source.names) > 1 or on.last != name or self.readers[name] > 1:
+            return None
+        batch = self.workload.batch
+        return on if next(iter(layer.sources(batch).values())) == on.layer.shapes(batch)["ofmap"] else None
+
+    def _made(self, source: Source) -> int:
+        """The place of the layer by which a source is all there; -1 for an input of the network."""
+        return max(self.place.get(self.within.get(each, each), -1) for each in source.names)
+
+
+def _operations(layer: Relu | LeakyRelu | Clip) -> int:
+    return sum(Finish(layer.operation, layer.coefficients(1)).operations)

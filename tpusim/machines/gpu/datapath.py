@@ -1,0 +1,198 @@
+"""The third interpreter: values go through the tiles in shared memory, k-step by k-step, of many blocks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.gpu.program.blocks import Boxes
+from tpusim.machines.gpu.program.kernels import KStep, Products, Program, Run
+from tpusim.network.ops import Conv2d
+from tpusim.reference.operands import Operands, Tensor
+
+_MOST_ELEMENTS = 1 << 22
+"""Of tiles, patches and sums that are held at a time."""
+_Places = NDArray[np.int64]
+
+
+def run(program: Program, operands: Operands, number: np.dtype[Any], told: Callable[[int], None]) -> dict[str, Tensor]:
+    """The ofmap [out_channel, row, col, image], and the lowered matrix where one is written; NaN where nothing is."""
+    products, conv = program.products, program.products.conv
+    out = np.full((products.images * conv.out_height * conv.out_width, conv.out_channels), np.nan, number)
+    lowered = np.full(_lowered_shape(products), np.nan, number) if program.lowered_bytes else None
+    for group in range(conv.groups):
+        made = slice(group * conv.out_channels // conv.groups, (group + 1) * conv.out_channels // conv.groups)
+        filter_ = operands["filter"][made].astype(number).reshape(made.stop - made.start, prod(conv.kernel), -1)
+        map_ = _Map(conv, operands["ifmap"], group, number)
+        pixels = map_ if lowered is None else _Matrix(map_, lowered[group])
+        for places, values in _tiles(products, pixels, filter_):
+            there = places >= 0
+            out[places[there], made] = values[there]
+            told(int(np.count_nonzero(there)) * (made.stop - made.start))
+    shape = products.images, conv.out_height, conv.out_width, conv.out_channels
+    written = {"ofmap": out.reshape(shape).transpose(3, 1, 2, 0)}
+    return written if lowered is None else {**written, "lowered": _as_reference(lowered, conv, products.images)}
+
+
+@dataclass(frozen=True)
+class _Map:
+    """The channels of a group as the map lies in DRAM, [image, row, col, channel], padding around it."""
+
+    conv: Conv2d
+    ifmap: NDArray[Any]
+    group: int
+    number: np.dtype[Any]
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Its pixels, [pixel, channel], and one of zeros for all that is nowhere."""
+        size = self.conv.in_channels // self.conv.groups
+        part = self.ifmap[self.group * size : (self.group + 1) * size].transpose(3, 1, 2, 0)
+        padded = np.pad(part.astype(self.number), ((0, 0), *self.conv.pads, (0, 0))).reshape(-1, size)
+        return np.concatenate([padded, np.zeros((1, size), self.number)])
+
+    @property
+    def sides(self) -> tuple[int, int, int]:
+        """Images, rows and columns, padding included."""
+        rows, cols = (axis.padded for axis in self.conv.axes)
+        return self.ifmap.shape[-1], rows, cols
+
+    def at(self, image: _Places, row: _Places, col: _Places) -> _Places:
+        """Where pixels stand, by padded rows and columns; those outside are the one of zeros."""
+        images, rows, cols = self.sides
+        inside = (image < images) & (row < rows) & (col < cols) & (image >= 0)
+        return np.where(inside, (image * rows + row) * cols + col, images * rows * cols)
+
+    def gather(self, outputs: _Places, step: KStep) -> Iterator[Tensor]:
+        """What each run of a k-step reads for outputs [...]: [..., channel]; zeros where there is no output."""
+        conv = self.conv
+        image, row, col = np.unravel_index(np.maximum(outputs, 0), (self.sides[0], conv.out_height, conv.out_width))
+        image = np.where(outputs < 0, -1, image)
+        for run in step:
+            down, across = divmod(run.tap, conv.kernel[1])
+            rows, cols = (
+                at * stride + tap * apart
+                for at, stride, tap, apart in zip(
+                    (row, col), conv.stride, (down, across), conv.dilation, strict=True
+                )
+            )  # fmt: skip
+            yield self.rows[self.at(image, rows, cols), run.first : run.first + run.channels]
+
+
+class _Matrix:
+    """The lowered matrix of a group, [output, tap, channel], as a kernel of its own writes it, and products read it."""
+
+    def __init__(self, pixels: _Map, written: Tensor) -> None:
+        self.written, taps = written, prod(pixels.conv.kernel)
+        outputs = np.arange(len(written), dtype=np.int64)
+        for tap in range(taps):
+            (part,) = pixels.gather(outputs, (Run(tap, 0, written.shape[-1]),))
+            written[:, tap] = part
+
+    def gather(self, outputs: _Places, step: KStep) -> Iterator[Tensor]:
+        """As from a map."""
+        for run in step:
+            part = self.written[np.maximum(outputs, 0), run.tap, run.first : run.first + run.channels]
+            yield np.where(outputs[..., None] < 0, part.dtype.type(0), part)
+
+
+def _tiles(products: Products, pixels: _Map | _Matrix, filter_: Tensor) -> Iterator[tuple[_Places, Tensor]]:
+    """The outputs of some blocks after others, [block, row], and their values [block, row, out_channel]."""
+    width = max(len(filter_), max(sum(run.channels for run in step) for step in products.steps))
+    together = max(1, _MOST_ELEMENTS // (products.tile.m * width))
+    for first in range(0, products.blocks.count, together):
+        stop = min(first + together, products.blocks.count)
+        places = products.blocks.places(first, stop)
+        total = np.zeros((*places.shape, len(filter_)), filter_.dtype)
+        for part in range(0, len(products.steps), products.part):
+            total += _part(products, pixels, filter_, (first, stop), products.steps[part : part + products.part])
+        yield places, total
+
+
+def _part(
+    products: Products, pixels: _Map | _Matrix, filter_: Tensor, which: tuple[int, int], steps: tuple[KStep, ...]
+) -> Tensor:
+    """What blocks that share a sum make of their k-steps: those of one part."""
+    places = products.blocks.places(*which)
+    tiles = (
+        _patched(products, pixels, which, steps) if products.patch else (pixels.gather(places, each) for each in steps)
+    )
+    sums = np.zeros((places.size, len(filter_)), filter_.dtype)
+    for step, parts in zip(steps, tiles, strict=True):
+        # Shared memory: a k-step of both operands; the zeros at its end change nothing.
+        a = np.concatenate(list(parts), axis=-1)
+        b = np.concatenate([filter_[:, run.tap, run.first : run.first + run.channels] for run in step], axis=-1)
+        sums += a.reshape(places.size, -1) @ b.T
+    return sums.reshape(*places.shape, -1)
+
+
+def _patched(
+    products: Products, pixels: _Map | _Matrix, which: tuple[int, int], steps: tuple[KStep, ...]
+) -> Iterator[list[Tensor]]:
+    """The first tap of a slab of channels stages the patch that all its taps read from."""
+    assert isinstance(products.blocks, Boxes)
+    assert isinstance(pixels, _Map)
+    patch = _Patch(pixels, products.blocks, which)
+    slabs: dict[int, Tensor] = {}
+    for (run,) in steps:
+        if run.tap == 0:
+            slabs[run.first] = patch.staged(run.first, run.channels)
+        yield [slabs[run.first][:, patch.of_tap(run.tap)]]
+
+
+class _Patch:
+    """What the taps of boxes read, each element once: [block, element of the patch, channel]."""
+
+    def __init__(self, pixels: _Map, boxes: Boxes, which: tuple[int, int]) -> None:
+        conv, (images, *sides) = pixels.conv, boxes.box
+        self.conv, self.pixels = conv, pixels
+        axes = zip(sides, conv.kernel, conv.stride, conv.dilation, strict=True)
+        reads = [np.add.outer(np.arange(n) * stride, np.arange(k) * apart) for n, k, stride, apart in axes]
+        # Which elements along an axis, and which of them output y reads for tap i.
+        found = [np.unique(read, return_inverse=True) for read in reads]
+        self.kept = [each[0] for each in found]
+        self.index = [each[1].reshape(read.shape) for each, read in zip(found, reads, strict=True)]
+        self.images = np.arange(images)
+        corners = boxes.corners(*which)
+        (image, row, col), (down, across) = corners.T, conv.stride
+        self.at = pixels.at(
+            (image[:, None] + self.images)[:, :, None, None],
+            (row[:, None] * down + self.kept[0])[:, None, :, None],
+            (col[:, None] * across + self.kept[1])[:, None, None, :],
+        ).reshape(len(corners), -1)
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of one channel of a block."""
+        return self.at.shape[1]
+
+    def staged(self, first: int, count: int) -> Tensor:
+        """A slab of channels of it."""
+        return self.pixels.rows[self.at, first : first + count]
+
+    def of_tap(self, tap: int) -> _Places:
+        """Which element each row of the tile reads for a tap."""
+        down, across = divmod(tap, self.conv.kernel[1])
+        rows, cols = self.index[0][:, down], self.index[1][:, across]
+        sides = len(self.kept[0]), len(self.kept[1])
+        at = (self.images[:, None, None] * sides[0] + rows[:, None]) * sides[1] + cols
+        return np.asarray(at.ravel(), np.int64)
+
+
+def _lowered_shape(products: Products) -> tuple[int, int, int, int]:
+    conv = products.conv
+    outputs = products.images * conv.out_height * conv.out_width
+    return conv.groups, outputs, prod(conv.kernel), conv.in_channels // conv.groups
+
+
+def _as_reference(lowered: Tensor, conv: Conv2d, images: int) -> Tensor:
+    """From [group, output, tap, channel] to what the reference calls it."""
+    groups, _, taps, size = lowered.shape
+    maps = lowered.reshape(groups, images, conv.out_height, conv.out_width, taps * size)
+    return maps.transpose(0, 4, 2, 3, 1).reshape(groups * taps * size, conv.out_height, conv.out_width, images)

@@ -1,0 +1,128 @@
+"""What the others know of GPUs: `machines.family.Modelled`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
+from tpusim.input.document import Document
+from tpusim.input.overrides import Overrides
+from tpusim.machines.family import Machine, Slot, Timing, Told
+from tpusim.machines.gpu import datapath, description, event, stepping
+from tpusim.machines.gpu.description import Gpu
+from tpusim.machines.gpu.event.timeline import timeline
+from tpusim.machines.gpu.lowering.layer import layer_of
+from tpusim.machines.gpu.lowering.registry import GLOSSES, LOWERINGS
+from tpusim.machines.gpu.program.kernels import Program
+from tpusim.network.ops import Op
+from tpusim.reference import Operands, Tensor
+
+_STEP_BYTES = 400
+"""Of this computer's memory, about, for each k-step: itself, what it moves, and what is to be timed of it."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A layer's Program on a GPU."""
+
+    program: Program
+    gpu: Gpu
+
+    @property
+    def choices(self) -> Mapping[str, int | str]:
+        """The tile of a block, the parts of a sum, the blocks that share an SM."""
+        products = self.program.products
+        return {"tile": products.tile.text, "split_k": products.split, "resident": products.resident}
+
+    def timed(self) -> Timing:
+        """From event to event."""
+        return event.run(self.program, self.gpu)
+
+    def stepped(self, told: Told) -> Timing:
+        """Cycle by cycle."""
+        return stepping.run(self.program, self.gpu, told)
+
+    def slots(self) -> Mapping[str, Sequence[Slot]]:
+        """Kernels, waves, and an SM."""
+        return timeline(self.program, self.gpu)
+
+    def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
+        """Through tiles in shared memory."""
+        return datapath.run(self.program, operands, number, told)
+
+
+class Gpus:
+    """The family."""
+
+    name = "gpu"
+    title = "a GPU"
+    engines = ("event", "register", "both")
+    lowerings = GLOSSES
+    partial: frozenset[str] = frozenset()
+
+    def paths(self) -> tuple[str, ...]:
+        """Those that a file's sections have."""
+        return description.FORM.paths
+
+    def model(self) -> type[Gpu]:
+        """The description."""
+        return Gpu
+
+    def read(self, document: Document, overrides: Overrides) -> Gpu:
+        """Raises InputError."""
+        return description.read(document, overrides)
+
+    def meant(self, layer: Op, lowering: str) -> str:
+        """Itself."""
+        return lowering
+
+    def facts(self, machine: Machine) -> Mapping[str, str]:
+        """What tells one GPU from another."""
+        gpu = cast(Gpu, machine)
+        return {
+            "SMs": f"{gpu.sm.count}",
+            "clock": FREQUENCY.format(gpu.clock_hz),
+            "peak": f"{2 * gpu.pes * gpu.clock_hz / 1e12:.0f} TFLOP/s",
+            "shared memory": f"{SIZE.format(gpu.sm.shared_bytes)} an SM",
+            "L2": SIZE.format(gpu.l2.size_bytes),
+            "DRAM": BANDWIDTH.format(gpu.dram.bandwidth_bytes_per_s),
+        }
+
+    def easier(self, machine: Machine) -> Mapping[str, Mapping[str, object]]:
+        """Each resource twice as fast, or as large; what stands beside the work, gone."""
+        gpu = cast(Gpu, machine)
+        sm, l2, launch = gpu.sm, gpu.l2, ("launch.kernel", "launch.offsets", "launch.reduction", "launch.strided")
+        twice_shared = {"sm.shared": SIZE.format(2 * sm.shared_bytes), "sm.unified": SIZE.format(2 * sm.unified_bytes)}
+        return {
+            "tensor cores twice as fast": {"sm.fma_per_cycle": 2 * sm.fma_per_cycle},
+            "twice the SMs": {"sm.count": 2 * sm.count},
+            "twice the rate of L2": {"l2.bytes_per_cycle": float(2 * l2.bytes_per_cycle)},
+            "half the latency of L2": {"l2.latency_cycles": -(-l2.latency_cycles // 2)},
+            "twice the DRAM bandwidth": {"dram.bandwidth": BANDWIDTH.format(2 * gpu.dram.bandwidth_bytes_per_s)},
+            "twice the bytes that an SM loads": {"sm.load_bytes_per_cycle": 2 * sm.load_bytes_per_cycle},
+            "twice the rate of shared memory": {"sm.shared_bytes_per_cycle": 2 * sm.shared_bytes_per_cycle},
+            "twice the shared memory": twice_shared,
+            "another k-step loaded ahead": {"sm.loads_under_way": sm.loads_under_way + 1},
+            "k-steps without addresses and barriers": {"sm.step_cycles": 0},
+            "taps without offsets": {"sm.tap_cycles": 0},
+            "results written twice as fast": {"sm.epilogue_bytes_per_cycle": float(2 * sm.epilogue_bytes_per_cycle)},
+            "no time for launches, offsets and strides": dict.fromkeys(launch, "1 ps"),
+        }
+
+    def planned(self, layer: Op, batch: int, machine: Machine, lowering: str) -> int:
+        """By the k-steps of a block. Raises CapacityError and UnsuitableError."""
+        gpu = cast(Gpu, machine)
+        asked = layer_of(layer, batch, gpu)
+        return _STEP_BYTES * asked.taps * -(-asked.channels // gpu.mapping.k_step)
+
+    def lowered(self, layer: Op, batch: int, machine: Machine, lowering: str) -> Ready:
+        """Raises CapacityError and UnsuitableError."""
+        gpu = cast(Gpu, machine)
+        return Ready(LOWERINGS[lowering](layer_of(layer, batch, gpu)), gpu)
+
+
+FAMILY = Gpus()

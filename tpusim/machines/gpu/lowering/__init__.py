@@ -1,0 +1,1 @@
+"""From a layer to a Program."""

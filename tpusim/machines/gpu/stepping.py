@@ -1,0 +1,156 @@
+"""The second interpreter: an SM cycle by cycle, each block a little machine that knows only what it waits for."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tpusim.machines.family import Timing
+from tpusim.machines.gpu.definition import Pace
+from tpusim.machines.gpu.description import Gpu
+from tpusim.machines.gpu.program.kernels import Program
+from tpusim.machines.gpu.sequence import run as run_with
+from tpusim.machines.gpu.state import Resident, State
+
+_OFTEN = 4096
+
+
+def run(program: Program, gpu: Gpu, told: Callable[[int], None]) -> Timing:
+    """How long a layer takes; `told` now and then how many cycles of a resident set are done."""
+    return run_with(program, gpu, lambda pace, blocks: resident(pace, blocks, told))
+
+
+def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycles: None) -> Resident:
+    """`blocks` blocks of an SM that begin together in cycle 0."""
+    sm, states, cycles = _Sm(pace, [_Block(pace) for _ in range(blocks)]), Counter[State](), 0
+    while not sm.over:
+        states[sm.clock()] += 1
+        cycles += 1
+        if cycles % _OFTEN == 0:
+            told(cycles)
+    return Resident(cycles, states)
+
+
+@dataclass
+class _Block:
+    """Registers of a block: k-steps asked for, there, and stored; what it does, and for how many cycles more."""
+
+    pace: Pace
+    asked: int = 0
+    there: int = 0
+    begun: int = 0
+    room: int = field(init=False)
+    storing: int = 0
+    stepping: int = 0
+    multiplying: int = 0
+    queued: bool = False
+    written: bool = False
+
+    def __post_init__(self) -> None:
+        self.room = self.pace.ahead
+
+    @property
+    def working(self) -> bool:
+        """Whether it has its share of the tensor cores."""
+        return bool(self.storing or self.stepping or self.multiplying)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to multiply."""
+        return self.begun == len(self.pace.stages) and not self.working
+
+
+class _Sm:
+    """Its load port, what is on the way to the blocks, those that wait for the tensor cores, one that writes."""
+
+    def __init__(self, pace: Pace, blocks: list[_Block]) -> None:
+        self.pace, self.blocks = pace, blocks
+        self.requests: deque[_Block] = deque()
+        self.port = 0
+        self.travelling: deque[list[object]] = deque()
+        self.waiting: deque[_Block] = deque()
+        self.writers: deque[_Block] = deque()
+        self.writing = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether every block has written."""
+        return all(block.written for block in self.blocks)
+
+    def clock(self) -> State:
+        """One cycle: who may begin something does, then all that is under way comes a cycle nearer."""
+        self._begin()
+        state = self._state()
+        self._advance()
+        return state
+
+    def _begin(self) -> None:
+        self._ask()
+        self._serve()
+        for block in self.blocks:
+            if block.there > block.begun and not block.working and not block.queued:
+                block.queued = True
+                self.waiting.append(block)
+        while self.waiting and sum(block.working for block in self.blocks) < self.pace.together:
+            self._issue(self.waiting.popleft())
+        for block in self.blocks:
+            if block.finished and not block.written and block not in self.writers:
+                self.writers.append(block)
+                self.writing = self.writing or self.pace.epilogue
+
+    def _ask(self) -> None:
+        """Blocks ask for as many k-steps as they have room for, one block after another."""
+        for block in self.blocks:
+            while block.room and block.asked < len(self.pace.stages):
+                block.room -= 1
+                self.requests.append(block)
+                block.asked += 1
+
+    def _serve(self) -> None:
+        """A port with nothing to do takes the next request."""
+        if not self.port and self.requests:
+            block = self.requests.popleft()
+            done = block.asked - 1 - sum(other is block for other in self.requests)
+            self.port = self.pace.stages[done][0]
+            self.travelling.append([block, self.port + self.pace.latency])
+
+    def _issue(self, block: _Block) -> None:
+        block.queued = False
+        block.storing = self.pace.stages[block.begun][1]
+        block.stepping, block.multiplying = self.pace.step, self.pace.multiply
+        block.begun += 1
+
+    def _state(self) -> State:
+        if any(not block.storing and not block.stepping and block.multiplying for block in self.blocks):
+            return State.BUSY
+        if any(block.working for block in self.blocks):
+            return State.STAGE
+        return State.EPILOGUE if self.writing else State.LOAD_WAIT
+
+    def _advance(self) -> None:
+        self.port = max(0, self.port - 1)
+        for each in self.travelling:
+            each[1] -= 1  # type: ignore[operator]
+        while self.travelling and not self.travelling[0][1]:
+            block = self.travelling.popleft()[0]
+            assert isinstance(block, _Block)
+            block.there += 1
+        for block in self.blocks:
+            self._work(block)
+        if self.writing:
+            self.writing -= 1
+            if not self.writing:
+                self.writers.popleft().written = True
+                self.writing = self.pace.epilogue if self.writers else 0
+
+    def _work(self, block: _Block) -> None:
+        """A cycle of what it does."""
+        if block.storing:
+            block.storing -= 1
+            block.room += self.pace.held and not block.storing
+        elif block.stepping:
+            block.stepping -= 1
+        elif block.multiplying:
+            block.multiplying -= 1
+            block.room += not self.pace.held and not block.multiplying

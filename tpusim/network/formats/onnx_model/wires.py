@@ -1,0 +1,206 @@
+"""Which layers of a model read which: what its nodes hand on, as the entries of a workload file say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from onnx import GraphProto, NodeProto
+
+from tpusim.base.errors import InputError
+from tpusim.network.edges import INPUT
+from tpusim.network.entries import read_layers
+from tpusim.network.formats.names import Names
+from tpusim.network.formats.onnx_model.file import called
+from tpusim.network.formats.onnx_model.folding import Shape
+from tpusim.network.formats.onnx_model.shapes import Values
+from tpusim.network.free import Made
+from tpusim.network.ops import Op
+from tpusim.network.ops.op import Shape as MapShape
+from tpusim.network.sizes import BATCH
+from tpusim.network.wiring import INPUTS, Wiring
+
+Entry = dict[str, Any]
+"""A layer, or what takes no time, as a file has it."""
+
+_BATCHES = (251, 1)
+"""For how many images sizes are compared: a prime, which shows what follows the batch; one where that is too many."""
+_SAME = frozenset({"Dropout", "Identity"})
+_ROWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+class Wired(NamedTuple):
+    """What to call the inputs of a network, and its entries; `lost` is why these do not say what they read."""
+
+    inputs: Sequence[str]
+    entries: Sequence[Entry]
+    lost: str = ""
+
+
+def wired(
+    graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Values, same: Iterable[str],
+    names: Names,
+) -> Wired:  # fmt: skip
+    """Entries with what they read, those that take no time among them.
+
+    `layers` are entries by the first result of their nodes, `given` the network's inputs, `same` results that are no
+    other than the first operands; `names` has those of layers.
+    """
+    inputs = {name: names.take(name) for name in given or (INPUT,)}
+    lost = ""
+    for batch in _BATCHES:
+        try:
+            entries = [*_Wires(graph, layers, inputs, values, {*same}, names, batch).entries()]
+            return Wired([*inputs.values()], entries)
+        except InputError as error:
+            lost = error.problems[0].message
+    return Wired([], [*layers.values()], lost)
+
+
+class _Wires:
+    """The nodes of a model, one after another, and by which entries what they make is there."""
+
+    def __init__(
+        self, graph: GraphProto, layers: Mapping[str, Entry], inputs: Mapping[str, str], values: Values,
+        same: set[str], names: Names, batch: int,
+    ) -> None:  # fmt: skip
+        self._graph, self._layers, self._values, self._same, self._names = graph, layers, values, same, names
+        self._batch, self._sizes = batch, {BATCH: batch}
+        self._wiring = Wiring([*inputs.values()], batch, ())
+        self._first = next(iter(inputs.values()))
+        self._at = dict(inputs)
+        """By value the entry that hands on just that."""
+        self._of = dict[str, tuple[str, ...]]()
+        """By other values the entries of whose results they are made."""
+        self._views = dict[tuple[str, MapShape], str]()
+        self._makers = {name: node for node in graph.node for name in node.output}
+
+    def entries(self) -> Iterator[Entry]:
+        """The layers, and what takes no time, each behind what it reads."""
+        for node in self._graph.node:
+            if not node.output or all(name in self._values.constants for name in node.output):
+                continue
+            entry = self._layers.get(node.output[0])
+            read = [name for name in node.input if name and name not in self._values.constants]
+            if entry is not None:
+                yield from self._layer(entry, node, read)
+            elif node.op_type in _SAME or node.output[0] in self._same:
+                self._pass_on(node, read[:1])
+            elif made := self._free(node, read):
+                yield self._added(made)
+                self._at[node.output[0]] = made["name"]
+            elif node.output[0] not in self._at:
+                self._pass_on(node, read, changed=True)
+
+    def _pass_on(self, node: NodeProto, read: Sequence[str], changed: bool = False) -> None:
+        """A node of which nothing is simulated."""
+        if not changed and read and read[0] in self._at:
+            self._at[node.output[0]] = self._at[read[0]]
+            return
+        of = tuple(dict.fromkeys(each for name in read for each in self._entries_of(name))) or (self._first,)
+        self._of |= dict.fromkeys(node.output, of)
+
+    def _entries_of(self, value: str) -> tuple[str, ...]:
+        return (self._at[value],) if value in self._at else self._of.get(value, (self._first,))
+
+    def _layer(self, entry: Entry, node: NodeProto, read: Sequence[str]) -> Iterator[Entry]:
+        (*layers,) = read_layers(entry, self._sizes).layers
+        wanted = [*layers[0].reads(self._batch).values()]
+        read = self._in_order(layers[0], node, read)[: len(wanted)] or [""]
+        inputs: list[str] = []
+        for name, shape in zip(read, wanted, strict=False):
+            whole = (*shape[:3], shape[3] * len(layers))
+            if not self._fits(name, None if "count" in entry else shape) and (name, whole) not in self._views:
+                view = self._view(name, whole, entry, layers[0] if shape is wanted[0] else None)
+                yield self._added(view)
+                self._views[name, whole] = view["name"]
+            inputs.append(self._views.get((name, whole)) or self._at[name])
+        yield self._added({**{key: entry[key] for key in ("name", "op")}, INPUTS: inputs, **entry})
+        self._at[node.output[0]] = entry["name"]
+
+    def _fits(self, value: str, wanted: MapShape | None) -> bool:
+        """Whether an entry hands on just that; of several layers each reads a part."""
+        made = self._made(value)
+        return made is not None and (wanted is None or self._wiring.fits(made, wanted))
+
+    def _made(self, value: str) -> Made | None:
+        return self._wiring.made(self._at[value]) if value in self._at else None
+
+    def _in_order(self, layer: Op, node: NodeProto, read: Sequence[str]) -> list[str]:
+        """What is as large as the result goes first, where two are worked on alike."""
+        if layer.unit == "array":
+            return [*read]
+        result = self._values.shapes.get(node.output[0])
+        return sorted(read, key=lambda name: self._values.shapes.get(name) != result)
+
+    def _added(self, entry: Entry) -> Entry:
+        read_layers(entry, self._sizes, self._wiring)
+        return entry
+
+    def _view(self, value: str, shape: MapShape, entry: Entry, layer: Op | None) -> Entry:
+        """What stands between a layer and what it reads; sizes are those that a layer has, if it has them."""
+        maker = self._makers.get(value)
+        name = self._names.take(called(maker) if maker is not None else value or "view")
+        fields = layer.sized_by.items() if layer and "count" not in entry else ()
+        texts = {axis: entry.get(field) for field, axis in fields}
+        channels, height, width, images = shape
+        sizes = {"channels": channels, "height": height, "width": width}
+        many = texts.get(3) or self._images(images)
+        return {
+            "name": name,
+            "op": "view",
+            INPUTS: [*self._entries_of(value)],
+            **sizes,
+            **({"images": many} if many else {}),
+        }
+
+    def _images(self, images: int) -> str | int:
+        """As a file has it for any batch; 0 for the batch itself."""
+        times, rest = divmod(images, self._batch)
+        return images if rest else f"{BATCH}*{times}" if times > 1 else 0
+
+    # ---- what takes no time and is no view
+
+    def _free(self, node: NodeProto, read: Sequence[str]) -> Entry | None:
+        """The entry that a node is, if there is such a one; where it makes nothing new, none, but it is known then."""
+        if node.op_type == "Concat":
+            return self._concat(node, read)
+        if node.op_type in _ROWS and len(read) == 1:
+            return self._flat(node, read[0])
+        return None
+
+    def _concat(self, node: NodeProto, read: Sequence[str]) -> Entry | None:
+        axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+        maps = [self._map(name) for name in read]
+        if len(read) < len(node.input) or None in maps or axis not in (1, 1 - len(self._shape(read[0]))):
+            return None
+        return {"name": self._names.take(called(node)), "op": "concat", INPUTS: [self._at[name] for name in read]}
+
+    def _flat(self, node: NodeProto, value: str) -> Entry | None:
+        """Axis 1 has all that an image holds."""
+        shape, before, result = self._map(value), self._shape(value), self._shape(node.output[0])
+        if shape is None or not result or prod(result[2:]) != 1 or result[:2] != (before[0], prod(shape[:3])):
+            return None
+        if shape[1] * shape[2] == 1:
+            self._at[node.output[0]] = self._at[value]
+            return None
+        return {"name": self._names.take(called(node)), "op": "flatten", INPUTS: [self._at[value]]}
+
+    def _map(self, value: str) -> MapShape | None:
+        """The map that an entry hands on, if the value has its axes in the order of images, channels, rows, columns."""
+        made, shape = self._made(value), self._shape(value)
+        if made is None or made.shape is None or len(shape) < 2:
+            return None
+        channels, rows, cols, _ = made.shape
+        return made.shape if _full(shape) == (channels, rows, cols) else None
+
+    def _shape(self, value: str) -> Shape:
+        return self._values.shapes.get(value, ())
+
+
+def _full(shape: Shape) -> tuple[int, int, int]:
+    """Channels, rows and columns of a value, which may have fewer axes."""
+    channels, *sides = shape[1:]
+    rows, cols = [1] * (2 - len(sides)) + sides if len(sides) <= 2 else (prod(sides[:-1]), sides[-1])
+    return channels, rows, cols

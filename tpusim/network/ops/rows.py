@@ -1,0 +1,74 @@
+"""Ops of whole rows: softmax, layer normalization, means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.input.fields import Real
+from tpusim.input.form import validated
+from tpusim.network.ops.op import OFMAP, Shape
+from tpusim.network.ops.row_op import RowOp, Stage
+
+
+@validated
+class Softmax(RowOp):
+    """e to the power of each element less the largest of its row, over the sum of these."""
+
+    op: ClassVar[str] = "softmax"
+    exact: ClassVar[bool] = False
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The powers are worked out twice, rather than kept: so does XLA's code for TPUs."""
+        return (
+            Stage("maximum", joins="maximum", ends="maximum"),
+            Stage("exp_sum", (0,), joins="add", ends="reciprocal_sum"),
+            Stage("exp_scaled", (0, 1)),
+        )
+
+
+@validated
+class LayerNorm(RowOp):
+    """Each element less the mean of its row, over the root of `epsilon` more than the row's variance; then times the
+    channel's scale, and its shift added.
+    """
+
+    op: ClassVar[str] = "layer_norm"
+    exact: ClassVar[bool] = False
+
+    epsilon: Annotated[float, Real()] = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.epsilon <= 0:
+            raise InputError(Problem(f"{self.epsilon} is not above zero; write one such as 1e-5", "epsilon"))
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        part = 1 / self.channels
+        return (
+            Stage("add", joins="add", ends="mean", coefficients=(part,)),
+            Stage("squares_sum", (0,), joins="add", ends="reciprocal_root", coefficients=(part, self.epsilon)),
+            Stage("normalize", (0, 1), ("scale", "shift")),
+        )
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """With two numbers a channel."""
+        channel = self.channels, 1, 1, 1
+        return {"ifmap": self.rows(batch), "scale": channel, "shift": channel, OFMAP: self.rows(batch)}
+
+
+@validated
+class ReduceMean(RowOp):
+    """The mean of each row."""
+
+    op: ClassVar[str] = "reduce_mean"
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage("add", joins="add", ends="mean", coefficients=(1 / self.channels,)),)
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """One number comes out of a row."""
+        return {"ifmap": self.rows(batch), OFMAP: (1, 1, 1, self.images or batch)}

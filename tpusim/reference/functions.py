@@ -1,0 +1,61 @@
+"""Functions of elements, straight from their definitions, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf, erfc, pi, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ERF, _ERFC = np.vectorize(erf, otypes=[float]), np.vectorize(erfc, otypes=[float])
+Doubles = NDArray[np.float64]
+
+ROUNDINGS = 2
+"""One to float32; what is lost before, in float64, is far less than another."""
+
+
+def in_doubles(function: Callable[..., Doubles]) -> Callable[..., Doubles]:
+    """The function, of a layer and its operands as they come."""
+
+    def made(layer: object, *operands: NDArray[Any]) -> Doubles:
+        with np.errstate(over="ignore"):
+            return function(layer, *(each.astype(np.float64) for each in operands))
+
+    return made
+
+
+def _tanh(x: Doubles) -> Doubles:
+    """Worked out of the exponential, less one, of what is below zero."""
+    raised = np.expm1(-2 * abs(x))
+    return np.asarray(np.sign(x) * -raised / (raised + 2))
+
+
+def _sigmoid(x: Doubles) -> Doubles:
+    raised = np.exp(-abs(x))
+    return np.asarray(np.where(x < 0, raised, 1) / (1 + raised))
+
+
+def _below(x: Doubles) -> Doubles:
+    """The share of the normal distribution below x."""
+    beyond = _ERFC(abs(x) / sqrt(2)) / 2 if x.size else x
+    return np.where(x < 0, beyond, 1 - beyond)
+
+
+def _gelu(layer: Any, x: Doubles) -> Doubles:
+    if layer.approximate == "none":
+        return np.asarray(x * _below(x))
+    return x * _sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x**3))
+
+
+FUNCTIONS: dict[str, Callable[..., Doubles]] = {
+    "exp": lambda _, x: np.exp(x),
+    "tanh": lambda _, x: _tanh(x),
+    "erf": lambda _, x: _ERF(x) if x.size else x,
+    "div": lambda _, x, y: x / y,
+    "sigmoid": lambda _, x: _sigmoid(x),
+    "silu": lambda _, x: x * _sigmoid(x),
+    "gelu": _gelu,
+}
+"""By the name of the op: an element of the ofmap from the layer and an element of each operand."""

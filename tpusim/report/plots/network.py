@@ -1,0 +1,156 @@
+"""A network as a picture: its layers below one another, in columns, with what each reads and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tpusim.report.plots.figure import figure_of, plain
+from tpusim.report.plots.lanes import Output, outputs
+from tpusim.report.style import GREY, HATCHES
+from tpusim.report.text import percent, quantity, shortened
+from tpusim.result.by_op import by_op
+from tpusim.result.records import LayerResult, Result
+from tpusim.result.vocabulary.figures import TIMES
+
+MOST_LAYERS = 1000
+"""A picture of more cannot be read."""
+
+_ROWS = 44
+_COLUMNS = 4
+_PITCH = 0.125
+"""Inches from row to row."""
+_LANE = 0.09
+_NAME_WIDTH = 30
+_BAR = 0.9
+_LETTER = 0.045
+"""Inches of the longest bar, and of a letter of a name."""
+_TYPE = 5.5
+_LOOKS = (
+    ("#0b3c5d", ""), ("#d55e00", "rising"), ("#56b4e9", "dots"), ("#7a7a7a", "crossed"), ("#c49a6c", "level"),
+    ("#e9e9e9", "bars"), ("#b3a100", "falling"), ("#f7f7f7", "grid"),
+)  # fmt: skip
+"""Tone and hatch of the op that takes the most time, the second, ...; all further ones look like the last."""
+
+
+def looks(ops: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Tone and matplotlib's hatch of each op."""
+    known = [(tone, HATCHES[hatch][0]) for tone, hatch in _LOOKS]
+    return {op: known[min(at, len(known) - 1)] for at, op in enumerate(ops)}
+
+
+def has_edges(result: Result) -> bool:
+    """Whether there is anything to draw: edges, and not too many layers."""
+    return any(layer.inputs for layer in result.layers) and len(result.layers) <= MOST_LAYERS
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Rows in columns.
+
+    Attributes:
+        rows: how many stand in one.
+        lanes: how many lanes there are beside them.
+        letters: how long names are.
+    """
+
+    rows: int
+    lanes: int
+    letters: int
+
+    @property
+    def bars(self) -> float:
+        """Inches from the left of a column to its bars."""
+        return self.lanes * _LANE + _LETTER * self.letters + 0.15
+
+    @property
+    def width(self) -> float:
+        """Inches of a column."""
+        return self.bars + _BAR + 0.2
+
+    def of(self, row: int, lane: float = 0.0) -> tuple[float, float]:
+        """Where something stands, in inches from the upper left corner."""
+        column, down = divmod(row, self.rows)
+        return column * self.width + (lane + 0.5) * _LANE, down * _PITCH
+
+    def down(self, lane: float, first: int, last: int) -> list[list[tuple[float, float]]]:
+        """A line from row to row: a piece in each column that it goes through."""
+        pieces = []
+        for column in range(first // self.rows, last // self.rows + 1):
+            top, end = max(first, column * self.rows), min(last, (column + 1) * self.rows - 1)
+            (x, y0), (_, y1) = self.of(top, lane), self.of(end, lane)
+            before, after = _PITCH / 2 * (top > first), _PITCH / 2 * (end < last)
+            pieces.append([(x, y0 - before), (x, y1 + after)])
+        return pieces
+
+
+def draw(result: Result, title: str) -> Figure:
+    """Each layer's output is a line down to those that read it; a bar is the layer's time."""
+    layers = {layer.name: layer for layer in result.layers}
+    given = dict.fromkeys(name for layer in result.layers for name in layer.inputs if name not in layers)
+    names = [*given, *layers]
+    made = outputs(names, {layer.name: layer.inputs for layer in result.layers})
+    columns = min(_COLUMNS, -(-len(names) // _ROWS))
+    letters = max(len(shortened(name, _NAME_WIDTH)) for name in names)
+    place = _Place(-(-len(names) // columns), 1 + max(each.lane for each in made), letters)
+    height = place.rows * _PITCH
+    figure = figure_of(max(4.5, columns * place.width + 0.2), height + 0.9)
+    axes = figure.subplots()
+    axes.set(xlim=(0, columns * place.width), ylim=(height, -_PITCH), title=title)
+    axes.set_axis_off()
+    _draw_edges(axes, place, names, made, layers)
+    _draw_layers(axes, place, names, made, layers)
+    _name_ops(figure, result)
+    return figure
+
+
+def _draw_edges(
+    axes: Axes, place: _Place, names: Sequence[str], made: Sequence[Output], layers: Mapping[str, LayerResult]
+) -> None:
+    rows = {name: row for row, name in enumerate(names)}
+    lines = [piece for each in made for piece in place.down(each.lane, each.row, each.last) if each.last > each.row]
+    taps: list[list[tuple[float, float]]] = []
+    for layer in layers.values():
+        row = rows[layer.name]
+        lanes = [made[rows[each]].lane for each in layer.inputs]
+        taps += [[place.of(row, lane), place.of(row, made[row].lane)] for lane in lanes if lane != made[row].lane]
+    axes.add_collection(LineCollection([*lines, *taps], colors="black", linewidths=0.6, zorder=1))
+
+
+def _draw_layers(
+    axes: Axes, place: _Place, names: Sequence[str], made: Sequence[Output], layers: Mapping[str, LayerResult]
+) -> None:
+    tones = looks([*by_op([*layers.values()])])
+    longest = max(layer.cycles for layer in layers.values())
+    for each, name in zip(made, names, strict=True):
+        (left, y), layer = place.of(each.row, place.lanes), layers.get(name)
+        x, _ = place.of(each.row, each.lane)
+        tone, hatch = tones[layer.op] if layer else ("white", "")
+        axes.plot(
+            [x], [y], marker="o", markersize=3, color=tone, markeredgecolor="black", markeredgewidth=0.4, zorder=2
+        )
+        if layer:
+            look: Any = {"color": tone, "hatch": hatch, "edgecolor": "black", "linewidth": 0.3}
+            at = left + place.bars - place.lanes * _LANE
+            axes.barh(y, _BAR * layer.cycles / longest, 0.7 * _PITCH, at, **look)
+        style: Any = {"fontsize": _TYPE, "va": "center", "color": "black" if layer else GREY}
+        axes.text(left, y, plain(shortened(name, _NAME_WIDTH)), **style)
+
+
+def _name_ops(figure: Figure, result: Result) -> None:
+    uses = by_op(result.layers)
+    tones = looks([*uses])
+    patches = [
+        Patch(facecolor=tone, hatch=hatch, edgecolor="black", linewidth=0.3, label=f"{op}: {percent(uses[op].share)} %")
+        for op, (tone, hatch) in tones.items()
+    ]
+    columns = max(2, int(figure.get_figwidth() / 1.3))
+    longest = quantity(max(layer.time_us for layer in result.layers), TIMES)
+    title = f"bars: time of a layer, the longest {longest}; below: share of all time by op"
+    figure.legend(handles=patches, loc="outside lower center", ncols=columns, fontsize=7, title=title, title_fontsize=7)

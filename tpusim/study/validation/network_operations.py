@@ -1,0 +1,198 @@
+"""What the operations of a network are that Google's compiler took whole: layers of ours, worked out from their shapes.
+
+An operation may hold two convolutions or products, one after the other; additions and activations ride along, nearly
+free. A copy moves words from one layout into another. Of what needs an op that is none here, operations have no layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from math import ceil, gcd, lcm, prod
+from typing import NamedTuple
+
+from tpusim.network.ops import ArrayOp, Conv2d, Gemm, Op, Pool2d, Relu, ScaleShift
+from tpusim.study.validation.tables import Row, sizes
+from tpusim.study.validation.windows import LANES, SUBLANES
+
+Dims = tuple[int, ...]
+
+_SIDE = 256
+"""Of a map that has as many words as are copied; in what form they come, matters little."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table, what it is, and the layers that it holds, each for so many images."""
+
+    row: Row
+    what: str
+    layers: tuple[Op, ...]
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """Where it stands in the network, and what it is."""
+        return f"{self.row['index']} {self.what}"
+
+    @property
+    def on_the_array(self) -> bool:
+        """Whether it multiplies matrices."""
+        return any(isinstance(layer, ArrayOp) for layer in self.layers)
+
+
+class _Tensor(NamedTuple):
+    """The sizes of its axes; how long a tile is along those that it has."""
+
+    dims: Dims
+    tiles: Mapping[int, int]
+
+
+def operation(row: Row) -> Operation:
+    """What a row is."""
+    made = next(make for holds, make in _KINDS if holds(row))
+    return made(row)
+
+
+def layers_of(row: Row) -> tuple[Op, ...]:
+    """The convolutions or products of an operation, worked out from the shapes of what goes in and comes out."""
+    tensors, (*_, out) = _shapes(row["operands"]), _shapes(row["output_shape"])
+    batch = int(row["batch"])
+    maps, weights = ([each for each in tensors if (each[0] == batch) is is_map] for is_map in (True, False))
+    chain = _chain(weights, out[-1])
+    inputs = [each for each in maps if each[-1] == chain[0][-2]]
+    if len(chain[0]) == 2:
+        return _products(chain, prod(inputs[0][:-1]))
+    # Where none has as many channels, several are concatenated.
+    _, height, width, _ = max(each for each in inputs or maps if len(each) == 4)
+    return _convolutions(chain, (height, width), out, row["conv_window"])
+
+
+def _of_the_array(row: Row) -> Operation:
+    """The rows of products hold the images already."""
+    head, *rest = layers_of(row)
+    what = " ".join([head.text, *(f">{layer.text.split('>')[1]}" for layer in rest)])
+    return Operation(row, what, (head, *rest), int(row["batch"]) if head.spatial else 1)
+
+
+def _attention(row: Row) -> Operation:
+    """A product for each image and head, as groups of a convolution.
+
+    Scores: words of one operand's rows, the other's are columns. Sums over words: those of the heads' values are the
+    rows, as the layout of the result says.
+    """
+    (_, words, heads, width), *_ = _shapes(row["operands"])
+    products, scores = int(row["batch"]) * heads, "reduce" in row["fused"]
+    rows_, depth = (words, width) if scores else (width, words)
+    layer = Conv2d("attention", products * depth, 1, rows_ // SUBLANES, products * words, (1, 1), groups=products)
+    return Operation(row, f"{products} of {rows_}x{depth}>{words}", (layer,), SUBLANES)
+
+
+def _pooling(row: Row) -> Operation:
+    """A maximum of 3 x 3 elements of a padded map, or of 2 x 2: whichever halves its sides."""
+    batch, height, width, channels = _shapes(row["operands"])[0]
+    kernel = _POOLS[row["network"]]
+    layer = Pool2d("pooling", "max", channels, height, width, kernel, (2, 2), "same" if kernel[0] > 2 else (0, 0))
+    return Operation(row, layer.text, (layer,), batch)
+
+
+_POOLS = {"resnet18": (3, 3), "resnet50": (3, 3), "vgg16": (2, 2), "yolov2": (2, 2)}
+"""Kernels of the networks' poolings, which the table does not tell."""
+
+
+def _copy(row: Row) -> Operation:
+    """An op of one operand on as many words as the result has, in whole tiles of both layouts.
+
+    Axes that lie in another order in the other tensor, as where blocks become channels, are padded to the result's.
+    """
+    one, other = _tensor(row["operands"]), _tensor(row["output_shape"])
+    layouts = (one, other) if one.dims == other.dims else (other,)
+    tiles = (lcm(*(each.tiles.get(axis, 1) for each in layouts)) for axis in range(len(other.dims)))
+    padded = [ceil(size / tile) * tile for size, tile in zip(other.dims, tiles, strict=True)]
+    words = prod(padded) // (LANES * SUBLANES)
+    rows_ = gcd(words, _SIDE)
+    layer = Relu("copy", LANES, rows_, words // rows_)
+    return Operation(row, f"copy {'x'.join(map(str, other.dims))}", (layer,), SUBLANES)
+
+
+def _tensor(text: str) -> _Tensor:
+    """Of a text such as "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}": axes from the minor one on, and the tile of two."""
+    found = re.search(r"\[([\d,]+)\]\{([\d,]+):T\((\d+),(\d+)\)", text)
+    assert found is not None, text
+    dims, axes = (tuple(map(int, found[group].split(","))) for group in (1, 2))
+    return _Tensor(dims, {axes[0]: int(found[4]), axes[1]: int(found[3])})
+
+
+def _element_by_element(row: Row) -> Operation:
+    """What is left of a normalization once mean and variance are known."""
+    *_, (batch, words, channels) = _shapes(row["output_shape"])
+    layer = ScaleShift("normalization", channels, 1, words)
+    return Operation(row, f"normalize {batch}x{words}x{channels}", (layer,), batch)
+
+
+def _none(row: Row) -> Operation:
+    return Operation(row, row["fused"] or row["op"], (), 1)
+
+
+def _holds(*words: str) -> Callable[[Row], bool]:
+    return lambda row: any(word in f"{row['op']} {row['fused']} {row['conv_window']}" for word in words)
+
+
+def _is_a_map(row: Row) -> bool:
+    """Numbers of bfloat16 for all words and channels, each made of one."""
+    fused = {word.split("*")[0] for word in row["fused"].split()}
+    has_words = [len(dims) for dims in _shapes(row["output_shape"])] == [3]
+    return row["output_shape"].startswith("bf16") and has_words and "reduce" not in fused
+
+
+def _shapes(text: str) -> list[Dims]:
+    """The tensors in a text such as "bf16[8,56,56,64]{3,0,2,1:T(8,128)(2,1)} bf16[64]{0}" of two axes and more."""
+    found = (tuple(map(int, dims.split(","))) for dims in re.findall(r"\w\[([\d,]+)\]", text))
+    return [dims for dims in found if len(dims) > 1]
+
+
+def _chain(weights: Sequence[Dims], out: int) -> tuple[Dims, ...]:
+    """The weights in the order in which their channels meet; the last has `out` of them."""
+    return next(
+        order
+        for order in permutations(weights)
+        if order[-1][-1] == out and all(one[-1] == other[-2] for one, other in pairwise(order))
+    )
+
+
+def _products(chain: Sequence[Dims], rows_: int) -> tuple[Op, ...]:
+    return tuple(Gemm(f"{rows_}x{k}>{n}", rows_, n, k) for k, n in chain)
+
+
+def _convolutions(chain: Sequence[Dims], side: tuple[int, int], out: Dims, window: str) -> tuple[Op, ...]:
+    """The window is that of one of them; what is left of the stride falls to the other, which keeps the map's size."""
+    kernel, stride, padding = _window(window)
+    all_strides = side[0] // out[1] if len(out) == 4 else stride
+    layers: list[Conv2d] = []
+    for high, wide, channels, channels_out in chain:
+        own = (stride, padding) if (high, wide) == kernel else (all_strides // stride, (high // 2, wide // 2))
+        layer = Conv2d("conv", channels, *side, channels_out, (high, wide), (own[0], own[0]), own[1])
+        side = layer.out_height, layer.out_width
+        layers.append(layer)
+    return tuple(layers)
+
+
+def _window(text: str) -> tuple[Dims, int, tuple[int, int]]:
+    """Kernel, stride and padding of "convolution{size=3x3 stride=2x2 pad=1_1x1_1}"."""
+    said = dict(re.findall(r"(\w+)=([\dx_]+)", text))
+    down, across = (int(each.split("_")[0]) for each in said.get("pad", "0_0x0_0").split("x"))
+    return sizes(said["size"]), sizes(said.get("stride", "1x1"))[0], (down, across)
+
+
+_KINDS: tuple[tuple[Callable[[Row], bool], Callable[[Row], Operation]], ...] = (
+    (lambda row: not row["estimated_cycles"], _none),
+    (_holds("lhs_dilate"), _attention),
+    (_holds("convolution"), _of_the_array),
+    (_holds("reduce-window"), _pooling),
+    (lambda row: "copy" in (row["op"], row["fused"]), _copy),
+    (_is_a_map, _element_by_element),
+    (lambda row: True, _none),
+)
+"""The first that fits."""
