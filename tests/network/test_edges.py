@@ -124,8 +124,13 @@ def test_offsets_of_a_deformable_convolution_are_read_too(tmp_path: Path) -> Non
          "where its own sizes make that 9x16x16; leave channels out, or change what it reads"),
         ("{name: r, op: relu, inputs: [conv1, conv1]}", "reads 2 maps, where relu has 1: ifmap; join maps by a concat"),
         ("{name: r, op: add, inputs: [conv1, conv1], other: channel}", "where its own sizes make that 8x1x1 n1"),
-        ("{name: r, op: gemm, inputs: [conv1], n: 10}", "change what it reads; a flatten before it makes one row"),
-        ("{name: r, op: relu, inputs: [input]}", "required key is missing; add channels:"),
+        ("{name: r, op: gemm, inputs: [conv1], n: 10}", "reads a map of 8x16x16 (channels x rows x columns) from "
+         "conv1, where gemm takes rows; put {name: flat, op: flatten} before it, which makes rows of 2,048"),
+        ("{name: r, op: gemm, inputs: [conv1], n: 10, k: 8}", "rows of 2,048, and leave k out"),
+        ("{name: r, op: relu, inputs: [input], channels: 9}", "reads 8x16x16 (channels x rows x columns) from input, "
+         "as conv1 does, where its own sizes make that 9x16x16; leave channels out, or change what it reads"),
+        ("{name: r, op: add, inputs: [conv1, input], other: channel}", "from input, as conv1 does, where its own"),
+        ("{name: r, op: relu, inputs: [conv1], count: 2}", "add channels: (of layers that come several times"),
         ("{name: input, op: relu, inputs: [conv1]}", 'the name "input" is that of the network\'s input'),
         ("{name: r, op: concat, inputs: [conv1, small]}", "joins maps of 8x16x16, 8x8x8 (channels x rows x columns)"),
         ("{name: r, op: flatten, inputs: [conv1, small]}", "reads 2 maps; name one, or join them by a concat before"),
@@ -156,6 +161,64 @@ def test_what_follows_from_an_error_is_not_told(tmp_path: Path) -> None:
     )
     assert said.startswith("3: layers[0].padding")
     assert len(said.splitlines()) == 1
+
+
+BEHIND = ("{name: r, op: relu}", "{name: p, op: pool2d, kind: max, kernel: 2}", "{name: c, op: concat, inputs: [p, r]}",
+          "{name: f, op: flatten}", "{name: fc, op: gemm, n: 10}")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "{name: j, op: concat, inputs: [conv1, small]}",
+        "{name: j, op: relu, inputs: [fc]}",
+        "{name: j, op: relu, inputs: [conv1], count: 3}",
+        "{name: j, op: view, inputs: [conv1], channels: many}",
+        "{op: relu, inputs: [conv1]}",
+        "3",
+    ],
+)
+def test_layers_behind_an_error_tell_nothing_of_sizes(tmp_path: Path, cause: str) -> None:
+    said = refused(tmp_path, CONV, "{name: small, op: pool2d, kind: max, kernel: 2, stride: 2}", cause, *BEHIND)
+    assert said.startswith("5: layers[2]")
+    assert len(said.splitlines()) == 1
+
+
+def test_layers_behind_an_error_tell_what_else_is_wrong(tmp_path: Path) -> None:
+    wrong = "{name: s, op: pool2d, kind: most, kernel: 2}"
+    said = refused(tmp_path, CONV, "{name: r, op: relu, inputs: [r]}", wrong, "{name: t, op: relu, chanels: 3}")
+    assert [line.partition(":")[0] for line in said.splitlines()] == ["4", "5", "6"]
+    assert "layers[2].kind" in said
+    assert "layers[3].chanels" in said
+
+
+def test_what_follows_from_several_layers_is_nothing(tmp_path: Path) -> None:
+    several = "{name: head, op: gemm, inputs: [conv1], m: 16, n: 4, k: 8, count: 3}"
+    said = refused(tmp_path, CONV, several, "{name: r, op: relu, inputs: [head]}", "{name: s, op: relu}")
+    assert said.endswith("add channels: (it reads 3 layers side by side, which have no one size)")
+
+
+def test_a_wrong_size_is_told_without_the_layers_that_follow_from_it(tmp_path: Path) -> None:
+    layers = "{name: a, op: gemm, m: batch*12, n: 8, k: 4}", "{name: b, op: softmax, inputs: [a], images: batch*seq}"
+    assert refused(tmp_path, *layers, more="sizes: {seq: x}\n").startswith("2: sizes.seq:")
+    assert len(refused(tmp_path, *layers, more="sizes: {seq: x}\n").splitlines()) == 1
+
+
+def test_wrong_inputs_are_told_without_the_layers_that_read_them(tmp_path: Path) -> None:
+    said = refused(tmp_path, CONV[:-1] + ", inputs: [left]}", "{name: r, op: relu}", more="inputs: [left, 3]\n")
+    assert said.startswith('2: inputs: ["left", 3] names no inputs')
+    assert len(said.splitlines()) == 1
+
+
+def test_the_first_reader_of_the_input_says_its_size(tmp_path: Path) -> None:
+    work = graph(tmp_path, f"\n  - {CONV}\n  - {{name: r, op: relu, inputs: [input]}}")
+    assert work.layers[1] == Relu("r", 8, 16, 16)
+
+
+def test_layers_may_read_parts_of_the_input_by_views(tmp_path: Path) -> None:
+    view = "{name: half, op: view, inputs: [input], channels: 8, height: 8, width: 16}"
+    work = graph(tmp_path, f"\n  - {CONV}\n  - {view}\n  - {{name: r, op: relu}}")
+    assert work.inputs()["r"] == ("input",)
 
 
 def test_inputs_of_a_network_are_names(tmp_path: Path) -> None:

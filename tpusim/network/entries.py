@@ -82,9 +82,12 @@ def _read_layer(
         follow = wiring.sizes(OPS[op], read, sizes) if wiring and alone else {}
         layer = _FORMS[op].build({**sizes, **follow}, {NAMES: names})
     except InputError as error:
-        wrong = [*error.problems, *wrong]
-    if wrong or layer is None:
+        found = wiring.causes(error.problems, OPS[op], read, sizes, alone) if wiring else error.problems
+        wrong = [*found, *wrong]
+    if wrong:
         raise InputError(wrong)
+    if layer is None:
+        return _lost(entry, wiring)
     if wiring and alone:
         wiring.check(layer, read, sizes)
     layers = (
@@ -97,6 +100,13 @@ def _read_layer(
     # Of several, each reads a part.
     sources = tuple(each.source if alone else each.source._replace(direct=False) for each in read)
     return Read(layers, around.lowering, sources)
+
+
+def _lost(entry: Mapping[str, Any], wiring: Wiring | None) -> Read:
+    """An entry with which nothing is wrong but what it reads, of which is told there."""
+    if wiring:
+        wiring.lose(entry.get("name"))
+    return Read(())
 
 
 @validated

@@ -21,11 +21,13 @@ class Made(NamedTuple):
         source: of whose outputs it is.
         shape: [channel, row, col, image]; None where that is not known.
         elements: how many those are; None, too.
+        lost: whether something is wrong with it or with what it is of, so that its shape is not known.
     """
 
     source: Source
     shape: Shape | None = None
     elements: int | None = None
+    lost: bool = False
 
 
 class Free(ABC):
@@ -57,7 +59,7 @@ class Concat(Free):
             sizes = ", ".join(size_of(shape, batch) for shape in shapes)
             raise InputError(f"joins maps of {sizes} (channels x rows x columns), which differ in more than channels")
         if len(shapes) < len(read):
-            return Made(source)
+            return Made(source, lost=any(each.lost for each in read))
         return Made(source, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
 
 

@@ -61,6 +61,14 @@ def names_in(document: Document, batch: int) -> dict[str, int]:
     return {BATCH: batch, **{name: each if isinstance(each, int) else 1 for name, each in found if name != BATCH}}
 
 
+def are_sound(document: Document) -> bool:
+    """Whether nothing is wrong with the sizes of `document`."""
+    given = document.data.get(_KEY, {})
+    return isinstance(given, Mapping) and all(
+        isinstance(each, int) for _, each in _worked_out(given.items(), {BATCH: 1})
+    )
+
+
 def sizes_named(document: Document) -> list[str]:
     """The names of its sizes."""
     known = document.data.get(_KEY)

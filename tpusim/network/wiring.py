@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -38,20 +39,27 @@ def inputs_of(given: object) -> tuple[str, ...]:
 class Wiring:
     """Who reads whom among the entries of a file, which are met one after another."""
 
-    def __init__(self, inputs: Sequence[str], batch: int, names: Iterable[object]) -> None:
-        """`names` are those of all entries, in order."""
-        self._batch = batch
+    def __init__(self, inputs: Sequence[str], batch: int, names: Iterable[object], sure: bool = True) -> None:
+        """`names` are those of all entries, in order. Unless `sure`, names of inputs or sizes of the file are wrong,
+        which is told there: nothing is told of what follows from them.
+        """
+        self._batch, self._sure = batch, sure
         self._made = {name: Made(Source((name,))) for name in inputs}
-        self._last = inputs[0]
+        self._inputs: dict[str, str] = dict.fromkeys(inputs, "")
+        """With the layer that says of what size an input is: the first that reads it."""
+        self._last = self._made[inputs[0]]
         self._names = {name for name in names if isinstance(name, str)}
 
     def read_by(self, entry: Mapping[str, Any]) -> list[Made]:
         """What the next entry reads: that before it, unless it says otherwise. Raises InputError."""
-        given = entry.get(INPUTS, [self._last])
-        given = [given] if isinstance(given, str) else given
+        if INPUTS not in entry:
+            return [self._last]
+        given = [entry[INPUTS]] if isinstance(entry[INPUTS], str) else entry[INPUTS]
         if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
             says = f"{show(given)} names no layers; write those that are read, such as [conv1], or {INPUT}"
             raise InputError(Problem(says, INPUTS))
+        if not self._sure:
+            return [self._made.get(name, Made(Source((name,)), lost=True)) for name in given]
         wrong = [(index, name) for index, name in enumerate(given) if name not in self._made]
         if wrong:
             own = entry.get("name")
@@ -66,18 +74,35 @@ class Wiring:
         follow = {field: shape[axis] for field, axis in kind.sized_by.items() if field not in given}
         return {field: size for field, size in follow.items() if field != "images" or size != self._batch}
 
+    def causes(
+        self, problems: Iterable[Problem], kind: type[Op], read: Sequence[Made], given: Mapping[str, Any], alone: bool
+    ) -> list[Problem]:
+        """Of what is wrong with a layer that could not be made, what does not follow from what is wrong before it.
+
+        Sizes that are missing follow from that; where they are missing for another reason, that is told.
+        """
+        absent = {field for field in kind.sized_by if field not in given}
+        if alone and read[0].lost:
+            return [each for each in problems if each.where not in absent]
+        why = self._no_size(read[0], alone)
+        return [replace(each, message=f"{each.message} ({why})") if each.where in absent else each for each in problems]
+
     def check(self, layer: Op, read: Sequence[Made], given: Mapping[str, Any]) -> None:
-        """That a layer is of the sizes of what it reads. Raises InputError."""
+        """That a layer is of the sizes of what it reads. Of what it is the first to read of the network's inputs it
+        says the sizes. Raises InputError.
+        """
         tensors = layer.reads(self._batch)
         if len(read) > len(tensors):
             says = f"reads {counted(len(read), 'map')}, where {layer.op} has {len(tensors)}: {', '.join(tensors)}"
             raise InputError(Problem(f"{says}; join maps by a concat before it, or name fewer", INPUTS))
-        problems = [
-            each
-            for number, (made, wanted) in enumerate(zip(read, tensors.values(), strict=False))
-            if (each := self._unfit(layer, made, wanted, given, number))
-        ]
-        if problems:
+        problems: list[Problem] = []
+        for number, (made, wanted) in enumerate(zip(read, tensors.values(), strict=False)):
+            now = self._now(made)
+            if self.fits(now, wanted):
+                self._say_size(now, wanted, layer.name)
+            else:
+                problems.append(self._unfit(layer, now, wanted, given, number))
+        if problems and self._sure:
             raise InputError(problems)
 
     def fits(self, made: Made, wanted: Shape) -> bool:
@@ -104,12 +129,30 @@ class Wiring:
 
     def lose(self, name: object) -> None:
         """Take note of an entry with which something is wrong: that is no fault of those that read it."""
+        self._last = Made(Source((str(name),)), lost=True)
         if isinstance(name, str):
-            self._put(name, Made(Source((name,))))
+            self._made[name] = self._last
 
     def _put(self, name: str, made: Made) -> None:
-        self._made[name] = made
-        self._last = name
+        self._made[name] = self._last = made
+
+    def _now(self, made: Made) -> Made:
+        """What is read; of an input of the network with the size that somebody has said since."""
+        (*names,) = made.source.names
+        return self._made[names[0]] if len(names) == 1 and names[0] in self._inputs and made.source.direct else made
+
+    def _say_size(self, made: Made, shape: Shape, layer: str) -> None:
+        name = made.source.names[0]
+        if made is self._made.get(name) and made.shape is None and name in self._inputs:
+            self._made[name] = made._replace(shape=shape)
+            self._inputs[name] = layer
+
+    def _no_size(self, made: Made, alone: bool) -> str:
+        if not alone:
+            return "of layers that come several times each reads a part, of which nobody tells the size"
+        if made.source.names[0] in self._inputs:
+            return f"the first layer that reads {made.source.names[0]} says its size"
+        return f"it reads {counted(len(made.source.names), 'layer')} side by side, which have no one size"
 
     def _unknown(self, name: str, own: object) -> str:
         if name == own:
@@ -121,18 +164,28 @@ class Wiring:
         hint = did_you_mean(name, self._made) or ";"
         return f"there is no layer {show(name)} to read{hint} name layers before this one, or {INPUT}"
 
-    def _unfit(self, layer: Op, made: Made, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem | None:
-        if self.fits(made, wanted):
-            return None
+    def _unfit(self, layer: Op, made: Made, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:
+        """What is wrong with a layer of another size than what it reads."""
         who = " and ".join(made.source.names)
         if made.shape is None:
             says = f"reads {prod(wanted):,} elements of {who}, which make {made.elements:,}"
             return Problem(f"{says}; change the sizes, or put a view between", INPUTS)
+        if not number and not {1, 2} & {*layer.sized_by.values()} and made.shape[1] * made.shape[2] > 1:
+            return self._unflattened(layer, made.shape, wanted, who, given)
         differ = [axis for axis in range(4) if made.shape[axis] != wanted[axis]]
         fields = [field for field, axis in layer.sized_by.items() if axis in differ and field in given]
+        first = self._inputs.get(who)
         what = f"{size_of(made.shape, self._batch)} ({' x '.join(_AXES[:3])}) from {who}"
-        says = f"reads {what}, where its own sizes make that {size_of(wanted, self._batch)}"
+        says = f"reads {what}{f', as {first} does' if first else ''}"
+        own = f"where its own sizes make that {size_of(wanted, self._batch)}"
         leave = f"leave {', '.join(fields)} out, or change what it reads" if fields else "change what it reads"
-        row = wanted[1] * wanted[2] == 1 < made.shape[1] * made.shape[2]
-        flat = "; a flatten before it makes one row of a map" if row else ""
-        return Problem(f"{says}; {leave}{flat}", fields[0] if fields and not number else INPUTS)
+        return Problem(f"{says}, {own}; {leave}", fields[0] if fields and not number else INPUTS)
+
+    def _unflattened(self, layer: Op, shape: Shape, wanted: Shape, who: str, given: Mapping[str, Any]) -> Problem:
+        """What is wrong with a layer of rows that reads a map."""
+        flat = {0: prod(shape[:3]), 3: shape[3]}
+        fields = [field for field, axis in layer.sized_by.items() if field in given and wanted[axis] != flat[axis]]
+        map_of = f"a map of {size_of(shape, self._batch)} ({' x '.join(_AXES[:3])}) from {who}"
+        also = f", and leave {', '.join(fields)} out" if fields else ""
+        before = f"put {{name: flat, op: flatten}} before it, which makes rows of {flat[0]:,}{also}"
+        return Problem(f"reads {map_of}, where {layer.op} takes rows; {before}", INPUTS)

@@ -23,7 +23,7 @@ from tpusim.network.formats.asked import NOTHING, ModelOptions, check_ops
 from tpusim.network.ops import OPS, Op
 from tpusim.network.ops.offset_file import beside
 from tpusim.network.ops.pointwise import Pointwise
-from tpusim.network.sizes import Sizes, names_in, read_sizes, with_sizes
+from tpusim.network.sizes import Sizes, are_sound, names_in, read_sizes, with_sizes
 from tpusim.network.wiring import INPUTS, Wiring, inputs_of, is_graph
 
 MOST_IMAGES = 2**16
@@ -104,7 +104,8 @@ def wiring_of(document: Document, batch: int) -> Wiring | None:
     entries = document.data.get("layers", [])
     if not is_graph(entries):
         return None
-    return Wiring(_input_names(document) or (INPUT,), batch, map(_name_of, entries))
+    inputs = _input_names(document)
+    return Wiring(inputs or (INPUT,), batch, map(_name_of, entries), bool(inputs) and are_sound(document))
 
 
 def in_network_order(
