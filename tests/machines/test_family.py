@@ -167,6 +167,18 @@ def test_an_unknown_family_is_refused_at_its_line() -> None:
     assert "other.yaml:2: family: no machine family 'toi'; did you mean toy?" in said
 
 
+def test_a_family_without_a_value_is_refused() -> None:
+    Path("other.yaml").write_text(MACHINE.replace("toy", ""))
+    said = refused("run", "tiny", "--hardware", "other.yaml")
+    assert "other.yaml:2: family: no value; write one of" in said
+    assert "or leave family out, for a TPU" in said
+
+
+@pytest.mark.parametrize(("clock", "says"), [("1530 MHz", "1530 MHz"), ("1500 Hz", "1.5 kHz"), ("1 Hz", "1 Hz")])
+def test_clocks_are_told_without_exponents(clock: str, says: str) -> None:
+    assert f" at {says};" in ran("--no-check", "--set", f"clock={clock}")
+
+
 def test_a_tpu_may_say_that_it_is_one() -> None:
     text = (Path(family.__file__).parents[2] / "configs" / "tiny_4x4.yaml").read_text()
     Path("mine.yaml").write_text(f"family: tpu\n{text}")

@@ -168,7 +168,11 @@ def _timing(engine: str, task: Task[Ready]) -> Timing:
     if engine == "event":
         task.doing("timing")
         return task.prepared.timing
-    stepped = task.prepared.lowered.stepped(lambda cycles: task.doing(f"{cycles:,} cycles"))
+    lowered = task.prepared.lowered
+    # The event engine tells ahead how long it will be, which may be hours.
+    to_step = lowered.to_step
+    task.doing(f"0 of {to_step:,} cycles")
+    stepped = lowered.stepped(lambda cycles: task.doing(f"{cycles:,} of {to_step:,} cycles"))
     if engine == "both" and (told := task.prepared.timing) != stepped:
         differing = (
             f"{name} is {of} in the event engine, {vars(stepped)[name]} in the register engine"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from math import isfinite, nan
 from typing import Any, Literal, get_args, get_origin
@@ -105,17 +106,17 @@ class Quantities:
 
 @dataclass(frozen=True)
 class Rational:
-    """A Fraction from 0 to `most`, or a `positive` one, which YAML writes as a number, or as text such as "1/3"; taken
+    """A Fraction from `least` to `most`, which YAML writes as a number, or as text such as "1/3"; taken
     as it is written.
     """
 
     most: int
-    positive: bool = False
+    least: Fraction | int = 0
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         plain = core_schema.plain_serializer_function_ser_schema(plain_number)
         return core_schema.no_info_plain_validator_function(
-            lambda value: rational_number(value, self.most, positive=self.positive), serialization=plain
+            lambda value: rational_number(value, self.most, self.least), serialization=plain
         )
 
 

@@ -41,6 +41,10 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
     if part := next((each for each in form.files if path.startswith(f"{each}.")), ""):
         field = path.removeprefix(f"{part}.")
         raise InputError(f"{part} is a file of its own; copy it, change {field} there, and write --set {part}=PATH")
+    if (listed := path.partition("[")[0]) != path and listed in form.paths:
+        raise InputError(
+            f"{listed} is a list, and --set changes single values; copy the machine's file, and change {path} there"
+        )
     if path not in form.paths:
         hint = did_you_mean(path, form.paths) or ";"
         raise InputError(f"no field {show(path)}{hint} fields: {', '.join(form.paths)}")

@@ -30,14 +30,14 @@ def whole_number(value: object, least: int, most: int) -> int:
     return number
 
 
-def rational_number(value: object, most: int, *, positive: bool = False) -> Fraction:
-    """`value` if it is a number in [0, most], or `positive`; a float is what its digits say. Raises InputError."""
-    span = f"above 0, at most {most}, such as 0.75" if positive else f"0 to {most}, such as 13.4"
-    allowed = f"a number, {span} or 3/4"
+def rational_number(value: object, most: int, least: Fraction | int = 0) -> Fraction:
+    """`value` if it is a number in [least, most]; a float is what its digits say. Raises InputError."""
+    such_as = "13.4" if most > 13 else "0.75"
+    allowed = f"a number, {plain_number(Fraction(least))} to {most}, such as {such_as} or 3/4"
     number = _fraction(value)
     if number is None:
         raise InputError(f"{show(value)} is not a number; write {allowed}")
-    if not 0 <= number <= most or (positive and not number):
+    if not least <= number <= most:
         raise InputError(f"{show(value)} is out of range; write {allowed}")
     return number
 

@@ -142,6 +142,10 @@ class Lowered(Protocol):
     def timed(self) -> Timing:
         """Its time from the event engine."""
 
+    @property
+    def to_step(self) -> int:
+        """Cycles that `stepped` is to do, by the event engine."""
+
     def stepped(self, told: Told) -> Timing:
         """The same from the family's second interpreter; `told` how many cycles it has done."""
 
@@ -201,6 +205,9 @@ def family_of(machine: Machine) -> Family:
 
 def family_in(document: Document) -> Family:
     """The family that a file names. Raises InputError at its line when there is none of that name."""
+    if document.data.get(KEY, USUAL) is None:
+        says = f"no value; write one of {', '.join(FAMILIES)}, or leave {KEY} out, for a TPU"
+        raise InputError(document.problem(KEY, says))
     try:
         return family_named(document.data.get(KEY, USUAL))
     except InputError as error:

@@ -13,6 +13,8 @@ from rich.cells import cell_len
 from tpusim.base.version import __version__
 from tpusim.result.vocabulary.figures import Figure, Units
 
+FREQUENCIES: Units = (("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0))
+
 
 def percent(ratio: float) -> str:
     """A ratio in percent, in at most four characters up to 100; "0" is exactly nothing."""
@@ -31,6 +33,12 @@ def quantity(value: float, units: Units) -> str:
     """`value` in the largest unit of which there is at least one: "17.64 ms"."""
     unit, size = scale([value], units)
     return f"{value:,.0f} {unit}" if size == 1 and value == int(value) else f"{value / size:,.2f} {unit}"
+
+
+def frequency(hertz: float) -> str:
+    """A clock in MHz, a slower one than that in kHz or Hz: "700 MHz"."""
+    unit, size = next((each for each in FREQUENCIES if hertz >= each[1]), FREQUENCIES[-1])
+    return f"{hertz / size:g} {unit}"
 
 
 def scale(values: Iterable[float | None], units: Units) -> tuple[str, float]:

@@ -33,9 +33,14 @@ def test_peaks() -> None:
         ("mapping.order=taps", "allowed"),
         ("sm.cout=1", "no field"),
         ("tiles=3", "3 is no list of tiles"),
-        ("l2.bytes_per_cycle=0", "0 is out of range; write a number, above 0, at most 1048576, such as 0.75 or 3/4"),
-        ("sm.epilogue_bytes_per_cycle=0", "above 0"),
-        ("dram.reached=0", "above 0, at most 1,"),
+        ("l2.bytes_per_cycle=0", "0 is out of range; write a number, 0.001 to 1048576, such as 13.4 or 3/4"),
+        ("sm.epilogue_bytes_per_cycle=1e-9", "0.001 to 65536"),
+        ("dram.reached=0", "0.001 to 1, such as 0.75"),
+        ("sm.shared=129 KiB", "129 KiB is a part of sm.unified, 128 KiB; set that higher, or this lower"),
+        (
+            "tiles[0].m=1",
+            r"tiles is a list, and --set changes single values; copy the machine's file, and change tiles\[0\].m",
+        ),
         ("sm.async_copy=3", "3 is neither true nor false"),
     ],
 )
@@ -47,11 +52,14 @@ def test_faults_are_told_of(change: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("tile", "message"),
     [
-        ("m: 64, n: 32, share: 0", r"tiles\[1\].share: 0 is out of range; write a number, above 0"),
+        ("m: 64, n: 32, share: 0", r"tiles\[1\].share: 0 is out of range; write a number, 0.001 to 1"),
         (
             "m: 64, n: 32, shre: 0.5",
             r'tiles\[1\].shre: unknown key "shre"; did you mean share\? allowed in tiles\[1\]: m, n',
         ),
+        ("m: 64, n: 32, share: 1.5", r"tiles\[1\].share: 1.5 is out of range; write a number, 0.001 to 1"),
+        ("m: 64, n: 32, share: 1e-9", r"tiles\[1\].share: \"1e-9\" is out of range"),
+        ("m: 128, n: 64, share: 0.5", r"s.yaml:23: tiles\[1\]: 128x64 is tiles\[0\] already; leave one of them out"),
         ("n: 32", r"tiles\[1\].m: required key is missing; add m: 128"),
         ("m: 64, n: 32, products: 3", r"tiles\[1\].products: 3 is neither true nor false"),
     ],

@@ -76,6 +76,10 @@ class ToyLowered:
         read = self.layer.operands(self.batch)
         return Timing(cycles, units, read, moved - read, figures={"touched_bytes": moved, "rounds": self.halves})
 
+    @property
+    def to_step(self) -> int:
+        return self.timed().cycles
+
     def stepped(self, told: Told) -> Timing:
         """Cycle by cycle."""
         timing, cycle, left = self.timed(), 0, self.timed().cycles

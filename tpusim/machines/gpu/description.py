@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import field_validator, model_validator
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.base.units import FREQUENCY
+from tpusim.base.units import FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
 from tpusim.input.form import FileSection, Form
@@ -50,6 +50,25 @@ class Gpu(FileSection):
         if all(tile.products for tile in tiles):
             raise InputError("no tile for convolutions; add one such as {m: 128, n: 128}")
         return tiles
+
+    @field_validator("tiles")
+    @classmethod
+    def _differ(cls, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        first = {tile.text: at for at, tile in reversed([*enumerate(tiles)])}
+        twice = [(at, tile.text) for at, tile in enumerate(tiles) if first[tile.text] != at]
+        says = "is tiles[{}] already; leave one of them out"
+        if twice:
+            raise InputError([Problem(f"{text} {says.format(first[text])}", f"[{at}]") for at, text in twice])
+        return tiles
+
+    @model_validator(mode="after")
+    def _has_its_shared_memory(self) -> Self:
+        sm = self.sm
+        if sm.shared_bytes > sm.unified_bytes:
+            whole = SIZE.format(sm.unified_bytes)
+            message = f"{SIZE.format(sm.shared_bytes)} is a part of sm.unified, {whole}; set that higher, or this lower"
+            raise InputError([Problem(message, "sm.shared")])
+        return self
 
     @model_validator(mode="after")
     def _knows_its_tile(self) -> Self:
@@ -91,7 +110,7 @@ class Gpu(FileSection):
 
     def together(self, tile: Tile) -> int:
         """Blocks that multiply at a time."""
-        return int(1 / tile.share)
+        return min(int(1 / tile.share), self.sm.blocks)
 
     def multiply_cycles(self, tile: Tile) -> int:
         """Cycles of a k-step of a block."""

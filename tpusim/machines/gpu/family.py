@@ -42,6 +42,11 @@ class Ready:
         """From event to event."""
         return event.run(self.program, self.gpu)
 
+    @property
+    def to_step(self) -> int:
+        """Those of every kind of resident set, once."""
+        return event.to_step(self.program, self.gpu)
+
     def stepped(self, told: Told) -> Timing:
         """Cycle by cycle."""
         return stepping.run(self.program, self.gpu, told)

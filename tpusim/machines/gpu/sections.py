@@ -10,6 +10,8 @@ from tpusim.input.fields import Choice, Quantity, Rational, Truth, whole, writte
 from tpusim.input.form import FileSection
 
 _MOST = 65536
+_SLOWEST = Fraction(1, 1000)
+"""Below this a rate or a share is a slip, and blocks would take millions of cycles."""
 
 
 class Sm(FileSection):
@@ -37,14 +39,14 @@ class Sm(FileSection):
     async_copy: Annotated[bool, Truth()] = False
     step_cycles: Annotated[int, whole(_MOST, least=0), written(200)]
     tap_cycles: Annotated[int, whole(_MOST, least=0), written(200)]
-    epilogue_bytes_per_cycle: Annotated[Fraction, Rational(_MOST, positive=True), written(8)]
+    epilogue_bytes_per_cycle: Annotated[Fraction, Rational(_MOST, _SLOWEST), written(8)]
 
 
 class L2(FileSection):
     """The cache that all SMs share: bytes a cycle that it hands out, cycles to the first of them, bytes of a sector."""
 
     size_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("6 MiB", "size")]
-    bytes_per_cycle: Annotated[Fraction, Rational(2**20, positive=True), written(1200)]
+    bytes_per_cycle: Annotated[Fraction, Rational(2**20, _SLOWEST), written(1200)]
     latency_cycles: Annotated[int, whole(_MOST), written(400)]
     sector_bytes: Annotated[int, whole(4096), written(32)] = 32
 
@@ -53,7 +55,7 @@ class Dram(FileSection):
     """Off-chip memory: bytes a second by its clock and width, and the share of them that is `reached`."""
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("900 GB/s", "bandwidth")]
-    reached: Annotated[Fraction, Rational(1, positive=True), written(0.8)]
+    reached: Annotated[Fraction, Rational(1, _SLOWEST), written(0.8)]
 
 
 class Launch(FileSection):
@@ -76,7 +78,7 @@ class Tile(FileSection):
 
     m: Annotated[int, whole(4096), written(128)]
     n: Annotated[int, whole(4096), written(128)]
-    share: Annotated[Fraction, Rational(1, positive=True)] = Fraction(1)
+    share: Annotated[Fraction, Rational(1, _SLOWEST)] = Fraction(1)
     products: Annotated[bool, Truth()] = False
 
     @property

@@ -17,8 +17,16 @@ _OFTEN = 4096
 
 
 def run(program: Program, gpu: Gpu, told: Callable[[int], None]) -> Timing:
-    """How long a layer takes; `told` now and then how many cycles of a resident set are done."""
-    return run_with(program, gpu, lambda pace, blocks: resident(pace, blocks, told))
+    """How long a layer takes; `told` now and then how many cycles of all kinds of resident sets are done."""
+    done = 0
+
+    def of_set(pace: Pace, blocks: int) -> Resident:
+        nonlocal done
+        made = resident(pace, blocks, lambda cycles: told(done + cycles))
+        done += made.cycles
+        return made
+
+    return run_with(program, gpu, of_set)
 
 
 def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycles: None) -> Resident:

@@ -10,7 +10,7 @@ from tpusim.report.plots.roofline import Peaks, memory_roof
 from tpusim.report.tables.by_op import op_sentence
 from tpusim.report.tables.run import first_wrong, word_notice
 from tpusim.report.tables.run import verdict as verdict_text
-from tpusim.report.text import percent, quantity, three_digits
+from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, TIMES
@@ -44,8 +44,9 @@ def tiles(result: Result, peaks: Peaks) -> list[dict[str, str]]:
     traffic = total.hbm_read_bytes + total.hbm_write_bytes
     seconds, memory = total.time_us / 1e6, total.vector_memory
     mapped = "" if total.mapping_efficiency is None else f"; {percent(total.mapping_efficiency)} % of PEs mapped"
+    clock = frequency(total.cycles / seconds)
     rows = (
-        ("time", quantity(total.time_us, TIMES), f"{total.cycles:,} cycles at {total.cycles / total.time_us:g} MHz"),
+        ("time", quantity(total.time_us, TIMES), f"{total.cycles:,} cycles at {clock}"),
         ("speed", f"{three_digits(total.tflops)} TFLOPS", f"of {three_digits(peaks.tflops)} TFLOPS at most"),
         ("PE utilisation", f"{percent(total.pe_utilization)} %",
          f"{quantity(total.macs, COUNTS)}MAC{mapped}"),

@@ -15,7 +15,7 @@ from tpusim.network.ops import OPS
 from tpusim.report.tables.energy import energy_sentence
 from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
 from tpusim.report.tables.own import own_columns
-from tpusim.report.text import folded, percent, quantity, scale, shortened
+from tpusim.report.text import folded, frequency, percent, quantity, scale, shortened
 from tpusim.result.records import DramUse, LayerResult, Result, Total
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Figure, known, value_of
 from tpusim.result.vocabulary.lowerings import LOWERING, in_heading, worth_telling
@@ -182,7 +182,7 @@ def totals(total: Total, width: int | None = None) -> str:
         useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
     in_passes = "" if total.passes is None else f" in {total.passes:,} passes"
     lines = (
-        f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {cycles / total.time_us:g} MHz; "
+        f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {frequency(cycles / total.time_us * 1e6)}; "
         f"{quantity(total.macs, COUNTS)}MAC{in_passes}; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
         f"  Of the cycles: {useful}, {losses}; together 100 %",
         f"  {'; '.join(_mapped(total, hbm))}",

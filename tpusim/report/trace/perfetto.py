@@ -14,6 +14,7 @@ from tpusim.machines.tpu.event.tracks import MOST_CHANNELS
 from tpusim.machines.tpu.observation.lane_trace import Watch, unwatched
 from tpusim.machines.tpu.observation.timeline import Slice, Timeline
 from tpusim.machines.tpu.program.program import Program
+from tpusim.report.text import frequency
 from tpusim.report.trace.counters import COUNTERS, counters, windows
 from tpusim.report.trace.perfetto_packets import Arguments, Packets
 from tpusim.result.vocabulary.states import CLIENTS
@@ -66,7 +67,7 @@ def perfetto(
     `watch` is told how many layers are written.
     """
     packets = Packets()
-    time = f"1 ns here is 1 cycle ({1e9 / hardware.clock_hz:.4g} ns at {hardware.clock_hz / 1e6:g} MHz)"
+    time = f"1 ns here is 1 cycle ({1e9 / hardware.clock_hz:.4g} ns at {frequency(hardware.clock_hz)})"
     root = packets.track(f"{title}: {time}", f"tpusim {__version__}, seen from lane 0. {time}.")
     layer_track = packets.track("layer", "Layers, one after another.", root)
     known = {name for layer in layers for name in layer.timeline.tracks}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tpusim.base.version import __version__
 from tpusim.machines.family import Slot
 from tpusim.machines.tpu.observation.timeline import Slice
+from tpusim.report.text import frequency
 from tpusim.report.trace.perfetto_packets import Packets
 
 
@@ -24,7 +25,7 @@ class Placed:
 def perfetto(title: str, layers: Sequence[Placed], clock_hz: int, first: int, stop: int) -> bytes:
     """The file's contents: what `layers` do in cycles [first, stop), track by track."""
     packets = Packets()
-    time = f"1 ns here is 1 cycle ({1e9 / clock_hz:.4g} ns at {clock_hz / 1e6:g} MHz)"
+    time = f"1 ns here is 1 cycle ({1e9 / clock_hz:.4g} ns at {frequency(clock_hz)})"
     root = packets.track(f"{title}: {time}", f"tpusim {__version__}. {time}.")
     layer_track = packets.track("layer", "Layers, one after another.", root)
     known = dict.fromkeys(name for layer in layers for name in layer.slots)
