@@ -126,6 +126,29 @@ def test_nothing_rides_where_a_run_names_a_lowering_of_some_layers_alone() -> No
     assert simulate(RESIDUAL, on(), lowering="winograd_2").correct
 
 
+def test_what_a_layer_left_out_reads_carries_nothing() -> None:
+    """A run of some layers is that of them in the whole network."""
+    work = network({"r": ["a"], "b": ["a"]}, conv("a"), relu("r"), conv("b"))
+    some = select_layers(fused(work, on()), "[ar]")
+    assert texts(fused(some, on())) == ["a:", "r:"]
+    assert [layer.op for layer in simulate(some, on()).layers] == ["conv2d", "relu"]
+
+
+def test_auto_times_those_that_are_asked_for() -> None:
+    """Also what they add: it decides whether that is there in time."""
+    seen: list[str] = []
+
+    def asked(glob: str) -> list[str]:
+        seen.clear()
+        fused(RESIDUAL, on(), "auto", lambda name: name == glob, lambda layer, _: seen.append(layer))
+        return seen
+
+    assert asked("a") == ["a"]
+    assert asked("a_relu") == ["a"]
+    assert asked("relu") == ["a", "b"]
+    assert asked("c") == []
+
+
 def test_auto_fuses_only_what_takes_fewer_cycles_so() -> None:
     """Winograd's tiles and a ReLU behind them are sooner done than a fused layer of many channels; a 1x1 is not."""
     machine = load_hardware("tpu_v2", ["sequencer.fusion=results"])

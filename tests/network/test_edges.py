@@ -77,7 +77,9 @@ def test_layers_of_the_array_alone_read_through_the_others(tmp_path: Path) -> No
 
 def test_some_of_the_layers_read_what_they_did(tmp_path: Path) -> None:
     work = graph(tmp_path, NET).with_layers(lambda layer: layer.name in ("c", "fc"))
-    assert work.inputs() == {"c": ("a", "b"), "fc": ("pool",)}
+    assert {layer.name: work.inputs()[layer.name] for layer in work.layers} == {"c": ("a", "b"), "fc": ("pool",)}
+    # That others read them, too, is still known.
+    assert work.neighbours("c") == (("a", "b"), ("sum",))
 
 
 def test_a_view_is_of_any_size_and_not_direct(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tpusim.flow.choice import prepared
+from tpusim.flow.engines import Watch, unwatched
 from tpusim.flow.lowerings import AUTO
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
@@ -67,20 +68,36 @@ def _cycles(asked: _Timed) -> int:
     return prepared(asked.layer, asked.batch, asked.hardware, lowering).timing.cycles
 
 
-def fused(workload: Workload, hardware: Machine, lowering: str | None = None) -> Workload:
+def _all_of_them(name: str) -> bool:
+    return True
+
+
+def fused(
+    workload: Workload,
+    hardware: Machine,
+    lowering: str | None = None,
+    wanted: Callable[[str], bool] = _all_of_them,
+    watch: Watch = unwatched,
+) -> Workload:
     """The workload in which additions and activations ride on the results of the layers that they follow.
 
     An addition rides on the later of the layers whose outputs it adds, an activation on one layer; nobody else may
     read what it rides on. Neither is taken where results would no longer be done in the time that the array gives
     them: an element has as many operations as there are ALUs for a lane. A layer with a lowering of its own that is one
-    of some layers alone carries nothing, nor does any where a run names such a one; under `auto` a layer carries what
-    takes longer by itself. Machines of other families fuse nothing.
+    of some layers alone carries nothing, nor does any where a run names such a one. Machines of other families fuse
+    nothing.
+
+    Under `auto` a layer carries what takes longer by itself, which is found out by timing both; `watch` is told of each
+    layer then. It is found out for those alone whose names are `wanted`: of the others nobody knows.
     """
     if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none" or lowering in PARTIAL:
         return workload
     fusion = _Fusion(workload, hardware)
     whole = fusion.whole()
-    dearer = {name for name, each in fusion.riders.items() if lowering == AUTO and each.dearer(workload, hardware)}
+    dearer: set[str] = set()
+    for name in fusion.bearers_of(wanted) if lowering == AUTO else ():
+        watch(name, "timing it with and without what rides on it")
+        dearer |= {name} if fusion.riders[name].dearer(workload, hardware) else set()
     return _Fusion(workload, hardware, dearer).whole() if dearer else whole
 
 
@@ -107,8 +124,21 @@ class _Fusion:
                     self.riders[layer.name] = _Riders(layer, self.edges.get(layer.name, ()), layer.name)
                 kept.append(layer)
         layers = tuple(self.riders[each.name].fused if each.name in self.riders else each for each in kept)
-        edges = tuple((each.name, self._read(each.name)) for each in kept if each.name in self.edges)
+        # Layers that were left out before are nobody's riders, and still read.
+        edges = tuple((name, self._read(name)) for name in self.edges if name not in self.within)
         return replace(self.workload, layers=layers, edges=edges)
+
+    def bearers_of(self, wanted: Callable[[str], bool]) -> list[str]:
+        """Layers that carry others, in order: of those `wanted`, and of what these add, whose place counts."""
+        found: set[str] = set()
+        due = [each.name for each in self.workload.layers if wanted(each.name)]
+        while due:
+            name = due.pop()
+            bearer = self.within.get(name, name)
+            if bearer in self.riders and bearer not in found:
+                found.add(bearer)
+                due += self.riders[bearer].reads[-1].names if self.riders[bearer].adds else ()
+        return sorted((each for each in found if self.riders[each].apart), key=self.place.__getitem__)
 
     def _read(self, name: str) -> tuple[Source, ...]:
         """What a layer reads, by the names of those that are left."""

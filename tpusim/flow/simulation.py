@@ -81,7 +81,7 @@ def simulate(
     lowering = lowering or usual(family)
     steps.check_engine(engine)
     began = time.perf_counter()
-    workload = workload if journey else fused(workload, hardware, lowering)
+    workload = workload if journey else fused(workload, hardware, lowering, watch=watch)
     if check:
         steps.check_numbers(workload, lowering, numbers)
     room = steps.room(workload, lowering, engine, check, numbers)

@@ -267,11 +267,11 @@ class Workload:
         return tuple(each for each in self.not_timed if each[0] not in OPS)
 
     def with_layers(self, keep: Callable[[Op], bool]) -> Self:
-        """The same of some of the layers, which read what they have read before."""
+        """The same of some of the layers, which read what they have read before, and so do those that are left out."""
         layers = tuple(layer for layer in self.layers if keep(layer))
         names = {layer.name for layer in layers}
         own = tuple(each for each in self.lowerings if each.layer in names)
-        return replace(self, layers=layers, lowerings=own, edges=tuple(each for each in self.edges if each[0] in names))
+        return replace(self, layers=layers, lowerings=own)
 
     def with_ops(self, ops: str) -> Self:
         """The same; of "array", without the layers of other units, which take no time then and are named so.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import check_own
@@ -41,7 +43,18 @@ def load(
     work = workload_of(document, images, asked.ops)
     check_own(work, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
-    return select_layers(fused(work, machine, lowering), layers), machine
+    return select_layers(_fused(work, machine, lowering, layers), layers), machine
+
+
+def _fused(work: Workload, machine: Machine, lowering: str | None, layers: str) -> Workload:
+    """The workload as its layers run. It may take a while, and then says how far it is."""
+    place = {layer.name: index for index, layer in enumerate(work.layers)}
+    with Meter(len(place)) as meter:
+
+        def watch(layer: str, doing: str) -> None:
+            meter.show(place[layer], f"{layer}: {doing}")
+
+        return fused(work, machine, lowering, lambda name: fnmatchcase(name, layers), watch)
 
 
 def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None) -> ModelOptions:
