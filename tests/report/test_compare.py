@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Conv2d, Gemm, Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.tables.compare_results import Change, ComparedResults
-from tpusim.report.tables.compare_tables import totals
+from tpusim.report.tables.compare_tables import rewired, to_json, totals
 from tpusim.report.tables.run import verdict
 from tpusim.result.records import Result
 from tpusim.result.totals import total_of
@@ -53,6 +54,35 @@ def test_only_what_differs_is_listed() -> None:
     assert ComparedResults(run(), run()).changes == ()
     changed = ComparedResults(run(hardware=fast), run(hardware=slow, batch=4)).changes
     assert changed == (Change("batch", 2, 4), Change("hbm.bandwidth", "64 GB/s", "7 GB/s"))
+
+
+def wired(edges: dict[str, list[str]], *layers: Conv2d | Gemm) -> Result:
+    work = Workload("net", 2, layers or LAYERS, edges=edges)  # type: ignore[arg-type]
+    return simulate(work, machine(4, 4), check=False)
+
+
+def test_layers_that_read_something_else_are_told() -> None:
+    one = wired({"second": ["first"], "third": ["second"]})
+    other = wired({"second": ["first"], "third": ["first"]})
+    compared = ComparedResults(one, other)
+    assert compared.rewired == {"third": (("second",), ("first",))}
+    assert rewired(compared, 80) == "Not wired alike: third reads second in A, first in B."
+    told = {layer["name"]: layer.get("inputs") for layer in json.loads(to_json(compared))["layers"]}
+    assert told == {"first": None, "second": None, "third": [["second"], ["first"]]}
+
+
+def test_only_some_of_many_are_told() -> None:
+    names = [f"g{number}" for number in range(7)]
+    chain = [Gemm(name, 4, 4, 4) for name in names]
+    one = wired({name: [ahead] for ahead, name in pairwise(names)}, *chain)
+    other = wired({name: ["input"] for name in names[1:]}, *chain)
+    assert rewired(ComparedResults(one, other), 500).endswith("in B; and 2 more (--json has them).")
+
+
+def test_what_nobody_tells_or_what_only_one_has_is_no_other_wiring() -> None:
+    one = wired({"second": ["first"], "third": ["second"]})
+    fewer = wired({"third": ["first"]}, LAYERS[0], LAYERS[2])
+    assert rewired(ComparedResults(one, run()), 80) == rewired(ComparedResults(one, fewer), 80) == ""
 
 
 def test_a_dram_that_one_side_has_is_told_by_its_name() -> None:

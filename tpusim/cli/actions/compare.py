@@ -50,12 +50,15 @@ def _report(compared: ComparedResults, names: Sequence[str], sort: str, stream: 
     if compared.changes:
         show(stream, tables.changes_table(compared), "")
     else:
-        show(stream, "Nothing differs in what was asked.", "")
+        edges = " but for what layers read" if compared.rewired else ""
+        show(stream, f"Nothing differs in what was asked{edges}.", "")
     same = tables.unchanged(compared)
     if sort == "network" or any(not row.unchanged for row in compared.rows):
         show(stream, tables.layers_table(compared, sort, room), "", tables.layers_legend(compared, sort, room), "")
     if same and sort != "network":
         show(stream, same)
+    if edges := tables.rewired(compared, width):
+        show(stream, edges)
     show(stream, tables.totals(compared, width), tables.verdicts(compared, width))
 
 

@@ -141,6 +141,18 @@ class ComparedResults(Compared):
         return tuple(Row(name[0], before.get(name), after.get(name)) for name in {**before, **after})
 
     @property
+    def rewired(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """By layer what it reads in each, where that differs.
+
+        Nothing where one does not tell, nor where that follows from layers that only one of them has.
+        """
+        alone = {row.name for row in self.rows if not (row.before and row.after)}
+        both = ((one.name, (one.inputs, two.inputs)) for one, two in self.common
+                if isinstance(one, LayerResult) and isinstance(two, LayerResult))  # fmt: skip
+        return {name: (one, two) for name, (one, two) in both
+                if one and two and one != two and alone.isdisjoint({*one, *two})}  # fmt: skip
+
+    @property
     def same_clock(self) -> bool:
         return all(change.name != "clock" for change in self.changes)
 

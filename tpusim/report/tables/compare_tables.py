@@ -88,6 +88,20 @@ def totals(compared: ComparedResults, width: int) -> str:
     return folded(lines, width, "  ")
 
 
+MOST_EDGES = 4
+"""Layers of which it is told that they read something else; more of them are counted."""
+
+
+def rewired(compared: ComparedResults, width: int) -> str:
+    """Layers that do not read the same in both; empty when there are none."""
+    said = [f"{name} reads {' and '.join(one)} in A, {' and '.join(two)} in B"
+            for name, (one, two) in compared.rewired.items()]  # fmt: skip
+    if not said:
+        return ""
+    more = [f"and {len(said) - MOST_EDGES:,} more (--json has them)"] if len(said) > MOST_EDGES else []
+    return folded([f"Not wired alike: {'; '.join([*said[:MOST_EDGES], *more])}."], width, "  ")
+
+
 def verdicts(compared: ComparedResults, width: int) -> str:
     """Whether the outputs of each were right."""
     lines = []
@@ -114,6 +128,7 @@ def to_json(compared: ComparedResults) -> str:
                 **sides(row.before, row.after, "cycles", "time_us", "macs", "pe_utilization"),
                 "ratio": row.ratio,
                 "mac_ratio": row.mac_ratio,
+                **({"inputs": compared.rewired[row.name]} if row.name in compared.rewired else {}),
             }
             for row in compared.rows
         ],
