@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from base64 import b64decode
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pages import page_of
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.report.page.run_data import run_data
 from tpusim.report.plots.lanes import outputs
@@ -116,6 +120,21 @@ def test_two_runs_are_compared_by_op(block: Result) -> None:
     }  # fmt: skip
     assert f"relu {used['relu'].cycles:,} -> 0" in " ".join(totals(compared, 79).split())
     assert "by op" not in totals(ComparedResults(alone, alone), 79)
+
+
+def test_the_page_holds_the_picture(block: Result, tmp_path: Path) -> None:
+    text = page_of(block, tmp_path).read_text()
+    shown = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])["network"]
+    kind, _, held = shown["source"].partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert b64decode(held).decode() == picture(block, "network")
+    assert shown["caption"].startswith("The layers of block at batch 2 on tiny_4x4")
+    assert "img-src data:" in text
+
+
+def test_a_page_of_a_list_of_layers_has_no_picture(block: Result, tmp_path: Path) -> None:
+    apart = replace(block, layers=tuple(replace(layer, inputs=()) for layer in block.layers))
+    assert '"network":null' in page_of(apart, tmp_path).read_text()
 
 
 def test_the_page_says_what_layers_read(block: Result) -> None:

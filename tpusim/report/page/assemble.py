@@ -26,7 +26,8 @@ _IN_SCRIPT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u
 def page(kind: str, title: str, plain: Sequence[str], data: Mapping[str, Any]) -> bytes:
     """The file's contents; the same data gives the same bytes.
 
-    `kind` is "run" or "sweep"; `plain` are the sentences for a reader without JavaScript.
+    `kind` is "run" or "sweep"; `plain` are the sentences for a reader without JavaScript. Pictures stand in `data`, as
+    addresses that hold them themselves ("data:").
 
     Raises:
         InputError: when a figure of `data` is no finite number.
@@ -35,7 +36,7 @@ def page(kind: str, title: str, plain: Sequence[str], data: Mapping[str, Any]) -
     text = Template(_asset("page.html")).substitute(
         title=escape(title),
         policy=f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
-        "base-uri 'none'; form-action 'none'",
+        "img-src data:; base-uri 'none'; form-action 'none'",
         style=style,
         plain="\n".join(f"<p>{escape(sentence)}</p>" for sentence in plain),
         data=_json(data),

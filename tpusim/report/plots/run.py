@@ -36,8 +36,7 @@ _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 
 def plots(result: Result) -> tuple[Picture, ...]:
     """Every picture of a run of which there is anything to see. Raises InputError when the result's machine is none."""
-    name = result.hardware.get("name", "a machine")
-    run = with_extent(f"{result.workload} at {size_of(result)} on {name}", result)
+    run = _run(result)
     mapped = " Black: mapping efficiency, the share of PEs that hold a weight." * known(result.layers, _MAPPED)
     utilization = (
         f"PE utilisation (MACs over PEs and cycles) of each layer of {run}.{mapped}"
@@ -54,18 +53,31 @@ def plots(result: Result) -> tuple[Picture, ...]:
     )
     peaks, title = peaks_of(hardware_of(result)), _title(result)
     by_ops = f"Time of {run} by the kind of op, with its share and its layers."
-    edges = (
-        f"The layers of {run}, from the top down, one column after the other. A line is what a layer makes, as far down"
-        " as the last layer that reads it; what reads it stands on it, or at the end of a line across. Bars: time."
-    )
     pictures = (
         Picture("pe_utilization", utilization, partial(_utilization, result)),
         Picture("cycle_breakdown", breakdown, partial(_breakdown, result)),
         Picture("roofline", roofline, partial(_roofline, result, peaks)) if _spots(result) else None,
         Picture("time_by_op", by_ops, partial(ops.draw, result, title)) if len(by_op(result.layers)) > 1 else None,
-        Picture("network", edges, partial(network.draw, result, title)) if network.has_edges(result) else None,
+        network_of(result),
     )
     return tuple(picture for picture in pictures if picture is not None)
+
+
+def network_of(result: Result) -> Picture | None:
+    """The picture of what reads what; None where nobody knows, or where there are too many layers."""
+    if not network.has_edges(result):
+        return None
+    caption = (
+        f"The layers of {_run(result)}, from the top down, one column after the other. A line is what a layer makes, as"
+        " far down as the last layer that reads it; what reads it stands on it, or at the end of a line across. Bars:"
+        " time."
+    )
+    return Picture("network", caption, partial(network.draw, result, _title(result)))
+
+
+def _run(result: Result) -> str:
+    name = result.hardware.get("name", "a machine")
+    return with_extent(f"{result.workload} at {size_of(result)} on {name}", result)
 
 
 # ---- a bar a layer

@@ -139,6 +139,11 @@ function rooflineSection() {
       + (left ? ` ${left} without MACs or traffic left out.` : ""), roofline));
 }
 
+const networkSection = ({ source, caption }) => section("The network",
+  html("figure", {},
+    html("figcaption", {}, html("h3", {}, "What each layer reads, and its time"), html("p", {}, caption)),
+    html("div", { class: "scroller" }, html("img", { class: "picture", src: source, alt: caption }))));
+
 const units = () => section("The machine at work",
   figure("Units and their busy shares of the run's cycles",
     "Shares of unit cycles over the whole run; of the ports, by who owns them. Serializers keep no account of their own.",
@@ -161,6 +166,7 @@ page.append(
       "Length is time, split as above; at the end the layer's time and its share of the run.", costliest)) : "",
   byLayer(),
   rooflineSection(),
+  data.network ? networkSection(data.network) : "",
   data.diagram ? html("div", { id: "units" }, units()) : "",
   html("div", { id: "layers" }, section("Layers",
     html("p", { class: "note" }, "Pick a row for its details. Arrow keys walk, Enter picks; heads sort."),
