@@ -41,6 +41,16 @@ def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
     assert overlap_notice(apart) == ""
 
 
+def test_what_is_chosen_for_layers_alone_is_said_to_be() -> None:
+    together = simulate(BLOCK, OVERLAP, check=False)
+    by_auto = replace(together, lowering="auto")
+    assert overlap_notice(by_auto).endswith(
+        " Each has the lowering that is fastest for it alone, which need not be so for all together."
+    )
+    searched = OVERLAP.with_overrides(["mapping.search=simulate"]).to_dict()
+    assert "Each has the lowering and the block that" in overlap_notice(replace(by_auto, hardware=searched))
+
+
 def test_a_layer_alone_is_as_ever() -> None:
     alone = [simulate(Workload("one", 4, (FIRST,)), each).layers[0] for each in (DRAIN, OVERLAP)]
     assert alone[0] == alone[1]

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from rich.table import Table
 
 from tpusim.base.words import counted
+from tpusim.flow.lowerings import AUTO
 from tpusim.network.ops import OPS
 from tpusim.report.tables.energy import energy_sentence
 from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
@@ -279,7 +280,19 @@ def overlap_notice(result: Result) -> str:
     told = f"Layers overlap: {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than one by one, {share} %."
     apart = Counter(layer.apart for layer in result.layers if layer.apart)
     begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
-    return f"{told} Not between all: {begin}." if begin else told
+    between = f" Not between all: {begin}." if begin else ""
+    return f"{told}{between}{_chosen_alone(result)}"
+
+
+def _chosen_alone(result: Result) -> str:
+    """What by simulation is chosen for a layer that overlaps with others; empty where nothing is."""
+    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
+    chosen = ["lowering"] * (result.lowering == AUTO) + ["block"] * searched
+    if not chosen:
+        return ""
+    return (
+        f" Each has the {' and the '.join(chosen)} that is fastest for it alone, which need not be so for all together."
+    )
 
 
 def outcome(layer: LayerResult) -> str:
