@@ -12,7 +12,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.tracing import recordings, trace
 from tpusim.network.ops import Add, Gemm, Relu
 from tpusim.network.workload import Workload
-from tpusim.report.tables.run import overlap_notice
+from tpusim.report.tables.together import overlap_notice
 from tpusim.result.load import parse_result
 
 DRAIN = machine(8, 8, word_elements=4, capacity_words=200, launch_cycles=30, latency_cycles=40)

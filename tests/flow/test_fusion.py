@@ -12,6 +12,7 @@ from tpusim.flow.simulation import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Add, Clip, Conv2d, Fused, Gemm, HardSwish, LeakyRelu, Op, Pool2d, Relu
 from tpusim.network.workload import OwnLowering, Workload
+from tpusim.report.tables.together import fusion_notice
 
 
 def conv(name: str) -> Conv2d:
@@ -132,6 +133,23 @@ def test_what_a_layer_left_out_reads_carries_nothing() -> None:
     some = select_layers(fused(work, on()), "[ar]")
     assert texts(fused(some, on())) == ["a:", "r:"]
     assert [layer.op for layer in simulate(some, on()).layers] == ["conv2d", "relu"]
+
+
+def test_a_run_says_what_rides_or_why_nothing_does() -> None:
+    def told(work: Workload, hardware: Hardware) -> str:
+        whole = fused(work, hardware)
+        return fusion_notice(whole, simulate(whole, hardware, check=False))
+
+    assert told(RESIDUAL, on()) == "3 layers ride on the results of 2 (+ in their shapes)."
+    assert told(RESIDUAL, on("none")) == ""
+    assert told(RESIDUAL.with_ops("array"), on()).endswith("are left out; --ops all has them.")
+    assert told(network({}, conv("a"), relu("r")), on()).endswith("does not say what its layers read (inputs:).")
+    assert told(network({"p": ["a"]}, conv("a"), POOL), on()).endswith("in a way that it could.")
+
+
+def test_a_layer_that_is_left_out_is_not_there() -> None:
+    with pytest.raises(InputError, match=r"no layer of n matches 'sum'; it has a, b, c; layers that .* --ops all has"):
+        select_layers(RESIDUAL.with_ops("array"), "sum")
 
 
 def test_auto_times_those_that_are_asked_for() -> None:

@@ -14,7 +14,7 @@ from tpusim.cli.visitors import Commands
 app = Typer(
     name="tpusim",
     cls=Commands,
-    help="Simulate the matrix unit of a TPU v2, cycle by cycle, and check every output.",
+    help="Simulate the matrix unit of a TPU v2, cycle by cycle, or a GPU, and check every output.",
     epilog="Example: tpusim run resnet50 --out results/resnet50",
     no_args_is_help=True,
     # Plain help and tracebacks: rich's take longer to import than a small run takes.

@@ -215,8 +215,10 @@ def select_layers(workload: Workload, glob: str) -> Workload:
         names = [layer.name for layer in workload.layers]
         borne = any(isinstance(layer, Fused) for layer in workload.layers)
         riders = "; what rides on a layer's results goes by the name of that layer" if borne else ""
+        left_out = len(workload.never_timed) < len(workload.not_timed)
+        more = "; layers that are not the array's are left out, and --ops all has them" if left_out else ""
         raise InputError(
             f"no layer of {workload.name} matches {glob!r}{did_you_mean(glob, names) or ';'} it has "
-            f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{riders}"
+            f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{riders}{more}"
         )
     return workload.with_layers(lambda layer: fnmatchcase(layer.name, glob))

@@ -10,7 +10,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import check_own
+from tpusim.flow.lowerings import AUTO, check_own
 from tpusim.flow.simulation import select_layers
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.machines.family import Machine, family_of, load_hardware
@@ -47,7 +47,9 @@ def load(
 
 
 def _fused(work: Workload, machine: Machine, lowering: str | None, layers: str) -> Workload:
-    """The workload as its layers run. It may take a while, and then says how far it is."""
+    """The workload as its layers run. Under `auto` that may take a while, and then says how far it is."""
+    if lowering != AUTO:
+        return fused(work, machine, lowering)
     place = {layer.name: index for index, layer in enumerate(work.layers)}
     with Meter(len(place)) as meter:
 

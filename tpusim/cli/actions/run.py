@@ -22,6 +22,7 @@ from tpusim.machines.family import KEY, USUAL, Machine, family_of
 from tpusim.network.workload import Workload
 from tpusim.report.tables import run as tables
 from tpusim.report.tables.by_op import op_table
+from tpusim.report.tables.together import fusion_notice, overlap_notice
 from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.lowerings import lowered_by
@@ -145,9 +146,8 @@ def _report(stream: TextIO, work: Workload, result: Result) -> None:
     on_tpu = result.hardware.get(KEY, USUAL) == USUAL
     missing += _MORE if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
     alone = by_reference(result)
-    notices = filter(
-        None, (lowered_by(result), tables.overlap_notice(result), tables.word_notice(result), missing, alone)
-    )
+    together = fusion_notice(work, result), overlap_notice(result)
+    notices = filter(None, (lowered_by(result), *together, tables.word_notice(result), missing, alone))
     total = tables.totals(result.total, terminal_width(stream))
     if (by_op := op_table(result)) is not None:
         show(stream, by_op, "")

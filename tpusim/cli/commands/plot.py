@@ -23,7 +23,7 @@ def plot(
     out: Annotated[Path | None, Option(metavar="DIR", help="Where pictures go; default: beside the result.")] = None,
     formats: Formats = None,
 ) -> None:
-    """Draw PE utilisation, cycle breakdown and roofline of a run.
+    """Draw utilisation, cycles, roofline, time by op and network of a run.
 
     Each picture comes with a caption, in captions.txt.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -10,8 +9,6 @@ from types import MappingProxyType
 
 from rich.table import Table
 
-from tpusim.base.words import counted
-from tpusim.flow.lowerings import AUTO
 from tpusim.network.ops import OPS
 from tpusim.report.tables.energy import energy_sentence
 from tpusim.report.tables.layout import Column, figure_column, fitting, legend, table
@@ -268,30 +265,6 @@ def word_notice(result: Result) -> str:
         f"Words partly used: as few as {held} of {word} elements hold anything, {where} at batch {result.batch}; "
         f"feature maps there take up to {word / held:.3g} times the space and port accesses (port stalls: "
         f"{percent(sum(stalls) / sum(cycles))} %). Batches, and rows of a GEMM, that are multiples of {word} fill it."
-    )
-
-
-def overlap_notice(result: Result) -> str:
-    """What it saves that layers overlap; empty where they do not."""
-    if result.hardware.get("sequencer", {}).get("between_layers") != "overlap":
-        return ""
-    hidden, cycles = result.total.hidden_cycles, result.total.cycles
-    share = percent(abs(hidden) / (cycles + hidden))
-    told = f"Layers overlap: {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than one by one, {share} %."
-    apart = Counter(layer.apart for layer in result.layers if layer.apart)
-    begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
-    between = f" Not between all: {begin}." if begin else ""
-    return f"{told}{between}{_chosen_alone(result)}"
-
-
-def _chosen_alone(result: Result) -> str:
-    """What by simulation is chosen for a layer that overlaps with others; empty where nothing is."""
-    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
-    chosen = ["lowering"] * (result.lowering == AUTO) + ["block"] * searched
-    if not chosen:
-        return ""
-    return (
-        f" Each has the {' and the '.join(chosen)} that is fastest for it alone, which need not be so for all together."
     )
 
 

@@ -1,0 +1,54 @@
+"""What is told of layers that are not apart: that overlap, or ride on the results of others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tpusim.base.words import counted
+from tpusim.flow.lowerings import AUTO
+from tpusim.network.ops import Fused
+from tpusim.network.workload import Workload
+from tpusim.report.text import percent
+from tpusim.result.records import Result
+
+
+def fusion_notice(work: Workload, result: Result) -> str:
+    """How many layers ride on the results of others, or why none does; empty where none is to."""
+    if result.hardware.get("sequencer", {}).get("fusion") != "results":
+        return ""
+    bearers = [layer for layer in work.layers if isinstance(layer, Fused)]
+    if bearers:
+        riders = sum(layer.adds + len(layer.finish) for layer in bearers)
+        ride = "rides" if riders == 1 else "ride"
+        return f"{counted(riders, 'layer')} {ride} on the results of {len(bearers):,} (+ in their shapes)."
+    if len(work.never_timed) < len(work.not_timed):
+        why = "additions and activations are left out; --ops all has them"
+    elif not work.edges:
+        why = "the workload does not say what its layers read (inputs:)"
+    else:
+        why = "none follows a convolution or a product in a way that it could"
+    return f"No layer rides on the results of another: {why}."
+
+
+def overlap_notice(result: Result) -> str:
+    """What it saves that layers overlap; empty where they do not."""
+    if result.hardware.get("sequencer", {}).get("between_layers") != "overlap":
+        return ""
+    hidden, cycles = result.total.hidden_cycles, result.total.cycles
+    share = percent(abs(hidden) / (cycles + hidden))
+    told = f"Layers overlap: {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than one by one, {share} %."
+    apart = Counter(layer.apart for layer in result.layers if layer.apart)
+    begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
+    between = f" Not between all: {begin}." if begin else ""
+    return f"{told}{between}{_chosen_alone(result)}"
+
+
+def _chosen_alone(result: Result) -> str:
+    """What by simulation is chosen for a layer that overlaps with others; empty where nothing is."""
+    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
+    chosen = ["lowering"] * (result.lowering == AUTO) + ["block"] * searched
+    if not chosen:
+        return ""
+    return (
+        f" Each has the {' and the '.join(chosen)} that is fastest for it alone, which need not be so for all together."
+    )
