@@ -166,7 +166,7 @@ class _Fusion:
         on = self._on(source, layer)
         if on is None or on.adds or on.finish or self._made(other) >= self.place[on.layer.name]:
             return False
-        on.adds, on.reads = True, (*on.reads, other)
+        on.adds, on.reads = True, (*on.reads[:1], other, *on.reads[1:])
         return self._took(on, layer)
 
     def _took(self, on: _Riders, layer: Op) -> bool:

@@ -74,6 +74,13 @@ class Fused(ArrayOp):
         ofmap = shapes.pop(OFMAP)
         return {**shapes, **({OTHER: ofmap} if self.adds else {}), OFMAP: ofmap}
 
+    def reads(self, batch: int) -> dict[str, Shape]:
+        """What is added comes behind the ifmap, ahead of a filter that another layer has made."""
+        read = self.inner.reads(batch)
+        added = {OTHER: self.shapes(batch)[OTHER]} if self.adds else {}
+        first = next(iter(read))
+        return {first: read[first], **added, **read}
+
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         return self.inner.convolution(batch)
 
