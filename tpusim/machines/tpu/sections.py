@@ -210,11 +210,12 @@ class Sequencer(FileSection):
     what a body takes beyond its steps, before the first of its weights; where blocks overlap, passes ahead hide it.
 
     Layers follow one another, each on an empty machine (`between_layers: drain`), or `overlap`: one begins while the
-    one ahead ends, and launching is paid for once.
+    one ahead ends, and launching is paid for once. `stay` is that, and outcomes stay on chip where those who read
+    them can find them there.
     """
 
     launch_cycles: Annotated[int, whole(2**24, least=0)] = 0
     between_blocks: Annotated[Literal["overlap", "drain"], Choice()] = "overlap"
     block_cycles: Annotated[int, whole(2**24, least=0)] = 0
     fusion: Annotated[Literal["none", "results"], Choice()] = "none"
-    between_layers: Annotated[Literal["drain", "overlap"], Choice()] = "drain"
+    between_layers: Annotated[Literal["drain", "overlap", "stay"], Choice()] = "drain"

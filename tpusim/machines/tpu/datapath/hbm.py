@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill, Transfer
+from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.machines.tpu.program.tensor import Along, Elements, Tensor
 
 Values = NDArray[Any]
@@ -89,13 +89,12 @@ class HbmTensor:
 
 def hbm_tensors(program: Program, given: Mapping[str, Values], apart: Iterable[str]) -> dict[str, HbmTensor]:
     """Every tensor of a Program but those `apart`; those that are not given hold NaN until they are written."""
-    written = {step.tensor.name for step in program.steps if isinstance(step, Spill)}
 
     def content(name: str) -> ArrayLike:
         if name not in given:
             return np.array(np.nan, program.number)
         # What is written later is as wide as results are, and the caller's array stays as it is.
-        return given[name].astype(program.number) if name in written else given[name]
+        return given[name].astype(program.number) if name in program.written else given[name]
 
     names = {each.name: each for each in program.tensors if each.name not in apart}
     return {name: HbmTensor(each, content(name), parts_of(program, name)) for name, each in names.items()}

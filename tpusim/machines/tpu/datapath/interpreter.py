@@ -11,14 +11,14 @@ at a time; where sums are rounded, they are in an order of their own, unless tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed
-from tpusim.machines.tpu.datapath.hbm import hbm_tensors
+from tpusim.machines.tpu.datapath.hbm import HbmTensor, hbm_tensors
 from tpusim.machines.tpu.datapath.reduction import InArrayOrder, Reduction
 from tpusim.machines.tpu.datapath.words import (
     Read,
@@ -35,11 +35,12 @@ from tpusim.machines.tpu.datapath.words import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Feed, LaneGroup, walked
 from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.tensor import Part, Tensor
 
 Values = NDArray[np.floating[Any]]
 
@@ -105,7 +106,11 @@ class _Run:
                 case BankFill():
                     self._fill_banks(step)
                 case Spill():
-                    self._spill(step)
+                    # Where readers are given other numbers, these stand there by now; Keep has told of the layer's.
+                    if not self.program.instead(step.tensor.name):
+                        self._hand_on(step.tensor, step.parts)
+                case Keep():
+                    self._keep(step)
                 case _:
                     raise CheckFailed(f"step {index} ({step.label}): the data path has no handler for it")
         there = {*self.operands, *(each.tensor for each in self.program.handed)}
@@ -126,8 +131,10 @@ class _Run:
 
     def _fill(self, step: Fill) -> None:
         """Every part into every copy's lanes."""
-        tensor = self.hbm[step.tensor.name]
-        for part in step.parts:
+        self._fill_parts(self.hbm[step.tensor.name], step.parts)
+
+    def _fill_parts(self, tensor: HbmTensor, parts: Sequence[Part]) -> None:
+        for part in parts:
             values = tensor.read(part)
             for first in part.first_lanes:
                 pack(values, self._words(first, part.lanes, part.base, part.words), part)
@@ -147,15 +154,21 @@ class _Run:
         if len(outside):
             raise CheckFailed(f"word {outside[0]} is outside the banks' words 0..{len(self.banks) - 1}")
 
-    def _spill(self, step: Spill) -> None:
+    def _hand_on(self, tensor: Tensor, parts: Sequence[Part]) -> None:
         """Every part from its lanes; of copies, the first."""
-        name = step.tensor.name
+        name = tensor.name
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         places += [self.hbm[each] for each in self.program.copies(name)]
-        for part in step.parts:
-            values = step.tensor.in_hbm(self._spilled(part))
+        for part in parts:
+            values = tensor.in_hbm(self._spilled(part))
             for place in places:
                 place.write(part, values)
+
+    def _keep(self, step: Keep) -> None:
+        """What is given to those who read it there takes its place."""
+        self._hand_on(step.tensor, step.parts)
+        for name in self.program.instead(step.tensor.name):
+            self._fill_parts(self.hbm[name], step.parts)
 
     def _spilled(self, part: Part) -> Values:
         """The values of a part, [lane, *items]."""

@@ -18,6 +18,7 @@ import simpy
 
 from tpusim.base.collector import at_rest
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event import keeps
 from tpusim.machines.tpu.event.accounts import timing_of
 from tpusim.machines.tpu.event.board import Board
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
@@ -68,6 +69,7 @@ def logged(program: Program, hardware: Hardware, port: Ports, keep: bool = False
     issue, dma = IssueUnit(program, hardware, board, port), Dma(program, hardware, board, port, keep)
     env.process(issue.process())
     env.process(dma.process())
+    env.process(keeps.process(program, board))
     env.run()
     board.check_finished()
     return Log(

@@ -9,6 +9,7 @@ from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
@@ -70,7 +71,7 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
             for feed in (*step.operands, step.writes):
                 for group in feed.groups:
                     yield "lane", group.first_lane, group.first_lane + group.lanes
-        case LaneTransfer():
+        case LaneTransfer() | Keep():
             for part in step.parts:
                 for first in part.first_lanes:
                     yield "lane", first, first + part.lanes
@@ -96,6 +97,9 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
         case Vector():
             yield from _unworkable(step, hardware)
             yield from _unpicked(step, program.word_fill)
+        case Keep():
+            if any(part.feed is not None or len(part.first_lanes) != 1 for part in step.parts):
+                yield "keeps words that do not follow one another, or copies"
         case Transfer():
             if isinstance(step, Spill) and any(len(part.first_lanes) > 1 for part in step.parts):
                 yield "takes one element from several lanes"

@@ -7,13 +7,14 @@ interpreters run it as they run any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from tpusim.machines.tpu.definition.frame import frame_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.program import Buffer, Handed, Program
+from tpusim.machines.tpu.program.places import Moved
+from tpusim.machines.tpu.program.program import Handed, Program
 from tpusim.machines.tpu.program.steps import Shift
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.waits import Waits
@@ -31,11 +32,14 @@ class Read(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """A layer of a chain: its name, unlike any other's, its Program, and by its own tensors what it reads of others."""
+    """A layer of a chain: its name, unlike any other's, its Program, and by its own tensors what it reads of others;
+    `leaves`: somebody outside the chain wants its outcome.
+    """
 
     name: str
     program: Program
     reads: Mapping[str, Read]
+    leaves: bool = True
 
 
 def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
@@ -72,14 +76,24 @@ def joined(layers: Sequence[Joint], hardware: Hardware) -> Program:
 
     One alone stays as it is.
     """
+    return linked(placed(layers, hardware), hardware)
+
+
+def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
+    """The layers, each in words of its own."""
+    places = _places([each.program for each in layers], hardware.capacity_words)
+    return [each._replace(program=_moved(each.program, at)) for each, at in zip(layers, places, strict=True)]
+
+
+def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
+    """One Program of layers that have their places; tensors of names in `stay` are read where others have left them."""
     if len(layers) == 1:
         return layers[0].program
-    handed = [*_handed(layers)]
+    handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]
     waits = Waits(hardware, {each.tensor: each for each in handed})
-    places = _places([each.program for each in layers], hardware.capacity_words)
     programs = []
-    for (name, program, _), words in zip(layers, places, strict=True):
-        programs.append(_shifted(program, Shift(name, waits.steps_before, words)))
+    for name, program, *_ in layers:
+        programs.append(_shifted(program, Shift(name, waits.steps_before)))
         waits.join(programs[-1])
     steps, numbers = waits.in_order()
     return Program(
@@ -113,7 +127,7 @@ def _shifted(program: Program, by: Shift) -> Program:
     return replace(
         program,
         tensors=tuple(each.of_layer(by.layer) for each in program.tensors),
-        buffers=tuple(_buffer(each, by) for each in program.buffers),
+        buffers=tuple(replace(each, tensor=f"{by.layer}.{each.tensor}") for each in program.buffers),
         steps=tuple(each.shifted(by) for each in program.steps),
         constants=tuple(replace(each, tensor=f"{by.layer}.{each.tensor}") for each in program.constants),
         derived=tuple(
@@ -123,22 +137,29 @@ def _shifted(program: Program, by: Shift) -> Program:
     )
 
 
-def _buffer(buffer: Buffer, by: Shift) -> Buffer:
-    return replace(buffer, tensor=f"{by.layer}.{buffer.tensor}", base=buffer.base + by.words)
+def _moved(program: Program, words: int) -> Program:
+    """The same so many words further on."""
+    at = Moved(words)
+    return replace(
+        program,
+        buffers=tuple(replace(each, base=each.base + words) for each in program.buffers),
+        steps=tuple(each.placed(at, at) for each in program.steps),
+    )
 
 
 def _handed(layers: Sequence[Joint]) -> Iterator[Handed]:
     """What layers read of those before."""
     before: dict[str, Tensor] = {}
-    for name, program, reads in layers:
+    for name, program, reads, _ in layers:
         for tensor, (names, direct, placed) in reads.items():
             made, mine = [before[each] for each in names if each in before], program.tensor(tensor)
-            same = direct and len(names) == len(made) == 1 and _alike(mine, made[0])
+            same = direct and len(names) == len(made) == 1 and alike(mine, made[0])
             placed = (placed or same) and all(each.shape == mine.shape for each in made)
             if made:
                 yield Handed(f"{name}.{tensor}", tuple(each.name for each in made), same, placed)
         before[name] = program.tensor(OFMAP).of_layer(name)
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
+def alike(one: Tensor, other: Tensor) -> bool:
+    """Whether one has the elements of the other, in the same words."""
     return (one.shape, one.number_bytes, one.scale) == (other.shape, other.number_bytes, 1)

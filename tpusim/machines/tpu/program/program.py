@@ -27,6 +27,7 @@ from tpusim.machines.tpu.definition.frame import (
     ports_of,
 )
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.steps import Fill, Inbound, Spill, Step, Stream, Transfer, Use, Vector
 from tpusim.machines.tpu.program.tensor import Tensor
@@ -70,13 +71,15 @@ class Handed:
     """A tensor of one layer that is what spills have made of others, those of layers before.
 
     `same`: it is one of them, element for element; else its elements are given as an operand's are. `placed`: each is
-    made of those at its place in all of them; else what of them is where is not told.
+    made of those at its place in all of them; else what of them is where is not told. `stays`: it is read where a Keep
+    has left its source, and never filled.
     """
 
     tensor: str
     sources: tuple[str, ...]
     same: bool
     placed: bool
+    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,8 +189,8 @@ class Program:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The names of the tensors that spills write."""
-        return frozenset(step.tensor.name for step in self.steps if isinstance(step, Spill))
+        """The names of the tensors that spills write, or that are kept."""
+        return frozenset(step.tensor.name for step in self.steps if isinstance(step, Spill | Keep))
 
     @cached_property
     def checked(self) -> frozenset[str]:
@@ -220,6 +223,10 @@ class Program:
     def copies(self, name: str) -> list[str]:
         """The tensors that are, element for element, what is made of tensor `name`."""
         return [each.tensor for each in self.handed if each.sources == (name,) and each.same]
+
+    def instead(self, name: str) -> list[str]:
+        """The tensors that are given where tensor `name` stays: whoever reads it there is to find these."""
+        return [each.tensor for each in self.handed if each.sources == (name,) and each.stays and not each.same]
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name."""

@@ -19,6 +19,7 @@ from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed, first_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, Work, work_of
+from tpusim.machines.tpu.program.places import Places
 from tpusim.machines.tpu.program.pointers import ElementTable
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
@@ -38,11 +39,10 @@ class Use(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """Where a step goes in a Program of several layers: so many `steps` and `words` further on, as one of `layer`."""
+    """What a step is in a Program of several layers: one of `layer`, so many `steps` further on."""
 
     layer: str
     steps: int
-    words: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,13 @@ class Step:
 
     @property
     def words_used(self) -> Iterator[range]:
-        """The words of lanes that it reads or writes, and perhaps some among them that it does not."""
+        """The words of lanes that it reads or writes."""
+        yield from self.words_read
+        yield from self.words_written
+
+    @property
+    def words_read(self) -> Iterator[range]:
+        """The words of lanes that it reads, and perhaps some among them that it does not."""
         yield from ()
 
     @property
@@ -79,9 +85,18 @@ class Step:
         """The same of those that it writes."""
         yield from ()
 
+    @property
+    def adds_on(self) -> bool:
+        """Whether it works on the words that it writes, instead of writing them anew."""
+        return False
+
     def shifted(self, by: Shift) -> Self:
         """The same step of a Program of several layers."""
         return replace(self, after=tuple(each + by.steps for each in self.after))
+
+    def placed(self, reads: Places, writes: Places) -> Self:
+        """The same where the words that it reads and writes stand elsewhere. Raises ScatteredError."""
+        return self
 
     def renumbered(self, places: Mapping[int, int]) -> Self:
         """The same where steps have other numbers: `places` by those that they had."""
@@ -138,13 +153,16 @@ class LaneTransfer(Transfer):
         return max(max(part.first_lanes) + part.lanes for part in self.parts)
 
     @property
-    def words_used(self) -> Iterator[range]:
+    def _extents(self) -> Iterator[range]:
         for part in self.parts:
             yield from part.extents
 
     def shifted(self, by: Shift) -> Self:
-        parts = tuple(part.moved(by.words) for part in self.parts)
-        return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer), parts=parts)
+        return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer))
+
+    def placed(self, reads: Places, writes: Places) -> Self:
+        at = reads if isinstance(self, Spill) else writes
+        return replace(self, parts=tuple(part.placed(at) for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +186,7 @@ class Fill(LaneTransfer, Inbound):
 
     @property
     def words_written(self) -> Iterator[range]:
-        return self.words_used
+        return self._extents
 
     def conversion_cycles(self, hardware: Hardware) -> int:
         """Words are unpacked as they lie in HBM, once for all lanes and places that they go to."""
@@ -208,6 +226,10 @@ class Spill(LaneTransfer):
     def use(self) -> Use:
         return Use(hbm_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
 
+    @property
+    def words_read(self) -> Iterator[range]:
+        return self._extents
+
     def conversion_cycles(self, hardware: Hardware) -> int:
         return ceil(self.words * hardware.vector_unit.pack_cycles) if self.tensor.converted else 0
 
@@ -237,11 +259,11 @@ class Preload(Step):
         return Use(port_reads=self.words * self.cols)
 
     @property
-    def words_used(self) -> Iterator[range]:
+    def words_read(self) -> Iterator[range]:
         yield range(self.base, self.base + self.words)
 
-    def shifted(self, by: Shift) -> Self:
-        return replace(Step.shifted(self, by), base=self.base + by.words)
+    def placed(self, reads: Places, writes: Places) -> Self:
+        return replace(self, base=reads.base(range(self.base, self.base + self.words)))
 
 
 class Finish(NamedTuple):
@@ -305,9 +327,13 @@ class Stream(Step):
         return Use(0, 0, reads, results, self.words, self.rows * results)
 
     @property
-    def words_used(self) -> Iterator[range]:
+    def words_read(self) -> Iterator[range]:
         yield from self.reads.extents
-        yield from self.words_written
+        yield from self.words_written if self.accumulate else ()
+
+    @property
+    def adds_on(self) -> bool:
+        return self.accumulate
 
     def renumbered(self, places: Mapping[int, int]) -> Self:
         return replace(Step.renumbered(self, places), preload=places[self.preload])
@@ -317,8 +343,11 @@ class Stream(Step):
         yield range(self.result_base, self.result_base + self.words)
 
     def shifted(self, by: Shift) -> Self:
-        reads, results = self.reads.moved(by.words), self.result_base + by.words
-        return replace(Step.shifted(self, by), preload=self.preload + by.steps, reads=reads, result_base=results)
+        return replace(Step.shifted(self, by), preload=self.preload + by.steps)
+
+    def placed(self, reads: Places, writes: Places) -> Self:
+        results = writes.base(range(self.result_base, self.result_base + self.words))
+        return replace(self, reads=reads.feed(self.reads), result_base=results)
 
 
 class Scalars(NamedTuple):
@@ -370,7 +399,6 @@ class Vector(Step):
 
     @property
     def adds_on(self) -> bool:
-        """Whether it works on the words that it writes."""
         return self.writes in self.operands
 
     @property
@@ -408,16 +436,17 @@ class Vector(Step):
         return Use(port_reads=reads, port_writes=self.writes.accesses)
 
     @property
-    def words_used(self) -> Iterator[range]:
+    def words_read(self) -> Iterator[range]:
         yield range(self.scalars.base, self.scalars.base + self.scalars.words)
-        for feed in (*self.operands, self.writes):
+        for feed in self.operands:
             yield from feed.extents
 
     @property
     def words_written(self) -> Iterator[range]:
         return self.writes.extents
 
-    def shifted(self, by: Shift) -> Self:
-        operands, writes = tuple(each.moved(by.words) for each in self.operands), self.writes.moved(by.words)
-        scalars = self.scalars._replace(base=self.scalars.base + by.words)
-        return replace(Step.shifted(self, by), operands=operands, writes=writes, scalars=scalars)
+    def placed(self, reads: Places, writes: Places) -> Self:
+        base, words, _ = self.scalars
+        scalars = self.scalars._replace(base=reads.base(range(base, base + words)))
+        operands = tuple(reads.feed(each) for each in self.operands)
+        return replace(self, operands=operands, writes=writes.feed(self.writes), scalars=scalars)

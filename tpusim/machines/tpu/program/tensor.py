@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.places import Places
 
 Coordinates: TypeAlias = range | tuple[int, ...]
 
@@ -76,6 +77,10 @@ class Along(NamedTuple):
     axis: int
     coordinates: Coordinates
 
+    def of(self, count: int) -> Along:
+        """The same for one of its counts."""
+        return self._replace(coordinates=self.coordinates[count : count + 1])
+
 
 class Part(NamedTuple):
     """Elements of a tensor, and where they stand in the vector memories.
@@ -125,9 +130,11 @@ class Part(NamedTuple):
         """The words among which it stands."""
         return iter([range(self.base, self.base + self.words)]) if self.feed is None else self.feed.extents
 
-    def moved(self, words: int) -> Part:
-        """The same so many words further on."""
-        return self._replace(base=self.base + words, feed=self.feed and self.feed.moved(words))
+    def placed(self, at: Places) -> Part:
+        """The same where its words stand elsewhere. Raises ScatteredError."""
+        if self.feed is not None:
+            return self._replace(feed=at.feed(self.feed))
+        return self._replace(base=at.base(range(self.base, self.base + self.words)))
 
 
 class BankPart(NamedTuple):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.ahead import Early, Layer
+from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.program import Handed, Program
 from tpusim.machines.tpu.program.regions import box_of
 from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Vector
 from tpusim.memory.layout import Region
 
-KINDS: tuple[type[Step], ...] = (Fill, Preload, Stream, Vector, Spill)
+KINDS: tuple[type[Step], ...] = (Fill, Preload, Stream, Vector, Keep, Spill)
 """Steps of a kind are over in their order: who waits for one has waited for those ahead of it."""
 _NONE = -1
 
@@ -87,7 +88,7 @@ class Waits:
         and looks at all `anew`.
         """
         found = {*self._makers(step)}
-        for kind, number in self._in_use(step):
+        for kind, number in (*self._in_use(step), *self._keepers(step)):
             if anew or number > self._waited[type(step), kind]:
                 found.add(number)
             self._waited[type(step), kind] = max(number, self._waited[type(step), kind])
@@ -95,9 +96,17 @@ class Waits:
 
     def _in_use(self, step: Step) -> Iterator[tuple[type[Step], int]]:
         """The last step of each kind that used words which this one writes."""
-        written = [slice(words.start, words.stop) for words in step.words_written if words]
-        for kind, users in self._users.items():
-            number = max((int(users[each].max(initial=_NONE)) for each in written), default=_NONE)
+        yield from self._last_users(step.words_written, self._users)
+
+    def _keepers(self, step: Step) -> Iterator[tuple[type[Step], int]]:
+        """The last Keep of words that this one reads."""
+        if not isinstance(step, Keep):
+            yield from self._last_users(step.words_read, (Keep,))
+
+    def _last_users(self, words: Iterable[range], kinds: Iterable[type[Step]]) -> Iterator[tuple[type[Step], int]]:
+        where = [slice(each.start, each.stop) for each in words if each]
+        for kind in kinds:
+            number = max((int(self._users[kind][each].max(initial=_NONE)) for each in where), default=_NONE)
             if number != _NONE:
                 yield kind, number
 

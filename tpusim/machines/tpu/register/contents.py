@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import BankFill, LaneTransfer, Transfer
 from tpusim.machines.tpu.program.tensor import Elements, Part
@@ -98,7 +99,9 @@ class HbmWords:
             self._store(self.spilled.pop(0))
 
     def _store(self, index: int) -> None:
-        """Put the words of a spill into its tensor."""
+        """Put the words of a spill into its tensor; not those that readers are given instead of what it keeps."""
+        if self.program.instead(self._transfer(index).tensor.name):
+            return
         step, place = self._transfer(index), self._words(index)
         names = [step.tensor.name, *self.program.copies(step.tensor.name)]
         for part, at in _places(step):
@@ -107,6 +110,19 @@ class HbmWords:
             values = step.tensor.in_hbm(place[at[0], at[1], : part.per_word][inside])
             for name in names:
                 self.tensors[name].reshape(-1)[elements[inside]] = values
+
+    def keep(self, step: Keep, lane: int, memory: Values) -> None:
+        """Note what lane `lane` keeps in `memory` [lane, word, W]; what is given instead takes its place there."""
+        for part in step.parts:
+            if not 0 <= lane - part.first_lanes[0] < part.lanes:
+                continue
+            mine = part._replace(lane=tuple(each.of(lane - part.first_lanes[0]) for each in part.lane))
+            elements = _elements(mine, step.tensor.shape)[0]
+            words = memory[lane, part.base : part.base + part.words, : part.per_word]
+            for name in (step.tensor.name, *self.program.copies(step.tensor.name)):
+                self.tensors[name].reshape(-1)[elements] = words
+            for name in self.program.instead(step.tensor.name):
+                words[...] = self.tensors[name].reshape(-1)[elements]
 
     def _transfer(self, index: int) -> LaneTransfer:
         step = self.program.steps[index]

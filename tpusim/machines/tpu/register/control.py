@@ -15,6 +15,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector
 from tpusim.machines.tpu.register.accounts import ByStep, Counted
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
+from tpusim.machines.tpu.register.keep_unit import KeepUnit
 from tpusim.machines.tpu.register.order import IDLE, Order
 from tpusim.machines.tpu.register.port import Client, Port
 from tpusim.machines.tpu.register.preload_unit import PreloadUnit
@@ -32,11 +33,12 @@ class Control:
         stream: StreamUnit,
         preload: PreloadUnit,
         dma: DmaUnit,
+        keeps: KeepUnit,
         ports: Sequence[Sequence[int]],
         patience: int,
     ) -> None:
         self.program = program
-        self.scoreboard, self.stream, self.preload, self.dma = scoreboard, stream, preload, dma
+        self.scoreboard, self.stream, self.preload, self.dma, self.keeps = scoreboard, stream, preload, dma, keeps
         owners: dict[int, Client] = {
             IFMAP: stream.ifmap, POINTER: stream.pointers.read, PSUM: stream.psum, RESULT: stream.result,
             VECTOR: stream.vector.ask,
@@ -88,6 +90,7 @@ class Control:
         if self._through and self.stream.issued == self._through[0] and not self.stream.running(now):
             self._through.popleft()
             self.ends.append(self.counted(now))
+        self.keeps.clock(now)
         self.preload.tick(now)
         self.dma.clock(now)
         self.stream.clock(now)

@@ -30,6 +30,7 @@ from tpusim.machines.tpu.register.control import Control
 from tpusim.machines.tpu.register.deserializers import Deserializers
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
 from tpusim.machines.tpu.register.generators import Settings
+from tpusim.machines.tpu.register.keep_unit import KeepUnit
 from tpusim.machines.tpu.register.lanes import Lanes
 from tpusim.machines.tpu.register.order import IDLE, Order
 from tpusim.machines.tpu.register.pointer_reader import registers
@@ -105,6 +106,7 @@ class Machine:
             DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
         self.lanes.order(self._orders())
+        self.control.keeps.note(self.now, self.lanes.memory)
         try:
             for unit in self.units:
                 unit.sample()
@@ -182,6 +184,7 @@ def _control(
         ),
         PreloadUnit(program, scoreboard, hardware, frame),
         DmaUnit(program, scoreboard, hbm, banks, hardware, settings),
+        KeepUnit(program, scoreboard, hbm),
         program.ports(hardware),
         patience=1000 + _longest_wait(program, hardware) + 4 * (frame.period + lanes),
     )

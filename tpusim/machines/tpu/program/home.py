@@ -1,0 +1,167 @@
+"""A tensor's place on chip, in the order in which it would lie in HBM: channels that share a word of all lanes
+outermost, then rows, columns and images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.program.addresses import walked
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Spill
+from tpusim.machines.tpu.program.tensor import Along, Part
+
+Words = NDArray[np.int64]
+
+
+class Form(NamedTuple):
+    """What all words of a tensor have in common: which elements a word holds, seen from its first."""
+
+    per_word: int
+    inner: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class Held(NamedTuple):
+    """Words of a part in its order: the flat index of the first element of each, in lane `first`, the first of so many
+    `lanes` that hold as many channels in a row.
+    """
+
+    form: Form
+    elements: Words
+    first: int
+    lanes: int
+
+
+def held_by(part: Part, shape: Sequence[int]) -> Held | None:
+    """What the words of a part hold; None where they are cut otherwise, reach beyond the tensor or have copies."""
+    cut = _cut(part)
+    if cut is None or len(part.first_lanes) != 1 or len(part.lane) != 1:
+        return None
+    (axis, channels), outer, inner = part.lane[0], part.items[:cut], part.items[cut:]
+    if axis != 0 or not isinstance(channels, range) or channels.step != 1 or not _inside(part, shape):
+        return None
+    strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
+    elements = np.full(1, channels[0] * strides[0] + sum(each.coordinates[0] * strides[each.axis] for each in inner))
+    for each in outer:
+        elements = np.add.outer(elements, np.array(each.coordinates) * strides[each.axis]).ravel()
+    form = Form(part.per_word, tuple(_relative(each) for each in inner if len(each.coordinates) > 1))
+    return Held(form, elements, part.first_lanes[0], part.lanes)
+
+
+def _cut(part: Part) -> int | None:
+    """The first of the counters that make up a word."""
+    counts = [len(each.coordinates) for each in part.items]
+    return next((at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word), None)
+
+
+def _relative(along: Along) -> tuple[int, tuple[int, ...]]:
+    return along.axis, tuple(each - along.coordinates[0] for each in along.coordinates)
+
+
+def _inside(part: Part, shape: Sequence[int]) -> bool:
+    """Whether the tensor has all elements of a part."""
+    low, high = [0] * len(shape), [0] * len(shape)
+    for axis, coordinates in (*part.lane, *part.items):
+        low[axis] += min(coordinates)
+        high[axis] += max(coordinates)
+    return all(first >= 0 and last < size for first, last, size in zip(low, high, shape, strict=True))
+
+
+def words_of(part: Part) -> Words | None:
+    """Where a part's words stand, in its order; None where lanes differ in that."""
+    if part.feed is None:
+        return np.arange(part.base, part.base + part.words)
+    if len(part.feed.groups) != 1 or part.feed.table or part.feed.picks:
+        return None
+    stored, addresses = walked(part.feed.groups[0].pattern)
+    return addresses if stored.all() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """Words `elements` of a tensor in ascending order, each known by the flat index of its first element.
+
+    `lanes` tells, by the first channel of a fold, which lanes hold it: the first and how many.
+    """
+
+    shape: tuple[int, ...]
+    form: Form
+    elements: Words
+    lanes: Mapping[int, tuple[int, int]]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same elements in the same words."""
+        return isinstance(other, Home) and (
+            (self.shape, self.form, self.lanes) == (other.shape, other.form, other.lanes)
+            and np.array_equal(self.elements, other.elements)
+        )
+
+    __hash__ = object.__hash__
+
+    @property
+    def words(self) -> int:
+        """Words of a lane."""
+        return len(self.elements)
+
+    @cached_property
+    def widest(self) -> int:
+        """From lane 0 on, the lanes that hold some of it."""
+        return max(first + lanes for first, lanes in self.lanes.values())
+
+    def find(self, part: Part) -> Words | None:
+        """The words that hold what a part holds, in its order; None where not all do."""
+        held = held_by(part, self.shape)
+        if held is None or held.form != self.form or not self._in_lanes(held):
+            return None
+        at = np.searchsorted(self.elements, held.elements)
+        found = at < len(self.elements)
+        return at if found.all() and np.array_equal(self.elements[at], held.elements) else None
+
+    def _in_lanes(self, held: Held) -> bool:
+        """Whether the lanes are the same."""
+        of_channel = prod(self.shape[1:])
+        folds = np.unique(held.elements // of_channel)
+        return all(self.lanes.get(int(fold)) == (held.first, held.lanes) for fold in folds)
+
+
+def home_of(program: Program, name: str) -> Home | None:
+    """Where a tensor could stay that a Program spills, once and whole; None where its words are cut otherwise."""
+    tensor = program.tensor(name)
+    if tensor.scale != 1 or tensor.lost or tensor.number_bytes or tensor.on_the_way:
+        return None
+    spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name == name]
+    held = [held_by(part, tensor.shape) for step in spills for part in step.parts]
+    found = [each for each in held if each is not None]
+    if not found or len(found) < len(held) or len({each.form for each in found}) != 1:
+        return None
+    elements = np.concatenate([each.elements for each in found])
+    lanes = _lanes_of(found, prod(tensor.shape[1:]))
+    ordered = np.unique(elements)
+    whole = lanes is not None and sum(count for _, count in lanes.values()) == tensor.shape[0]
+    if not whole or len(ordered) != len(elements) or len(ordered) * found[0].form.per_word != _lane_elements(
+        tensor.shape, lanes or {}
+    ):  # fmt: skip
+        return None
+    return Home(tensor.shape, found[0].form, ordered, lanes or {})
+
+
+def _lane_elements(shape: Sequence[int], lanes: Mapping[int, tuple[int, int]]) -> int:
+    """Elements that lane 0 of each fold holds."""
+    return len(lanes) * prod(shape[1:])
+
+
+def _lanes_of(held: Iterable[Held], of_channel: int) -> dict[int, tuple[int, int]] | None:
+    """By the first channel of each fold its lanes; None where they are not always the same."""
+    found: dict[int, tuple[int, int]] = {}
+    for each in held:
+        for fold in np.unique(each.elements // of_channel).tolist():
+            if found.setdefault(fold, (each.first, each.lanes)) != (each.first, each.lanes):
+                return None
+    return found
