@@ -26,7 +26,7 @@ NETWORKS = (
 )  # fmt: skip
 UNTRANSFORMED = (
     "intermediates_checked", "intermediates_mismatched", "lowered_bytes", "transformation_cycles",
-    "transformation_share", "hidden_cycles",
+    "transformation_share", "hidden_cycles", "hbm_saved_bytes",
 )  # fmt: skip
 """What these runs have none of."""
 HEADER = "network batch: cycles, passes, HBM bytes read, written, words read, written, peak, digest of everything"

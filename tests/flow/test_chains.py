@@ -9,6 +9,7 @@ import pytest
 from tests.strategies import conv, dram, machine
 from tpusim import simulate
 from tpusim.base.errors import InputError
+from tpusim.flow.fusion import fused
 from tpusim.flow.tracing import recordings, trace
 from tpusim.network.ops import Add, Gemm, Relu
 from tpusim.network.workload import Workload
@@ -49,6 +50,38 @@ def test_what_is_chosen_for_layers_alone_is_said_to_be() -> None:
     )
     searched = OVERLAP.with_overrides(["mapping.search=simulate"]).to_dict()
     assert "Each has the lowering and the block that" in overlap_notice(replace(by_auto, hardware=searched))
+
+
+STAY = DRAIN.with_overrides(["sequencer.between_layers=stay"])
+
+
+@pytest.mark.parametrize("fusion", ["none", "results"])
+@pytest.mark.parametrize("dtype", ["integers", "bf16"])
+def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dtype: str) -> None:
+    machine = STAY.with_overrides([f"sequencer.fusion={fusion}", "vector_memory.capacity=64 KiB"])
+    apart = simulate(BLOCK, machine.with_overrides(["sequencer.between_layers=drain"]), dtype=dtype)
+    together = simulate(BLOCK, machine, engine="both", dtype=dtype)
+    assert together.correct
+    assert [each.outputs_checked for each in together.layers] == [each.outputs for each in apart.layers]
+    moved = [each.total.hbm_read_bytes + each.total.hbm_write_bytes for each in (apart, together)]
+    assert together.total.hbm_saved_bytes == moved[0] - moved[1] > 0
+    assert together.total.hidden_cycles == apart.total.cycles - together.total.cycles
+    first = together.layers[0].residency
+    assert first is not None
+    assert first.outcome is not None
+    assert first.readers[0] == "relu"
+    assert parse_result(together.to_json()) == together
+    stay = sum(bool(each.residency and each.residency.outcome) for each in together.layers)
+    assert f"On chip stay outcomes of {stay} of {len(together.layers)} layers: " in overlap_notice(together)
+
+
+def test_what_is_added_on_the_way_is_waited_for() -> None:
+    """An addition that rides on results reads what it adds when its maker has spilled it."""
+    machine = OVERLAP.with_overrides(["sequencer.fusion=results"])
+    work = fused(BLOCK, machine)
+    *_, second = work.layers
+    read = zip(second.reads(work.batch), dict(work.edges)["second"], strict=False)
+    assert {tensor: source.names for tensor, source in read} == {"ifmap": ("relu",), "other": ("first",)}
 
 
 def test_a_layer_alone_is_as_ever() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -19,15 +20,18 @@ from tpusim.flow.engines import (
     memory_needed,
     need_numba,
     program_of,
+    values_of,
 )
 from tpusim.flow.need import TRANSFER_BYTES, Room
+from tpusim.flow.residency import agreed, residency_of
 from tpusim.flow.verify import as_floats, failures_named, verdict_of
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.joined import Joint, Read, joined, unfit
+from tpusim.machines.tpu.program.joined import Joint, Read, linked, placed, unfit
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.residence import Residence, residence
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
@@ -54,9 +58,27 @@ class Chain:
         return " to ".join(dict.fromkeys((self.joints[0].name, self.joints[-1].name)))
 
     @cached_property
+    def residence(self) -> Residence:
+        """Where each has its words, and what stays on chip between them, if anything is to."""
+        if self.hardware.sequencer.between_layers == "stay" and len(self.joints) > 1:
+            return residence(self.joints, self.hardware)
+        return Residence(tuple(placed(self.joints, self.hardware)), (), ())
+
+    @cached_property
     def program(self) -> Program:
         """All of them as one."""
-        return joined(self.joints, self.hardware)
+        return linked(self.residence.layers, self.hardware, self.residence.stay)
+
+    @property
+    def program_of_numbers(self) -> Program:
+        """The same for the numbers of the tasks, where each layer is given all that it reads."""
+        doubles = any(program_of(task).doubles for task in self.tasks)
+        return replace(self.program, doubles=doubles).with_given_operands()
+
+    def alone(self, at: int) -> Task[Prepared]:
+        """A layer by itself, with the addresses that it has among the others."""
+        program = self.residence.alone(at)
+        return replace(self.tasks[at], prepared=replace(self.tasks[at].prepared, program=program))
 
     @cached_property
     def timing(self) -> Timing:
@@ -67,8 +89,8 @@ class Chain:
 
 def check_alone(machine: Machine, what: str) -> None:
     """Raise InputError where layers are to overlap, and `what` takes each by itself."""
-    if isinstance(machine, Hardware) and machine.sequencer.between_layers == "overlap":
-        says = f"overlap: {what} takes each layer by itself"
+    if isinstance(machine, Hardware) and (asked := machine.sequencer.between_layers) != "drain":
+        says = f"{asked}: {what} takes each layer by itself"
         raise InputError(Problem(f"{says}; leave it at drain, and let `tpusim run` overlap them", FIELD))
 
 
@@ -81,11 +103,11 @@ def chains_of(tasks: Iterable[Task[Prepared]], workload: Workload, hardware: Har
     for task in tasks:
         joint = Joint(task.layer.name, task.prepared.program, reads.of(task.layer))
         if held and (why := _cut(joint, joints, hardware, room)):
-            yield Chain(tuple(held), tuple(joints), hardware, apart)
+            yield Chain(tuple(held), reads.among(joints), hardware, apart)
             held, joints, apart = [], [], why
         held.append(task)
         joints.append(joint)
-    yield Chain(tuple(held), tuple(joints), hardware, apart)
+    yield Chain(tuple(held), reads.among(joints), hardware, apart)
 
 
 def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, room: Room) -> str:
@@ -104,10 +126,29 @@ class _Reads:
     """What layers read of others: as the workload tells, or all of the layer ahead."""
 
     def __init__(self, workload: Workload) -> None:
-        self._batch, self._known = workload.batch, workload.sources()
+        self._batch, self._known, self._layers = workload.batch, workload.sources(), workload.layers
         self._ahead: Mapping[str, Op | None] = dict(
             zip((layer.name for layer in workload.layers), (None, *workload.layers), strict=False)
         )
+
+    def among(self, joints: Sequence[Joint]) -> tuple[Joint, ...]:
+        """Layers of a chain, with what others want of them."""
+        names = {each.name for each in joints}
+        return tuple(each._replace(leaves=not self._readers(each.name) or bool(self._readers(each.name) - names))
+                     for each in joints)  # fmt: skip
+
+    def _readers(self, name: str) -> set[str]:
+        """Of what a layer makes."""
+        return self._all_readers[name]
+
+    @cached_property
+    def _all_readers(self) -> defaultdict[str, set[str]]:
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for layer in self._layers:
+            for read in self.of(layer).values():
+                for name in read.names:
+                    found[name].add(layer.name)
+        return found
 
     def of(self, layer: Op) -> dict[str, Read]:
         """By its tensors. Where nobody tells, it reads what the layer ahead makes."""
@@ -131,12 +172,23 @@ def overlapping(chain: Chain, engine: str) -> Iterator[Begun]:
         DeadlockError: steps wait for one another for ever; all of them name the layers.
     """
     for at, (task, (timing, verdict)) in enumerate(zip(chain.tasks, _outcomes(chain, engine), strict=True)):
-        yield Begun(task.layer, partial(_result, task, timing, verdict, "" if at else chain.apart))
+        yield Begun(task.layer, partial(_result, chain, at, timing, verdict))
 
 
-def _result(task: Task[Prepared], timing: Timing, verdict: Callable[[], Verdict], apart: str) -> LayerResult:
-    alone = layer_result(task.layer, task.batch, task.prepared, timing, verdict())
-    return replace(alone, hidden_cycles=task.prepared.timing.cycles - timing.cycles, apart=apart)
+def _result(chain: Chain, at: int, timing: Timing, verdict: Callable[[], Verdict]) -> LayerResult:
+    task, program = chain.tasks[at], chain.residence.layers[at].program
+    alone, ready = task.prepared, replace(task.prepared, program=program)
+    return replace(
+        layer_result(task.layer, task.batch, ready, timing, verdict()),
+        hidden_cycles=alone.timing.cycles - timing.cycles,
+        hbm_saved_bytes=_hbm_bytes(alone.program) - _hbm_bytes(program),
+        residency=residency_of(chain.residence, at),
+        apart="" if at else chain.apart,
+    )
+
+
+def _hbm_bytes(program: Program) -> int:
+    return program.use.hbm_read_bytes + program.use.hbm_write_bytes
 
 
 def _outcomes(chain: Chain, engine: str) -> Iterator[Outcome]:
@@ -144,8 +196,8 @@ def _outcomes(chain: Chain, engine: str) -> Iterator[Outcome]:
     if len(chain.tasks) == 1:
         yield from map(ENGINES[engine], chain.tasks)
     elif engine == "event":
-        for task, share in zip(chain.tasks, chain.timing.layers, strict=True):
-            yield share, ENGINES[engine](task)[1]
+        for at, share in enumerate(chain.timing.layers):
+            yield share, values_of(chain.alone(at))
     else:
         yield from _registered(chain, engine)
 
@@ -159,9 +211,8 @@ def _registered(chain: Chain, engine: str) -> Iterator[Outcome]:
     if any(task.journey for task in tasks):
         problem = "the register engine runs layers that overlap on random operands"
         raise InputError(Problem(f"{problem}; leave --engine register out for values of the network", chain.name))
-    joints = [joint._replace(program=program_of(task)) for task, joint in zip(tasks, chain.joints, strict=True)]
-    program = joined(joints, chain.hardware).with_given_operands()
-    operands = {task.layer.name: as_floats(task.operands()) for task in tasks}
+    program = chain.program_of_numbers
+    operands = agreed(chain.residence, {task.layer.name: as_floats(task.operands()) for task in tasks})
     named = {f"{layer}.{name}": each for layer, mine in operands.items() for name, each in mine.items()}
 
     def told(cycles: int) -> None:

@@ -118,7 +118,12 @@ def _event(task: Task[Prepared]) -> Outcome:
     task.doing("timing")
     with failures_named(task.layer):
         timing = task.prepared.timing
-    return timing, lambda: _checked(task) if task.check else UNCHECKED
+    return timing, values_of(task)
+
+
+def values_of(task: Task[Prepared]) -> Callable[[], Verdict]:
+    """What holds the data path's values of a layer against the reference, if it is to be checked."""
+    return lambda: _checked(task) if task.check else UNCHECKED
 
 
 def _checked(task: Task[Prepared]) -> Verdict:

@@ -65,7 +65,7 @@ class TpuSteps:
 
     def begun(self, engine: str, tasks: Iterable[Task[Prepared]], workload: Workload, room: Room) -> Iterator[Begun]:
         """See Steps."""
-        if self.machine.sequencer.between_layers == "overlap":
+        if self.machine.sequencer.between_layers != "drain":
             chains = chains_of(tasks, workload, self.machine, room)
             return chain.from_iterable(overlapping(each, engine) for each in chains)
         return (_begun(task, *ENGINES[engine](task)) for task in tasks)

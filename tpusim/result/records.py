@@ -111,6 +111,29 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
+class Words:
+    """So many words of each lane, from word `first` of the vector memories on, in `lanes` lanes."""
+
+    first: Count
+    words: Count
+    lanes: Count
+
+
+@dataclass(frozen=True)
+class Residency:
+    """Where a layer has its words, where tensors are to stay on chip between layers.
+
+    `own` are those that it needs while it runs; `outcome` those in which what it makes stays until the last of
+    `readers` is done, None where it does not. `spilled` says whether an outcome that stays goes to HBM as well.
+    """
+
+    own: Words
+    outcome: Words | None = None
+    readers: tuple[str, ...] = ()
+    spilled: bool = False
+
+
+@dataclass(frozen=True)
 class LayerResult:
     """One layer. Cycles are clock cycles; `units` splits every unit's cycles, each adding up to `cycles`.
 
@@ -122,7 +145,8 @@ class LayerResult:
     Passes, vector memories and blocks are a TPU's: of a machine of another family they are None, and `own` holds what
     only its family tells, by name; the JSON has `own` only where there is any.
     `hidden_cycles` are those by which it takes fewer than alone, as it overlaps with others; below zero where it takes
-    more. `apart` says why it does not overlap with the one ahead, where layers are to.
+    more. `apart` says why it does not overlap with the one ahead, where layers are to. `hbm_saved_bytes` are those that
+    it moves fewer than alone, as what it reads or makes stays on chip; `residency` says where.
     """
 
     name: str
@@ -159,6 +183,8 @@ class LayerResult:
     own: Mapping[str, Count | Figure | str] = field(default_factory=dict)
     hidden_cycles: Difference = 0
     apart: str = ""
+    hbm_saved_bytes: Count = 0
+    residency: Residency | None = None
 
     @property
     def wrong(self) -> int:
@@ -198,6 +224,7 @@ class Total:
     energy_use: EnergyUse | None = None
     error_share: Figure | None = None
     hidden_cycles: Difference = 0
+    hbm_saved_bytes: Count = 0
 
     @property
     def wrong(self) -> int:

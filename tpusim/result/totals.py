@@ -12,7 +12,7 @@ from tpusim.result.records import DramUse, LayerResult, Total, VectorMemoryUse
 _ADDED = (
     "macs", "cycles", "time_us", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "outputs",
     "outputs_checked", "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "lowered_bytes",
-    "transformation_cycles", "hidden_cycles",
+    "transformation_cycles", "hidden_cycles", "hbm_saved_bytes",
 )  # fmt: skip
 """What a total is the sum of."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tpusim.report.plots import network, ops
+from tpusim.report.plots import memory, network, ops
 from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack
 from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
 from tpusim.report.style import GREY, MAIN
@@ -53,11 +53,16 @@ def plots(result: Result) -> tuple[Picture, ...]:
     )
     peaks, title = peaks_of(hardware_of(result)), _title(result)
     by_ops = f"Time of {run} by the kind of op, with its share and its layers."
+    held = (
+        f"What the vector memories of a lane hold in {run}: what layers make, from the layer that makes it to the last"
+        " that reads it on chip, and what layers need for themselves. Layers overlap a little more than is drawn."
+    )
     pictures = (
         Picture("pe_utilization", utilization, partial(_utilization, result)),
         Picture("cycle_breakdown", breakdown, partial(_breakdown, result)),
         Picture("roofline", roofline, partial(_roofline, result, peaks)) if _spots(result) else None,
         Picture("time_by_op", by_ops, partial(ops.draw, result, title)) if len(by_op(result.layers)) > 1 else None,
+        Picture("memory", held, partial(memory.draw, result, title)) if memory.stays(result) else None,
         network_of(result),
     )
     return tuple(picture for picture in pictures if picture is not None)

@@ -8,8 +8,9 @@ from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
 from tpusim.network.ops import Fused
 from tpusim.network.workload import Workload
-from tpusim.report.text import percent
+from tpusim.report.text import percent, quantity
 from tpusim.result.records import Result
+from tpusim.result.vocabulary.figures import BYTES
 
 
 def fusion_notice(work: Workload, result: Result) -> str:
@@ -32,7 +33,7 @@ def fusion_notice(work: Workload, result: Result) -> str:
 
 def overlap_notice(result: Result) -> str:
     """What it saves that layers overlap; empty where they do not."""
-    if result.hardware.get("sequencer", {}).get("between_layers") != "overlap":
+    if result.hardware.get("sequencer", {}).get("between_layers", "drain") == "drain":
         return ""
     hidden, cycles = result.total.hidden_cycles, result.total.cycles
     share = percent(abs(hidden) / (cycles + hidden))
@@ -40,7 +41,18 @@ def overlap_notice(result: Result) -> str:
     apart = Counter(layer.apart for layer in result.layers if layer.apart)
     begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
     between = f" Not between all: {begin}." if begin else ""
-    return f"{told}{between}{_chosen_alone(result)}"
+    stays = f"\n{_stays_notice(result)}" if any(layer.residency for layer in result.layers) else ""
+    return f"{told}{between}{_chosen_alone(result)}{stays}"
+
+
+def _stays_notice(result: Result) -> str:
+    """What it saves that outcomes stay on chip."""
+    total, stay = result.total, sum(bool(each.residency and each.residency.outcome) for each in result.layers)
+    saved, moved = total.hbm_saved_bytes, total.hbm_read_bytes + total.hbm_write_bytes
+    if not stay:
+        return "No outcome stays on chip: none is read as it is made, or none has room."
+    of = f"outcomes of {stay} of {counted(len(result.layers), 'layer')}"
+    return f"On chip stay {of}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."
 
 
 def _chosen_alone(result: Result) -> str:

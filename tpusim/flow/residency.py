@@ -1,0 +1,34 @@
+"""What a run tells of tensors that stay on chip, and what layers are given that read them there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from tpusim.machines.tpu.program.residence import Residence
+from tpusim.result.records import Residency, Words
+
+Values = TypeVar("Values")
+
+
+def residency_of(found: Residence, layer: int) -> Residency | None:
+    """Where a layer of a chain has its words, and its outcome, if that stays; None where nothing is to stay."""
+    if not found.own:
+        return None
+    own, outcome = found.own[layer], found.outcome(layer)
+    buffers = found.layers[layer].program.buffers
+    mine = Words(*own, max((each.lanes for each in buffers), default=0))
+    if outcome is None:
+        return Residency(mine)
+    readers = tuple(dict.fromkeys(found.layers[at].name for at, _ in outcome.readers))
+    return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
+
+
+def agreed(found: Residence, given: Mapping[str, Mapping[str, Values]]) -> dict[str, dict[str, Values]]:
+    """By layer and tensor what is given: of an outcome that stays, all its readers find what the first is given."""
+    agreed = {layer: dict(mine) for layer, mine in given.items()}
+    for each in found.allocations:
+        first, *others = ((found.layers[at].name, tensor) for at, tensor in each.readers)
+        for layer, tensor in others:
+            agreed[layer][tensor] = agreed[first[0]][first[1]]
+    return agreed
