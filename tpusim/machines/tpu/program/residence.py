@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from typing import NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.allocator import Allocator, FullError
 from tpusim.machines.tpu.program.home import Home, home_of
 from tpusim.machines.tpu.program.joined import Joint, alike
 from tpusim.machines.tpu.program.keep import Keep
@@ -94,16 +95,8 @@ def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
     while True:
         try:
             return search.placed(staying)
-        except _FullError as full:
+        except FullError as full:
             staying = search.reached(search.without(staying, full.layer))
-
-
-class _FullError(Exception):
-    """There is no room while a layer runs."""
-
-    def __init__(self, layer: int) -> None:
-        super().__init__(layer)
-        self.layer = layer
 
 
 def _spilled(step: Step) -> Step:
@@ -219,8 +212,8 @@ class _Search:
 
     def _leaves(self, maker: int, readers: Sequence[Reader]) -> bool:
         """Whether an outcome goes to HBM although some read it on chip."""
-        asked = sum(name in read.names for joint in self.layers for read in joint.reads.values()
-                    for name in (self.layers[maker].name,))  # fmt: skip
+        name = self.layers[maker].name
+        asked = sum(name in read.names for joint in self.layers for read in joint.reads.values())
         return self.layers[maker].leaves or asked > len(readers)
 
     def _words(self, maker: int) -> int:
@@ -228,8 +221,8 @@ class _Search:
         return home.words if home else 0
 
     def placed(self, staying: _Plan) -> Residence:
-        """Everything at its place. Raises _FullError."""
-        rooms = _Rooms(self.capacity)
+        """Everything at its place. Raises FullError."""
+        words = Allocator(self.capacity)
         there: dict[int, Allocation] = {}
         found: list[tuple[Settled, int, dict[str, int]]] = []
         for layer in range(len(self.layers)):
@@ -239,9 +232,9 @@ class _Search:
             home = self._home(layer)
             if readers and home:
                 place = there[read[over]].base if over else None
-                base = rooms.home(layer, readers[-1][0], home.words, place)
+                base = words.home(layer, readers[-1][0], home.words, place)
                 there[layer] = Allocation(layer, base, home.words, home.widest, readers, leaves)
-            at = rooms.own(layer, mine.words)
+            at = words.own(layer, mine.words)
             homes = {name: there[maker].base for name, maker in read.items()}
             homes |= {OFMAP: there[layer].base} if layer in there else {}
             found.append((mine, at, homes))
@@ -267,43 +260,3 @@ class _Search:
 
     def _read_by(self, layer: int, staying: _Plan) -> dict[str, int]:
         return {name: maker for maker, readers in staying.items() for at, name in readers if at == layer}
-
-
-class _Rooms:
-    """Gives out words of the vector memories, layer by layer: homes from the end down, layers' own behind those of the
-    layer ahead, so that it may begin before that has ended.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._homes: list[tuple[int, int, int]] = []
-        self._first = self._stop = 0
-
-    def home(self, layer: int, last: int, words: int, over: int | None = None) -> int:
-        """The first of so many words that are free from a layer on until the `last`; `over`: of what ends there."""
-        taken = self._taken(layer)
-        starts = [self._capacity - words, *sorted((first - words for first, _ in taken), reverse=True)]
-        first = self._fitting(layer, starts, words) if over is None else over
-        self._homes.append((last, first, first + words))
-        return first
-
-    def own(self, layer: int, words: int) -> int:
-        """The first of so many that are free while a layer runs."""
-        other = 0 if self._first else self._capacity - words
-        ends = sorted(stop for _, stop in self._taken(layer))
-        self._first = self._fitting(layer, [self._stop, other, 0, *ends], words)
-        self._stop = self._first + words
-        return self._first
-
-    def _taken(self, layer: int) -> list[tuple[int, int]]:
-        return [(first, stop) for last, first, stop in self._homes if last >= layer]
-
-    def _fitting(self, layer: int, starts: Sequence[int], words: int) -> int:
-        """The first of these from which on so many are free."""
-        for start in starts:
-            stop = start + words
-            if start >= 0 and stop <= self._capacity and not any(
-                start < other and one < stop for one, other in self._taken(layer)
-            ):  # fmt: skip
-                return start
-        raise _FullError(layer)
