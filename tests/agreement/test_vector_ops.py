@@ -71,6 +71,7 @@ def one_image() -> Hardware:
 @example(layer=Pool2d("p", "average", 6, 6, 7, 3, 2, 1, ceil_mode=True), batch=1, hardware=machine(4, 4))
 @example(layer=Add("a", 9, 5, 4, other="image"), batch=1, hardware=machine(4, 4, word_elements=8))
 @example(layer=Sub("s", 3, 4, 7), batch=2, hardware=least_padding())
+@example(layer=Add("a", 1, 1, 7), batch=1, hardware=least_padding())
 @example(layer=Pool2d("p", "max", 1, 1, 3, (1, 2), 1), batch=2, hardware=one_image())
 def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""

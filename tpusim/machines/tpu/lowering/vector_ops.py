@@ -83,7 +83,11 @@ class _PointByPoint(VectorWork):
     def _scalar(self, source: Source, portion: range, base: int) -> Load:
         memory, numbers = self.hardware.vector_memory, 1 if source.spread[CHANNEL] else len(portion)
         part = Part(base, (0,), (_lanes(source, portion),), (Along(IMAGE, range(1)),), 1)
-        return Load(source.tensor, part, whole_bursts(numbers * memory.element_bytes, self.hardware.hbm.burst_bytes))
+        return Load(
+            source.tensor,
+            self.plan.placed(part),
+            whole_bursts(numbers * memory.element_bytes, self.hardware.hbm.burst_bytes),
+        )
 
     def maps(self, unit: Unit, base: int) -> list[Load]:
         whole, loads = self.plan.patch(unit.block), []
