@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -237,9 +238,16 @@ def cases(share: float = 1.0) -> int:
     return max(1, int(int(os.environ.get("TPUSIM_CASES", "1000")) * share))
 
 
+@lru_cache(maxsize=None, typed=True)
+def among(*choices: Any) -> st.SearchStrategy[Any]:
+    """One of them; made once, as Hypothesis takes longer to make such a strategy than to draw from it."""
+    return st.sampled_from(choices)
+
+
 LAYOUTS = ["HWCN", "HWCN", "CHW", "HWC", "WNCH", {"ifmap": "HWC", "ofmap": "CHW"}, {"ifmap": "CHWN", "filter": "OHWI"},
            {"lowered": "HCWN", "filter": "HWIO"}]  # fmt: skip
 """Ways of tensors in HBM: one for all, and some for those they name."""
+_LAYOUTS = st.sampled_from(LAYOUTS)
 
 
 @st.composite
@@ -249,39 +257,40 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         rows=draw(st.integers(1, largest)),
         cols=draw(st.integers(1, largest)),
         weight_buffers=draw(st.integers(1, 2)),
-        array_count=draw(st.sampled_from([1, 1, 1, 2, 3, 16])),
-        weights_per_cycle=draw(st.sampled_from([1, 1, 1, 2, 3, 16])),
-        streamed=draw(st.sampled_from(["used", "used", "all"])),
-        ports=draw(st.sampled_from(["shared", "shared", "separate"])),
+        array_count=draw(among(1, 1, 1, 2, 3, 16)),
+        weights_per_cycle=draw(among(1, 1, 1, 2, 3, 16)),
+        streamed=draw(among("used", "used", "all")),
+        ports=draw(among("shared", "shared", "separate")),
         word_elements=draw(st.integers(1, 16) if words is None else words),
-        capacity_words=draw(st.sampled_from([12, 24, 60, 150, 1000, 8000])),
-        alus=draw(st.sampled_from([1, 4, 16, 64, 1000])),
-        bytes_per_cycle=draw(st.sampled_from([1, 7, 64, 1000, 5000])),
-        latency_cycles=draw(st.sampled_from([1, 3, 40, 200])),
-        burst_bytes=draw(st.sampled_from([4, 64])),
-        channel_multiple=draw(st.sampled_from([1, 1, 8, 128])),
-        layout=draw(st.sampled_from(LAYOUTS)),
-        alignment_bytes=draw(st.sampled_from([1, 64, 4096])),
-        unpack_cycles=draw(st.sampled_from([0, 0, 1, 6, "5/3"])),
-        pack_cycles=draw(st.sampled_from([0, 0, 2, 14, 13.4])),
-        stack_cycles=draw(st.sampled_from([0, 0, 1, 0.75, "1/3"])),
-        transpose_cycles=draw(st.sampled_from([0, 0, 9, 64])),
-        transpose_words=draw(st.sampled_from([1, 2, 8])),
-        relayout_cycles=draw(st.sampled_from([0, 8, "7/5", 30])),
-        entry=draw(st.sampled_from(["ready", "ready", "relaid"])),
-        launch_cycles=draw(st.sampled_from([0, 0, 17])),
-        between_blocks=draw(st.sampled_from(["overlap", "overlap", "drain"])),
-        block_cycles=draw(st.sampled_from([0, 0, 3, 40])),
-        scalar_words=draw(st.sampled_from([1, 2, 2, 8])),
-        operand_cycles=draw(st.sampled_from([0, 0, "7/4"])),
-        result_cycles=draw(st.sampled_from([0, 0, "1/2", 6])),
-        ready_cycles=draw(st.sampled_from([0, 0, 4.5])),
-        multi_tile=draw(st.sampled_from(["auto", "auto", "rows", 1, 2, 3, 5, 9])),
-        loop_order=draw(st.sampled_from(["auto", "auto", "block_major", "filter_major"])),
-        chunks=draw(st.sampled_from(["auto", "auto", "needed"])),
+        capacity_words=draw(among(12, 24, 60, 150, 1000, 8000)),
+        alus=draw(among(1, 4, 16, 64, 1000)),
+        bytes_per_cycle=draw(among(1, 7, 64, 1000, 5000)),
+        latency_cycles=draw(among(1, 3, 40, 200)),
+        burst_bytes=draw(among(4, 64)),
+        channel_multiple=draw(among(1, 1, 8, 128)),
+        layout=draw(_LAYOUTS),
+        alignment_bytes=draw(among(1, 64, 4096)),
+        unpack_cycles=draw(among(0, 0, 1, 6, "5/3")),
+        pack_cycles=draw(among(0, 0, 2, 14, 13.4)),
+        stack_cycles=draw(among(0, 0, 1, 0.75, "1/3")),
+        transpose_cycles=draw(among(0, 0, 9, 64)),
+        transpose_words=draw(among(1, 2, 8)),
+        relayout_cycles=draw(among(0, 8, "7/5", 30)),
+        entry=draw(among("ready", "ready", "relaid")),
+        launch_cycles=draw(among(0, 0, 17)),
+        between_blocks=draw(among("overlap", "overlap", "drain")),
+        block_cycles=draw(among(0, 0, 3, 40)),
+        scalar_words=draw(among(1, 2, 2, 8)),
+        operand_cycles=draw(among(0, 0, "7/4")),
+        result_cycles=draw(among(0, 0, "1/2", 6)),
+        ready_cycles=draw(among(0, 0, 4.5)),
+        multi_tile=draw(among("auto", "auto", "rows", 1, 2, 3, 5, 9)),
+        loop_order=draw(among("auto", "auto", "block_major", "filter_major")),
+        chunks=draw(among("auto", "auto", "needed")),
     )
 
 
+@cache
 def blocks(most: int = 40) -> st.SearchStrategy[BlockSizes]:
     """Half of the time none is given; else some of its sizes, those above the layer's among them."""
     sizes = st.one_of(st.just("auto"), st.integers(1, 9), st.integers(1, most))
@@ -295,17 +304,17 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
     hardware = draw(machines(largest, words))
     sizes = st.one_of(st.just("auto"), st.just("auto"), st.integers(1, 40))
     choices: dict[str, Any] = {
-        "fetch": draw(st.sampled_from(["resident", "resident", "per_tap"])),
-        "k_order": draw(st.sampled_from(["channels_fastest", "taps_fastest"])),
-        "transformation": draw(st.sampled_from(["overlapped", "before", "on_chip"])),
-        "multi_tile": draw(st.sampled_from([hardware.mapping.multi_tile, "dense", "dense_rows"])),
-        "patch": draw(st.sampled_from(["touched", "touched", "window"])),
-        "layout": draw(st.sampled_from(["plain", "plain", "least_padding"])),
-        "column_folds": draw(st.sampled_from(["one", "all"])),
-        "loads": draw(st.sampled_from(["pieces", "whole"])),
-        "strips": draw(st.sampled_from(["balanced", "one_image"])),
-        "row_windows": draw(st.sampled_from([0, 0, 2, 4])),
-        "transposed_channels": draw(st.sampled_from([0, 0, 2, 8])),
+        "fetch": draw(among("resident", "resident", "per_tap")),
+        "k_order": draw(among("channels_fastest", "taps_fastest")),
+        "transformation": draw(among("overlapped", "before", "on_chip")),
+        "multi_tile": draw(among(hardware.mapping.multi_tile, "dense", "dense_rows")),
+        "patch": draw(among("touched", "touched", "window")),
+        "layout": draw(among("plain", "plain", "least_padding")),
+        "column_folds": draw(among("one", "all")),
+        "loads": draw(among("pieces", "whole")),
+        "strips": draw(among("balanced", "one_image")),
+        "row_windows": draw(among(0, 0, 2, 4)),
+        "transposed_channels": draw(among(0, 0, 2, 8)),
         **{f"block_{axis}": draw(sizes) for axis in "mkn"},
         "block": draw(blocks()),
     }
@@ -314,9 +323,9 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
     if draw(st.integers(0, 5)) == 0:
         banks = {
             "organization": "banked",
-            "banks": draw(st.sampled_from(["lanes", 1, 2, 3, 8, 13])),
+            "banks": draw(among("lanes", 1, 2, 3, 8, 13)),
             "bank_ports": draw(st.integers(1, 3)),
-            "bank_map": draw(st.sampled_from(["window", "chw", "hwc"])),
+            "bank_map": draw(among("window", "chw", "hwc")),
             "bank_capacity_bytes": 2**22,
         }
         array = hardware.array.model_copy(update={"count": 1})
