@@ -1,0 +1,142 @@
+"""Small layers of every kind that read a map of a given shape, for the tests, which join them to others."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.agreement.test_fused import FINISHES
+from tests.strategies import among
+from tpusim.network.ops import (
+    Add,
+    Clip,
+    Conv1d,
+    Conv2d,
+    ConvTranspose2d,
+    Copy,
+    Div,
+    Erf,
+    Exp,
+    Fused,
+    Gelu,
+    Gemm,
+    HardSigmoid,
+    HardSwish,
+    LayerNorm,
+    LeakyRelu,
+    Mul,
+    Op,
+    Pool2d,
+    ReduceMean,
+    Relu,
+    ScaleShift,
+    Sigmoid,
+    Silu,
+    Softmax,
+    Sub,
+    Tanh,
+)
+from tpusim.network.ops.op import Shape
+
+CHANNELS = st.integers(1, 5)
+SIDE = among(1, 2, 3, 3, 4)
+KERNEL = st.integers(1, 3)
+STEP = among(1, 1, 2)
+TRUTH = among(True, False)
+OTHERS = (Add, Sub, Mul, Div)
+POINTWISE = (
+    *OTHERS, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish, Copy, Exp, Tanh, Erf, Sigmoid, Silu, Gelu,
+)  # fmt: skip
+ROWS = (Softmax, LayerNorm, ReduceMean)
+MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {
+    **{kind: {"other": among("each", "each", "each", "map", "channel", "image", "pixel", "number")} for kind in OTHERS},
+    LeakyRelu: {"slope": among(0.0, 0.125, 0.1, 0.01)},
+    Clip: {"min": among(-2.0, -0.25, 0.0), "max": among(0.0, 1.5, 6.0)},
+    HardSigmoid: {"alpha": among(-0.5, 0.25, 1.75), "beta": among(-2.0, 0.0, 0.5)},
+    Gelu: {"approximate": among("none", "tanh")},
+}
+"""Of pointwise ops, what is drawn besides their sizes."""
+
+
+@st.composite
+def maps(draw: st.DrawFn, images: int) -> Shape:
+    """The shape of a map that nobody has made."""
+    return draw(CHANNELS), draw(SIDE), draw(SIDE), images
+
+
+@st.composite
+def layers_on(draw: st.DrawFn, shape: Shape) -> Op:
+    """A layer that reads a map of this shape, or the same elements as rows."""
+    layer = draw(draw(KINDS)(shape))
+    if not isinstance(layer, Conv2d | Gemm) or draw(TRUTH):
+        return layer
+    adds, finish = draw(TRUTH), draw(FINISHES)
+    return Fused(layer.name, layer, adds, finish) if adds or finish else layer
+
+
+@st.composite
+def convolved(draw: st.DrawFn, shape: Shape) -> Op:
+    """Kernels 1..3, strides and dilations 1 and 2, rectangular throughout, sometimes grouped or depthwise."""
+    channels, *sides, _ = shape
+    kernel, stride, dilation = ((draw(each), draw(each)) for each in (KERNEL, STEP, STEP))
+    lacking = (d * (k - 1) + 1 - side for k, d, side in zip(kernel, dilation, sides, strict=True))
+    padding = tuple(max(0, -(-each // 2)) + draw(among(0, 0, 1)) for each in lacking)
+    groups = draw(among(*(each for each in (1, 1, 1, 2, 3, channels) if channels % each == 0)))
+    out = groups * draw(st.integers(1, max(1, 6 // groups)))
+    return Conv2d("conv", channels, sides[0], sides[1], out, kernel, stride, padding, dilation, groups)
+
+
+@st.composite
+def convolved_as_rows(draw: st.DrawFn, shape: Shape) -> Op:
+    """Along the pixels, one row after another."""
+    channels, height, width, _ = shape
+    kernel, length = draw(KERNEL), height * width
+    least = -(-max(0, kernel - length) // 2)
+    return Conv1d("sequence", channels, length, draw(CHANNELS), kernel, draw(STEP), (least, least), 1, 1)
+
+
+@st.composite
+def multiplied(draw: st.DrawFn, shape: Shape) -> Op:
+    """What a map has of each image is a row."""
+    return Gemm("gemm", shape[3], draw(st.integers(1, 9)), prod(shape[:3]))
+
+
+@st.composite
+def transposed(draw: st.DrawFn, shape: Shape) -> Op:
+    """Kernels and strides 1..3."""
+    kernel, stride = ((draw(KERNEL), draw(KERNEL)) for _ in range(2))
+    added = draw(st.integers(0, stride[0] - 1)), draw(st.integers(0, stride[1] - 1))
+    return ConvTranspose2d("up", *shape[:3], draw(CHANNELS), kernel, stride, (0, 0), added, (1, 1), 1)
+
+
+@st.composite
+def pooled(draw: st.DrawFn, shape: Shape) -> Op:
+    """Of both kinds, in windows of at most half padding."""
+    kernel = min(shape[1], draw(KERNEL)), min(shape[2], draw(KERNEL))
+    pads = tuple(draw(st.integers(0, kernel[axis] // 2)) for axis in (0, 1, 0, 1))
+    stride = draw(STEP), draw(STEP)
+    return Pool2d("pool", draw(among("max", "average")), *shape[:3], kernel, stride, pads, (1, 1), *draw(ENDS))
+
+
+ENDS = st.tuples(TRUTH, TRUTH)
+"""Of pools: whether windows may reach beyond the map, and whether an average counts padding."""
+
+
+@st.composite
+def pointwise(draw: st.DrawFn, shape: Shape) -> Op:
+    """Of every kind, with every operand; sums of two maps more often."""
+    kind = draw(among(*POINTWISE, Add, Add, Add))
+    more = {name: draw(each) for name, each in MORE.get(kind, {}).items()}
+    return kind("op", *shape[:3], **more)  # type: ignore[call-arg]
+
+
+@st.composite
+def by_rows(draw: st.DrawFn, shape: Shape) -> Op:
+    """What a map has of each image is a row."""
+    kind: type[Any] = draw(among(*ROWS))
+    return kind("rows", prod(shape[:3]))
+
+
+KINDS = among(convolved, convolved, convolved_as_rows, multiplied, transposed, pooled, pointwise, pointwise, by_rows)
