@@ -18,9 +18,6 @@ from tpusim.network.ops.op import Index
 from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
 from tpusim.reference import Box, Tensor
 
-_WRONG, _RIGHT = 1, 2
-"""What is known of an element; 0: it was never written."""
-
 BOX_ELEMENTS = 1 << 20
 """The reference computes parts that follow one another together, while they need no more inputs or outputs."""
 
@@ -41,7 +38,7 @@ class Held:
         self._tensor, self._oracle, self._written = program.tensor(name), reference.TENSORS[name], 0
         spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == name)
         self._parts = [part for step in spills for part in step.parts]
-        self._known = HbmTensor(self._tensor, np.uint8(0), self._parts)
+        self._known = HbmTensor(self._tensor, np.False_, self._parts)
         self._wrong: HbmTensor | None = None
         strided = layer.op in reference.STRIDED
         outlines = [outline(each, self._tensor.shape, strided) for part in self._parts for each in straight(part)]
@@ -55,7 +52,7 @@ class Held:
         together = expected[0] if len(expected) == 1 else np.concatenate(expected).reshape(values.shape)
         right, share = agreement(values, together)
         self._share = larger(self._share, share)
-        self._known.write(part, right + np.uint8(_WRONG))
+        self._known.write(part, right)
         if self._wrong is None and not right.all():
             # Only now: of what was right before, nobody asks for the value.
             self._wrong = HbmTensor(self._tensor, np.float32(np.nan), self._parts)
@@ -67,11 +64,11 @@ class Held:
     def verdict(self) -> Verdict:
         """Count the elements that are not as the reference has them, those never written among them."""
         known = self._known.values
-        right = sum(int(np.count_nonzero(channel == _RIGHT)) for channel in known)
+        right = int(np.count_nonzero(known))
         if right == known.size:
             return Verdict(known.size, 0, None, error_share=self._share)
-        channel = next(index for index, each in enumerate(known) if (each != _RIGHT).any())
-        inside = np.unravel_index(int((known[channel] != _RIGHT).argmax()), known.shape[1:])
+        channel = next(index for index, each in enumerate(known) if not each.all())
+        inside = np.unravel_index(int(known[channel].argmin()), known.shape[1:])
         at = (channel, *map(int, inside))
         here, row, col, image = (range(place, place + 1) for place in at)
         expected = self._expectation.of((here, row, col, image))

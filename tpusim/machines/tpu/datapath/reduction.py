@@ -64,7 +64,10 @@ class Reduction:
         weights, operands = np.concatenate(self.weights, axis=1), self.operands[: self.filled]
         if self.accumulate or not self.results[0].flags.c_contiguous:
             sums = (weights @ operands).reshape(self.results.shape)
-            self.results[...] = self.results + sums if self.accumulate else sums
+            if self.accumulate:
+                self.results += sums
+            else:
+                self.results[...] = sums
         else:
             np.matmul(weights, operands, out=self.results.reshape(len(weights), -1))
         self.weights, self.filled, self.accumulate = [], 0, True
