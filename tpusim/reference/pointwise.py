@@ -31,7 +31,7 @@ def _made(function: Callable[..., Any], layer: Op, operands: Operands, box: _Box
             slice(0, 1) if size == 1 else slice(part.start, part.stop)
             for size, part in zip(each.shape, box, strict=True)
         )
-        parts.append(each[tuple(places)].astype(number_of(each)))
+        parts.append(each[tuple(places)].astype(number_of(each), copy=False))
     return np.broadcast_to(function(layer, *parts), [len(part) for part in box])
 
 
@@ -40,7 +40,7 @@ def _line(x: Tensor, slope: float, shift: float) -> Tensor:
 
 
 def _within(x: Tensor, low: float, high: float) -> Tensor:
-    return np.where(x < low, np.float32(low), np.where(x > high, np.float32(high), x))
+    return np.clip(x, np.float32(low), np.float32(high))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -49,7 +49,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mul": lambda _, x, y: x * y,
     "copy": lambda _, x: x,
     "scale_shift": lambda _, x, scale, shift: x * scale + shift,
-    "relu": lambda _, x: np.where(x > 0, x, np.float32(0)),
+    "relu": lambda _, x: np.maximum(x, np.float32(0)),
     "leaky_relu": lambda op, x: np.where(x > 0, x, x * np.float32(op.slope)),
     "clip": lambda op, x: _within(x, op.min, op.max),
     "hard_sigmoid": lambda op, x: _within(_line(x, op.alpha, op.beta), 0, 1),
