@@ -13,21 +13,38 @@ def compute(layer: Pool2d, operands: Operands, box: tuple[range, range, range, r
     ifmap, (channels, rows, cols, images) = operands["ifmap"], box
     largest = layer.kind == "max"
     outputs = np.full([len(part) for part in box], -np.inf if largest else 0, number_of(ifmap))
-    counts = np.zeros((len(rows), len(cols)), np.float32)
-    part = ifmap[channels.start : channels.stop, :, :, images.start : images.stop]
+    part, joined = (
+        ifmap[channels.start : channels.stop, :, :, images.start : images.stop],
+        np.maximum if largest else np.add,
+    )
     for i, j in np.ndindex(*layer.kernel):
-        down, across = _stands(layer, 0, i, rows), _stands(layer, 1, j, cols)
-        (high, wide), (_, height, width, _) = _padded(layer), ifmap.shape
-        real = np.ix_((down >= 0) & (down < height), (across >= 0) & (across < width))
-        near = np.ix_((down >= high[0]) & (down < high[1]), (across >= wide[0]) & (across < wide[1]))
-        counts[near if layer.count_include_pad else real] += 1
-        to_rows, to_cols = (each.ravel() for each in real)
-        if not to_rows.size or not to_cols.size:
-            continue
-        elements = part[:, down[to_rows][:, None], across[to_cols]].astype(outputs.dtype)
-        place = np.ix_(range(len(channels)), to_rows, to_cols, range(len(images)))
-        outputs[place] = np.maximum(outputs[place], elements) if largest else outputs[place] + elements
-    return outputs if largest else outputs * (1 / counts.astype(float)).astype(np.float32)[:, :, None]
+        (to_rows, from_rows), (to_cols, from_cols) = _brought(layer, 0, i, rows), _brought(layer, 1, j, cols)
+        place = outputs[:, to_rows, to_cols]
+        joined(place, part[:, from_rows, from_cols], out=place)
+    if largest:
+        return outputs
+    counts = np.outer(_counts(layer, 0, rows), _counts(layer, 1, cols))
+    return outputs * (1 / counts).astype(np.float32)[:, :, None]
+
+
+def _brought(layer: Pool2d, axis: int, tap: int, outputs: range) -> tuple[slice, slice]:
+    """Which of some outputs have an element under a tap, and which rows, or columns, these are."""
+    stands = _stands(layer, axis, tap, outputs)
+    real = np.flatnonzero((stands >= 0) & (stands < (layer.in_height, layer.in_width)[axis]))
+    if not real.size:
+        return slice(0), slice(0)
+    return slice(real[0], real[-1] + 1), slice(stands[real[0]], stands[real[-1]] + 1, layer.stride[axis])
+
+
+def _counts(layer: Pool2d, axis: int, outputs: range) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """How many taps of each output count along an axis."""
+    size = (layer.in_height, layer.in_width)[axis]
+    low, high = _padded(layer)[axis] if layer.count_include_pad else (0, size)
+    counts = np.zeros(len(outputs), np.int64)
+    for tap in range(layer.kernel[axis]):
+        stands = _stands(layer, axis, tap, outputs)
+        counts += (low <= stands) & (stands < high)
+    return counts
 
 
 def _stands(layer: Pool2d, axis: int, tap: int, outputs: range) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
