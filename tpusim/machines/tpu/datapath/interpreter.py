@@ -28,6 +28,8 @@ from tpusim.machines.tpu.datapath.words import (
     gather,
     pack,
     picked_by,
+    scatter,
+    seen,
     span,
     unpacked,
     walk_of,
@@ -213,17 +215,22 @@ class _Run:
         operands = (self._operand(feed, step) for feed in step.operands)
         operation = OPERATIONS[step.operation]
         results = operation.values(operands, held[:, :count].T.copy(), step.coefficients)
+        if np.may_share_memory(results, self.memory):
+            results = results.copy()
         for group in step.writes.groups:
-            addresses = np.where(*walked(group.pattern), PADDING)
-            first, stop = span(addresses)
-            there = self._words(group.first_lane, group.lanes, first, stop - first)
-            stored = addresses != PADDING
             lanes = slice(group.first_lane, group.first_lane + group.lanes)
-            there[:, addresses[stored] - first] = results[lanes, stored]
+            _, walk, there = self._read_by(group)
+            scatter(results[lanes], walk, there)
 
     def _operand(self, feed: Feed, step: Vector) -> Values:
-        """The words [lane, word, W] of an operand; zeros in lanes that no group feeds."""
+        """The words [lane, word, W] of an operand, where they stand if one group reads all; zeros in lanes that no
+        group feeds.
+        """
         width = self.memory.shape[2]
+        if len(feed.groups) == 1 and feed.fills(step.lanes) and not feed.picks:
+            _, walk, words = self._read_by(feed.groups[0])
+            if (operand := seen(words, walk)) is not None:
+                return operand
         operand = np.zeros((step.lanes, step.words * width), self.memory.dtype)
         for group in feed.groups:
             place = operand[group.first_lane : group.first_lane + group.lanes]

@@ -134,6 +134,27 @@ def gather(words: Values, walk: Walk, operands: Values) -> None:
         at = end
 
 
+def seen(words: Values, walk: Walk) -> Values | None:
+    """What `gather` would fetch, [lanes, words, E], as it stands in `words`; None where some of it is padding."""
+    if not isinstance(walk, Counters) or walk.window is not None or walk.accesses != walk.words:
+        return None
+    return _stored(words, walk, span(walk)[0]).reshape(len(words), walk.words, -1)
+
+
+def scatter(values: Values, walk: Walk, words: Values) -> None:
+    """The way back: `values` [lanes, words, E] into `words`, which begin at the span; padding keeps nothing."""
+    first, at = span(walk)[0], 0
+    if not isinstance(walk, Counters):
+        stored = walk != PADDING
+        words[:, walk[stored] - first] = values[:, stored]
+        return
+    for piece in walk.pieces:
+        counts, inside = _counted(piece)
+        each = values[:, at : at + piece.words].reshape(len(values), *counts, -1)
+        _stored(words, piece, first)[...] = each[inside]
+        at += piece.words
+
+
 def _by_address(source: Values, addresses: Addresses, first: int, operands: Values) -> None:
     operands[...] = 0
     place = operands.reshape(len(operands), len(addresses), -1)
@@ -142,17 +163,26 @@ def _by_address(source: Values, addresses: Addresses, first: int, operands: Valu
 
 
 def _by_counters(source: Values, pattern: Counters, first: int, operands: Values) -> None:
-    """One strided view: every counter becomes an axis; `source` begins at word `first`."""
-    _, _, insides = _walked(pattern)
-    shape, counts = [len(inside) for inside in insides], [counter.length for counter in pattern.counters]
-    if shape != counts:
+    if pattern.accesses != pattern.words:
         operands[...] = 0
+    counts, inside = _counted(pattern)
+    operands.reshape(len(operands), *counts, -1, copy=False)[inside] = _stored(source, pattern, first)
+
+
+def _counted(pattern: Counters) -> tuple[list[int], tuple[slice, ...]]:
+    """How many counts each counter has, and which of [lane, *counts] are stored."""
+    inside = (slice(each.start, each.stop) for each in _walked(pattern)[2])
+    return [counter.length for counter in pattern.counters], (slice(None), *inside)
+
+
+def _stored(source: Values, pattern: Counters, first: int) -> Values:
+    """A view [lane, *stored counts, E]: every counter becomes an axis; `source` begins at word `first`."""
+    _, _, insides = _walked(pattern)
+    shape = [len(inside) for inside in insides]
     if not all(shape):
-        return
+        return source[:, :0].reshape(len(source), *shape, source.shape[2])
     pairs = zip(pattern.counters, insides, strict=True)
     at = pattern.base + sum(counter.offset(inside.start) for counter, inside in pairs) - first
     lane, word, element = source.strides
     strides = [counter.step * counter.stride * word for counter in pattern.counters]
-    view = as_strided(source[:, at:], [len(source), *shape, source.shape[2]], [lane, *strides, element])
-    place = operands.reshape(len(operands), *counts, -1, copy=False)
-    place[(slice(None), *(slice(inside.start, inside.stop) for inside in insides))] = view
+    return as_strided(source[:, at:], [len(source), *shape, source.shape[2]], [lane, *strides, element])
