@@ -18,8 +18,9 @@ from tpusim.network.ops.op import Index
 from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
 from tpusim.reference import Box, Tensor
 
-BOX_ELEMENTS = 1 << 20
-"""The reference computes parts that follow one another together, while they need no more inputs or outputs."""
+BOX_BYTES = 1 << 22
+"""The reference computes parts that follow one another together, while inputs or outputs as it has them take no more.
+"""
 
 Told = Callable[[int], None]
 """Told how many elements have been written."""
@@ -101,7 +102,8 @@ class Held:
 
     def _fits(self, box: Box) -> bool:
         channels, rows, cols, images = map(len, box)
-        return rows * cols * images * max(channels, len(self._expectation.operands["ifmap"])) <= BOX_ELEMENTS
+        elements = rows * cols * images * max(channels, len(self._expectation.operands["ifmap"]))
+        return elements * self._expectation.number.itemsize <= BOX_BYTES
 
 
 class Kept:

@@ -38,10 +38,10 @@ def bounded(true: Values, magnitudes: Values, roundings: int) -> Values:
     that of the true ones. Where they are beyond float32 nothing is near enough.
     """
     slack = (gamma(roundings) + 2 * gamma(roundings, DOUBLE)) / (1 - gamma(roundings))
+    bound = np.multiply(magnitudes, slack, dtype=np.float64)
+    bound += roundings * SMALLEST
     expected = np.empty(true.shape, BOUNDED)
-    expected["value"] = true
-    np.multiply(magnitudes, slack, out=expected["bound"], dtype=np.float64)
-    expected["bound"] += roundings * SMALLEST
+    expected["value"], expected["bound"] = true, bound
     if not np.isfinite(magnitudes.max(initial=0)):
         expected["bound"][~np.isfinite(magnitudes)] = -1
     return expected

@@ -49,11 +49,13 @@ def agreement(actual: Tensor, expected: Values) -> tuple[NDArray[np.bool_], floa
     """
     if expected.dtype != BOUNDED:
         return actual == expected, None
-    with np.errstate(invalid="ignore"):  # Of infinities, which agree with nothing.
-        error, bound = np.abs(actual - expected["value"]), expected["bound"]
-    right = error <= bound
-    shares = np.divide(error, bound, out=np.zeros_like(error), where=right & (bound > 0))
-    return right, float(shares.max(initial=0.0))
+    bound = expected["bound"]
+    with np.errstate(invalid="ignore"):  # Of infinities, which agree with nothing, and of nothing over nothing.
+        error = np.asarray(actual - expected["value"])
+        right = np.abs(error, out=error) <= bound
+        if not right.all():
+            error, bound = error[right], bound[right]
+        return right, float(np.fmax.reduce(np.divide(error, bound, out=error), axis=None, initial=0.0))
 
 
 def larger(one: float | None, other: float | None) -> float | None:
