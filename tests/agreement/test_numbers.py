@@ -13,7 +13,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
 from tpusim.flow.numbers import ARRAY_ORDER, DTYPES, Numbers, numbers_of
-from tpusim.flow.verify import as_floats, check_layer
+from tpusim.flow.verify import as_floats, check_layer, check_values
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
@@ -115,6 +115,15 @@ def test_bytes_whose_sums_float32_would_lose(engine: str) -> None:
             "register": lambda: register.run(program, hardware, as_floats(operands))[1]}  # fmt: skip
     assert 2001 * 127**2 > 2**24
     assert (runs[engine]()["ofmap"] == 2001 * 127**2).all()
+
+
+@pytest.mark.parametrize("layer", [conv(2001, 1, 2, 1), Gemm("fc", m=2, n=2, k=2001)])
+def test_the_reference_keeps_what_float32_would_lose_too(layer: Op) -> None:
+    numbers, hardware = numbers_of("int8", "any"), machine(8, 8)
+    operands = {name: np.full(shape, -127, np.int8) for name, shape in layer.sources(2).items()}
+    program = numbers.program(layer, 2, lower(layer, 2, hardware)[0])
+    assert (2001 * 127**2) % 2
+    assert check_values(layer, program, hardware, operands, numbers=numbers).mismatched == 0
 
 
 def test_sums_too_long_for_32_bits_are_refused_before_the_work() -> None:

@@ -19,7 +19,7 @@ _Box: TypeAlias = tuple[range, range, range, range]
 def compute(layer: Conv2d, operands: Operands, box: _Box) -> Tensor:
     """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * ifmap[c, y*s+i*d-p, ...], group by group, in `box`."""
     ifmap, filter_ = operands["ifmap"], operands["filter"]
-    outputs = np.empty([len(part) for part in box], np.float32)
+    outputs = np.empty([len(part) for part in box], number_of(ifmap))
     into = layer.in_channels // layer.groups
     for group, channels in _groups(layer, box[0]):
         fields = receptive_fields(layer, ifmap[group * into : (group + 1) * into], box)
