@@ -230,21 +230,35 @@ class Values(NamedTuple):
 
     @classmethod
     def of(cls, chain: Chain, program: Program) -> Values:
-        """`program` is that of the chain."""
-        made = dict[str, Tensor]()
+        """`program` is that of the chain. What stays on chip has all its readers find the same there."""
+        apart: frozenset[str] = frozenset()
+        while True:
+            values, more = cls._of(chain, program, apart)
+            if more <= apart:
+                return values
+            apart |= more
+
+    @classmethod
+    def _of(cls, chain: Chain, program: Program, apart: frozenset[str]) -> tuple[Values, frozenset[str]]:
+        """Those where no reader of outcomes `apart` finds what was made; and the outcomes that stay and cannot be."""
+        made, instead = dict[str, Tensor](), dict[str, Tensor]()
         handed = {each.tensor: each for each in program.handed}
         operands = []
         for at, (layer, joint) in enumerate(zip(chain.layers, chain.joints, strict=True)):
             mine = as_floats(chain.numbers.operands(layer, chain.batch, seed=at))
             for name in mine:
                 each = handed.get(f"{joint.name}.{name}")
-                if each and each.same and is_known(layer, {**mine, name: made[each.sources[0]]}, chain.numbers, name):
-                    mine[name] = made[each.sources[0]]
+                source = each.sources[0] if each and each.same else ""
+                known = source and {**mine, name: made[source]}
+                if known and source not in apart and is_known(layer, known, chain.numbers, name):
+                    mine[name] = made[source]
                 elif each:
                     handed[each.tensor] = replace(each, same=False)
+                    mine[name] = instead.setdefault(source, mine[name]) if each.stays else mine[name]
             operands.append(mine)
             made[f"{joint.name}.{OFMAP}"] = expected(layer, mine).astype(np.float32)
-        return cls(chain, replace(program, handed=tuple(handed.values())), operands)
+        values = cls(chain, replace(program, handed=tuple(handed.values())), operands)
+        return values, frozenset(instead)
 
     @property
     def sources(self) -> dict[str, str]:
@@ -262,7 +276,8 @@ class Values(NamedTuple):
     def computed(self, written: Mapping[str, Tensor]) -> Iterator[Computed]:
         """Layer by layer, of all that was written."""
         handed = {name: written[source] for name, source in self.sources.items()}
-        for layer, (own, program, _), mine in zip(self.chain.layers, self.chain.joints, self.operands, strict=True):
+        for layer, joint, mine in zip(self.chain.layers, self.chain.joints, self.operands, strict=True):
+            own, program = joint.name, joint.program
             read = {name: handed.get(f"{own}.{name}", each) for name, each in mine.items()}
             yield Computed(layer, read, {name: written[f"{own}.{name}"] for name in program.written})
 

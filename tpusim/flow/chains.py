@@ -32,7 +32,7 @@ from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.joined import Joint, Read, linked, placed, unfit
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.residence import Residence, residence
-from tpusim.network.ops import Op
+from tpusim.network.ops import Div, Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import LayerResult
@@ -212,7 +212,8 @@ def _registered(chain: Chain, engine: str) -> Iterator[Outcome]:
         problem = "the register engine runs layers that overlap on random operands"
         raise InputError(Problem(f"{problem}; leave --engine register out for values of the network", chain.name))
     program = chain.program_of_numbers
-    operands = agreed(chain.residence, {task.layer.name: as_floats(task.operands()) for task in tasks})
+    divisors = {(task.layer.name, "other") for task in tasks if isinstance(task.layer, Div)}
+    operands = agreed(chain.residence, {task.layer.name: as_floats(task.operands()) for task in tasks}, divisors)
     named = {f"{layer}.{name}": each for layer, mine in operands.items() for name, each in mine.items()}
 
     def told(cycles: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from tpusim.machines.tpu.program.residence import Residence
@@ -24,11 +24,16 @@ def residency_of(found: Residence, layer: int) -> Residency | None:
     return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
 
 
-def agreed(found: Residence, given: Mapping[str, Mapping[str, Values]]) -> dict[str, dict[str, Values]]:
-    """By layer and tensor what is given: of an outcome that stays, all its readers find what the first is given."""
+def agreed(
+    found: Residence, given: Mapping[str, Mapping[str, Values]], divisors: Collection[tuple[str, str]]
+) -> dict[str, dict[str, Values]]:
+    """By layer and tensor what is given: of an outcome that stays, all its readers find what one of them is given, who
+    divides by it if any does, as that is nowhere zero.
+    """
     agreed = {layer: dict(mine) for layer, mine in given.items()}
     for each in found.allocations:
-        first, *others = ((found.layers[at].name, tensor) for at, tensor in each.readers)
-        for layer, tensor in others:
-            agreed[layer][tensor] = agreed[first[0]][first[1]]
+        readers = [(found.layers[at].name, tensor) for at, tensor in each.readers]
+        layer, tensor = next((one for one in readers if one in divisors), readers[0])
+        for other, name in readers:
+            agreed[other][name] = agreed[layer][tensor]
     return agreed
