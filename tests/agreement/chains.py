@@ -15,6 +15,7 @@ from tests.agreement.test_agreement import asked_for, suppose, with_capacity
 from tests.strategies import among, lowerings_of, machines_of_all_kinds, with_resident_taps
 from tpusim.base.errors import CapacityError
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
+from tpusim.flow.residency import given_to
 from tpusim.flow.verify import as_floats, expected
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.laid_out import in_layout
@@ -22,6 +23,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.joined import Joint, Read, joined, unfit
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.residence import Residence
 from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.network.ops import Div, Fused, Op
 from tpusim.network.ops.op import OFMAP, Shape
@@ -229,23 +231,34 @@ class Values(NamedTuple):
     operands: list[dict[str, Tensor]]
 
     @classmethod
-    def of(cls, chain: Chain, program: Program) -> Values:
-        """`program` is that of the chain. What stays on chip has all its readers find the same there."""
+    def of(cls, chain: Chain, program: Program, found: Residence | None = None) -> Values:
+        """`program` is that of the chain. Of what stays on chip, as `found`, all readers find the same there."""
+        drawn = [
+            as_floats(chain.numbers.operands(layer, chain.batch, seed=at)) for at, layer in enumerate(chain.layers)
+        ]
+        shared = given_to(found, chain.layers) if found else {}
+        given = [
+            {name: drawn[shared[at, name][0]][shared[at, name][1]] if (at, name) in shared else each
+             for name, each in mine.items()}
+            for at, mine in enumerate(drawn)
+        ]  # fmt: skip
         apart: frozenset[str] = frozenset()
         while True:
-            values, more = cls._of(chain, program, apart)
+            values, more = cls._of(chain, program, given, apart)
             if more <= apart:
                 return values
             apart |= more
 
     @classmethod
-    def _of(cls, chain: Chain, program: Program, apart: frozenset[str]) -> tuple[Values, frozenset[str]]:
+    def _of(
+        cls, chain: Chain, program: Program, given: list[dict[str, Tensor]], apart: frozenset[str]
+    ) -> tuple[Values, frozenset[str]]:
         """Those where no reader of outcomes `apart` finds what was made; and the outcomes that stay and cannot be."""
-        made, instead = dict[str, Tensor](), dict[str, Tensor]()
+        made, instead = dict[str, Tensor](), set[str]()
         handed = {each.tensor: each for each in program.handed}
         operands = []
-        for at, (layer, joint) in enumerate(zip(chain.layers, chain.joints, strict=True)):
-            mine = as_floats(chain.numbers.operands(layer, chain.batch, seed=at))
+        for layer, joint, own in zip(chain.layers, chain.joints, given, strict=True):
+            mine = dict(own)
             for name in mine:
                 each = handed.get(f"{joint.name}.{name}")
                 source = each.sources[0] if each and each.same else ""
@@ -254,7 +267,7 @@ class Values(NamedTuple):
                     mine[name] = made[source]
                 elif each:
                     handed[each.tensor] = replace(each, same=False)
-                    mine[name] = instead.setdefault(source, mine[name]) if each.stays else mine[name]
+                    instead |= {source} if each.stays else set()
             operands.append(mine)
             made[f"{joint.name}.{OFMAP}"] = expected(layer, mine).astype(np.float32)
         values = cls(chain, replace(program, handed=tuple(handed.values())), operands)

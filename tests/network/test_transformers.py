@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from math import prod
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.network.ops import Op
@@ -60,6 +62,43 @@ class Attention:
         for layer in layers:
             macs[layer.name.startswith(ATTENTION)] += layer.macs(4)
         self.attention, self.others = macs[True], macs[False]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("bert_base", {"seq": 6}), ("gpt2_small", {"seq": 9}), ("vit_b16", {"side": 48})]
+)
+def test_blocks_read_one_another_whatever_the_length(name: str, size: dict[str, int]) -> None:
+    work = load_workload(name, 2, dims=size)
+    reads = work.inputs()
+    heads = 12 * 2
+    assert reads["scores_3_24"] == ("query_key_value_3",)
+    assert reads["softmax_3"] == tuple(f"scores_3_{head}" for head in range(1, heads + 1))
+    assert reads["context_3_1"] == ("softmax_3", "query_key_value_3")
+    assert reads["projection_3"] == tuple(f"context_3_{head}" for head in range(1, heads + 1))
+    into = {"bert_base": "feed_forward_norm_2", "gpt2_small": "feed_forward_sum_2", "vit_b16": "mlp_sum_2"}[name]
+    assert reads["attention_sum_3"] == ("projection_3", into)
+    assert reads["query_key_value_3"] == (into if name == "bert_base" else "attention_norm_3",)
+    # All that is made is read, but for what the network hands on.
+    read = {each for names in reads.values() for each in names}
+    assert [layer.name for layer in work.layers if layer.name not in read] == [work.layers[-1].name]
+
+
+def test_a_transformer_runs_with_layers_that_overlap_and_that_ride_on_results() -> None:
+    work = load_workload("bert_base", 1, dims={"seq": 4})
+    block = {layer.name for layer in takewhile(lambda layer: layer.name != "query_key_value_2", work.layers)}
+    apart, overlap, riding = (
+        simulate(
+            work.with_layers(lambda layer: layer.name in block),
+            load_hardware("tpu_v2").with_overrides(changes),
+            check=False,
+        )
+        for changes in ([], ["sequencer.between_layers=overlap"], ["sequencer.fusion=results"])
+    )
+    assert overlap.total.cycles < apart.total.cycles
+    assert {layer.name for layer in apart.layers} - {layer.name for layer in riding.layers} == {
+        "attention_sum_1", "feed_forward_sum_1",
+    }  # fmt: skip
+    assert {each.name: each.inputs for each in riding.layers}["feed_forward_2_1"] == ("gelu_1", "attention_norm_1")
 
 
 def layers_of(tmp_path: Path, text: str, **dims: int) -> tuple[Op, ...]:
@@ -155,7 +194,7 @@ def test_wrong_axes_of_sizes(tmp_path: Path, axes: str, says: str) -> None:
 
 def test_a_run_says_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = ["run", "bert_base", "--dim", "seq=16", "--layers", "scores_1", "--json", "run.json"]
+    asked = ["run", "bert_base", "--dim", "seq=16", "--layers", "scores_1_1", "--json", "run.json"]
     shown = CliRunner().invoke(cli.app, asked)
     assert shown.exit_code == 0
     assert shown.stdout.startswith("bert_base, batch 8, seq 16, on tpu_v2:")

@@ -82,6 +82,22 @@ def test_a_list_of_layers_or_too_many_are_no_network(block: Result) -> None:
     assert not [each for run in (blind, many) for each in plots(run) if each.name == "network"]
 
 
+HEADS = """name: heads
+layers:
+  - {name: all, op: gemm, m: 4, k: 8, n: 40}
+  - {name: head, op: gemm, inputs: [all, all], m: 4, k: 4, n: 4, count: COUNT}
+  - {name: join, op: gemm, inputs: [head], m: 4, k: WIDTH, n: 8}
+"""
+
+
+@pytest.mark.parametrize(("count", "rows"), [(8, ["head_1", "head_8"]), (9, ["head (9 layers)"])])
+def test_layers_of_an_entry_share_a_row_where_there_are_many(tmp_path: Path, count: int, rows: list[str]) -> None:
+    path = tmp_path / "heads.yaml"
+    path.write_text(HEADS.replace("COUNT", str(count)).replace("WIDTH", str(4 * count)))
+    drawn = picture(simulate(load_workload(path, 1), load_hardware("tiny_4x4"), check=False), "network")
+    assert [row for row in ("head_1", "head_8", "head (9 layers)") if f">{row}<" in drawn] == rows
+
+
 def test_every_op_has_a_look() -> None:
     tones = looks([f"op{number}" for number in range(20)])
     assert len(tones) == 20

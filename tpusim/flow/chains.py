@@ -23,7 +23,7 @@ from tpusim.flow.engines import (
     values_of,
 )
 from tpusim.flow.need import TRANSFER_BYTES, Room
-from tpusim.flow.residency import agreed, residency_of
+from tpusim.flow.residency import given_to, residency_of
 from tpusim.flow.verify import as_floats, failures_named, verdict_of
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu import event
@@ -32,9 +32,10 @@ from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.joined import Joint, Read, linked, placed, unfit
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.residence import Residence, residence
-from tpusim.network.ops import Div, Op
+from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
+from tpusim.reference import Tensor
 from tpusim.result.records import LayerResult
 
 MOST_LAYERS = 64
@@ -212,9 +213,9 @@ def _registered(chain: Chain, engine: str) -> Iterator[Outcome]:
         problem = "the register engine runs layers that overlap on random operands"
         raise InputError(Problem(f"{problem}; leave --engine register out for values of the network", chain.name))
     program = chain.program_of_numbers
-    divisors = {(task.layer.name, "other") for task in tasks if isinstance(task.layer, Div)}
-    operands = agreed(chain.residence, {task.layer.name: as_floats(task.operands()) for task in tasks}, divisors)
-    named = {f"{layer}.{name}": each for layer, mine in operands.items() for name, each in mine.items()}
+    operands = _operands(chain)
+    named = {f"{task.layer.name}.{name}": each
+             for task, mine in zip(tasks, operands, strict=True) for name, each in mine.items()}  # fmt: skip
 
     def told(cycles: int) -> None:
         tasks[0].doing(f"{cycles:,} cycles of {chain.name}")
@@ -223,6 +224,16 @@ def _registered(chain: Chain, engine: str) -> Iterator[Outcome]:
         timing, written = register.run(program, chain.hardware, named, told)
     if engine == "both" and timing != chain.timing:
         raise CheckFailed(f"layers {chain.name}: the engines disagree: {difference(chain.timing, timing)}")
-    for task, mine, share in zip(tasks, operands.values(), timing.layers, strict=True):
+    for task, mine, share in zip(tasks, operands, timing.layers, strict=True):
         made = {name: written[f"{task.layer.name}.{name}"] for name in task.prepared.program.written}
         yield share, partial(verdict_of, task.layer, mine, made, task.numbers) if task.check else lambda: UNCHECKED
+
+
+def _operands(chain: Chain) -> list[dict[str, Tensor]]:
+    """Those of each layer; readers of what stays on chip find the same there."""
+    operands = [dict(as_floats(task.operands())) for task in chain.tasks]
+    shared = given_to(chain.residence, [task.layer for task in chain.tasks])
+    found = {(at, name): operands[giver][tensor] for (at, name), (giver, tensor) in shared.items()}
+    for (at, name), each in found.items():
+        operands[at][name] = each
+    return operands

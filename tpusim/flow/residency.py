@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TypeVar
-
-from tpusim.machines.tpu.program.residence import Residence
+from collections.abc import Sequence
+from tpusim.machines.tpu.program.residence import Reader, Residence
+from tpusim.network.ops import Div, Op
+from tpusim.network.ops.fused import OTHER
 from tpusim.result.records import Residency, Words
-
-Values = TypeVar("Values")
 
 
 def residency_of(found: Residence, layer: int) -> Residency | None:
@@ -24,16 +22,17 @@ def residency_of(found: Residence, layer: int) -> Residency | None:
     return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
 
 
-def agreed(
-    found: Residence, given: Mapping[str, Mapping[str, Values]], divisors: Collection[tuple[str, str]]
-) -> dict[str, dict[str, Values]]:
-    """By layer and tensor what is given: of an outcome that stays, all its readers find what one of them is given, who
-    divides by it if any does, as that is nowhere zero.
+def given_to(found: Residence, layers: Sequence[Op]) -> dict[Reader, Reader]:
+    """By each that reads an outcome on chip, the reader whose random numbers all find there: one that divides by them,
+    as these are nowhere zero, else one that rounds, as these are small, else the first.
     """
-    agreed = {layer: dict(mine) for layer, mine in given.items()}
-    for each in found.allocations:
-        readers = [(found.layers[at].name, tensor) for at, tensor in each.readers]
-        layer, tensor = next((one for one in readers if one in divisors), readers[0])
-        for other, name in readers:
-            agreed[other][name] = agreed[layer][tensor]
-    return agreed
+    return {
+        reader: min(each.readers, key=lambda one: _needs(layers[one[0]], one[1]))
+        for each in found.allocations
+        for reader in each.readers
+    }
+
+
+def _needs(layer: Op, tensor: str) -> int:
+    """How particular a layer is about its numbers, the least first."""
+    return 0 if isinstance(layer, Div) and tensor == OTHER else 1 if not layer.exact else 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -21,6 +22,8 @@ from tpusim.result.vocabulary.figures import TIMES
 
 MOST_LAYERS = 1000
 """A picture of more cannot be read."""
+MOST_APART = 8
+"""So many layers side by side that are alike, such as the heads of an attention, are drawn one by one."""
 
 _ROWS = 44
 _COLUMNS = 4
@@ -47,7 +50,33 @@ def looks(ops: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 def has_edges(result: Result) -> bool:
     """Whether there is anything to draw: edges, and not too many layers."""
-    return any(layer.inputs for layer in result.layers) and len(result.layers) <= MOST_LAYERS
+    return any(layer.inputs for layer in result.layers) and len([*_gathered(result.layers)]) <= MOST_LAYERS
+
+
+def _gathered(layers: Sequence[LayerResult]) -> Iterator[tuple[str, Sequence[LayerResult]]]:
+    """What is drawn in a row, with its name: a layer, or several of one entry that read the same."""
+    for _, run in groupby(layers, lambda each: (_entry(each.name), each.op, each.outputs, each.inputs)):
+        alike = [*run]
+        if len(alike) > MOST_APART and _entry(alike[0].name) != alike[0].name:
+            yield f"{_entry(alike[0].name)} ({len(alike)} layers)", alike
+        else:
+            yield from ((each.name, [each]) for each in alike)
+
+
+def _entry(name: str) -> str:
+    """What a layer that is numbered is called without its number."""
+    before, _, number = name.rpartition("_")
+    return before if number.isdecimal() else name
+
+
+def _drawn(result: Result) -> Iterator[LayerResult]:
+    """A layer for each row, which reads other rows; the time of several is that of all."""
+    rows = [*_gathered(result.layers)]
+    row = {each.name: name for name, alike in rows for each in alike}
+    for name, alike in rows:
+        read = tuple(dict.fromkeys(row.get(each, each) for each in alike[0].inputs))
+        cycles, time = (sum(figures) for figures in zip(*((each.cycles, each.time_us) for each in alike), strict=True))
+        yield replace(alike[0], name=name, inputs=read, cycles=cycles, time_us=time)
 
 
 @dataclass(frozen=True)
@@ -92,10 +121,10 @@ class _Place:
 
 def draw(result: Result, title: str) -> Figure:
     """Each layer's output is a line down to those that read it; a bar is the layer's time."""
-    layers = {layer.name: layer for layer in result.layers}
-    given = dict.fromkeys(name for layer in result.layers for name in layer.inputs if name not in layers)
+    layers = {layer.name: layer for layer in _drawn(result)}
+    given = dict.fromkeys(name for layer in layers.values() for name in layer.inputs if name not in layers)
     names = [*given, *layers]
-    made = outputs(names, {layer.name: layer.inputs for layer in result.layers})
+    made = outputs(names, {name: layer.inputs for name, layer in layers.items()})
     columns = min(_COLUMNS, -(-len(names) // _ROWS))
     letters = max(len(shortened(name, _NAME_WIDTH)) for name in names)
     place = _Place(-(-len(names) // columns), 1 + max(each.lane for each in made), letters)
@@ -106,7 +135,7 @@ def draw(result: Result, title: str) -> Figure:
     axes.set_axis_off()
     _draw_edges(axes, place, names, made, layers)
     _draw_layers(axes, place, names, made, layers)
-    _name_ops(figure, result)
+    _name_ops(figure, result, max(layer.time_us for layer in layers.values()))
     return figure
 
 
@@ -143,7 +172,8 @@ def _draw_layers(
         axes.text(left, y, plain(shortened(name, _NAME_WIDTH)), **style)
 
 
-def _name_ops(figure: Figure, result: Result) -> None:
+def _name_ops(figure: Figure, result: Result, most: float) -> None:
+    """`most`: the time of the longest bar."""
     uses = by_op(result.layers)
     tones = looks([*uses])
     patches = [
@@ -151,6 +181,6 @@ def _name_ops(figure: Figure, result: Result) -> None:
         for op, (tone, hatch) in tones.items()
     ]
     columns = max(2, int(figure.get_figwidth() / 1.3))
-    longest = quantity(max(layer.time_us for layer in result.layers), TIMES)
+    longest = quantity(most, TIMES)
     title = f"bars: time of a layer, the longest {longest}; below: share of all time by op"
     figure.legend(handles=patches, loc="outside lower center", ncols=columns, fontsize=7, title=title, title_fontsize=7)

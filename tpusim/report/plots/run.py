@@ -75,7 +75,7 @@ def network_of(result: Result) -> Picture | None:
     caption = (
         f"The layers of {_run(result)}, from the top down, one column after the other. A line is what a layer makes, as"
         " far down as the last layer that reads it; what reads it stands on it, or at the end of a line across. Bars:"
-        " time."
+        " time. Many layers of one entry that read the same, such as heads, are one row, with the time of all."
     )
     return Picture("network", caption, partial(network.draw, result, _title(result)))
 
