@@ -23,6 +23,7 @@ from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import (
     Add,
     ArrayOp,
+    ChannelShuffle,
     Clip,
     Conv1d,
     Conv2d,
@@ -38,8 +39,10 @@ from tpusim.network.ops import (
     HardSwish,
     LayerNorm,
     LeakyRelu,
+    Move,
     Mul,
     Op,
+    Pad,
     Pool2d,
     ReduceMean,
     Relu,
@@ -47,11 +50,15 @@ from tpusim.network.ops import (
     ScaleShift,
     Sigmoid,
     Silu,
+    Slice,
     Softmax,
     Sub,
     Tanh,
+    Transpose,
+    Upsample,
     VectorOp,
 )
+from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.offsets import KINDS
 
 
@@ -558,6 +565,32 @@ def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     return st.one_of(st.builds(Softmax, **sizes), norms, st.builds(ReduceMean, **sizes))
 
 
+@st.composite
+def moves(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Move:
+    """Of every kind, along every axis."""
+    sizes: dict[str, Any] = {
+        "name": "move",
+        "channels": draw(st.integers(1, channels)),
+        "height": draw(st.integers(1, size)),
+        "width": draw(st.integers(1, size)),
+        "images": draw(st.sampled_from([0, 0, 0, 1, 11])),
+    }
+    kind = draw(st.sampled_from([Transpose, Transpose, ChannelShuffle, Slice, Pad, Upsample]))
+    if kind is Transpose:
+        return kind(**sizes, order=tuple(draw(st.permutations(AXES))))
+    if kind is ChannelShuffle:
+        groups = [each for each in range(1, channels + 1) if sizes["channels"] % each == 0]
+        return kind(**sizes, groups=draw(st.sampled_from(groups)))
+    if kind is Slice:
+        axis = draw(st.sampled_from(AXES))
+        # A batch has one image at least.
+        stop = draw(st.integers(1, sizes[axis] or 1))
+        return kind(**sizes, axis=axis, start=draw(st.integers(0, stop - 1)), stop=stop, step=draw(st.integers(1, 3)))
+    if kind is Pad:
+        return kind(**sizes, padding=tuple(draw(st.tuples(*[st.integers(0, 3)] * 4))))
+    return Upsample(**sizes, scale=(draw(st.integers(1, 3)), draw(st.integers(1, 3))))
+
+
 def vector_ops(channels: int = 12, size: int = 5) -> st.SearchStrategy[VectorOp]:
-    """Pooling, and what is done element by element."""
-    return st.one_of(pools(channels, size), pointwise(channels, size))
+    """Pooling, what is done element by element, and what only moves elements."""
+    return st.one_of(pools(channels, size), pointwise(channels, size), moves(channels, size))

@@ -28,20 +28,27 @@ from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Vector
+from tpusim.machines.tpu.program.tensor import Part
 from tpusim.network.ops import (
     Add,
+    ChannelShuffle,
     Div,
     Erf,
     Exp,
     Gelu,
+    Move,
     Mul,
+    Pad,
     Pool2d,
     Relu,
     ScaleShift,
     Sigmoid,
     Silu,
+    Slice,
     Sub,
     Tanh,
+    Transpose,
+    Upsample,
     VectorOp,
 )
 from tpusim.network.workload import Workload
@@ -169,6 +176,29 @@ def test_a_corrupted_program_is_caught(name: str) -> None:
     operands = operands_of(POOL, 4, seed=0)
     _, registers = register.run(corrupted, TIGHT, operands)
     assert (registers["ofmap"] != expected(POOL, operands)).any()
+
+
+MOVED: list[Move] = [
+    Transpose("t", 6, 5, 4, order=("width", "channels", "images", "height")), ChannelShuffle("s", 8, 3, 3, groups=4),
+    Slice("s", 12, 5, 5, start=2, stop=10, step=2), Pad("p", 6, 4, 4, padding=(0, 0, 2, 1)), Upsample("u", 6, 3, 3),
+]  # fmt: skip
+
+
+def moved_on(part: Part, at: int) -> Part:
+    """Other elements for the same lanes, or words."""
+    counters = [*part.lane, *part.items]
+    counters[at] = counters[at]._replace(coordinates=tuple(each + 1 for each in counters[at].coordinates))
+    return part._replace(lane=(counters[0],), items=tuple(counters[1:]))
+
+
+@pytest.mark.parametrize("layer", MOVED, ids=lambda layer: layer.op)
+@pytest.mark.parametrize("at", range(5))
+def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
+    hardware = machine(8, 8, word_elements=4)
+    program, _ = lowering.lower(layer, 3, hardware)
+    assert check_layer(layer, 3, program, hardware, seed=0).mismatched == 0
+    corrupted = change(program, Fill, lambda fill: edit_part(fill, lambda part: moved_on(part, at)), of="ifmap")
+    assert check_layer(layer, 3, corrupted, hardware, seed=0).mismatched > 0
 
 
 @pytest.mark.parametrize("kind", [Fill, Vector, Spill])

@@ -39,9 +39,16 @@ _ELSEWHERE = (
     (r"tanh$", "write op: tanh, with channels, height and width"),
     (r"^div(ide)?$", "write op: div, with channels, height and width"),
     (r"residual|eltwise|elementwise|^(plus|sum)$", "write op: add, with channels, height and width"),
-    (r"relu|^s?elu|tanh|norm|^bn|dropout|concat|flatten|reshape|permute|transpose|"
-     r"padding|upsample|interpolate|resize|embedding|activation|identity|shuffle|squeeze|quantize|im2col|"
-     r"^(mean|max|min|cat|pad|split|slice|gather)$",
+    (r"pixelshuffle|depthtospace|spacetodepth", "leave this layer out; it takes no time in this version"),
+    (r"shuffle", "write op: channel_shuffle, with channels, height, width and groups"),
+    (r"permute|transpose", "write op: transpose, with channels, height, width and order, such as [width, height, "
+     "channels, images]"),
+    (r"upsampl|interpolate|resize", "write op: upsample, with channels, height, width and scale: the nearest is taken"),
+    (r"^split$|^narrow$|^chunk$", "write op: slice for each part, with channels, height, width, axis, start and stop"),
+    (r"^\w*pad(ding)?(2d)?$", "write op: pad, with channels, height, width and padding"),
+    (r"relu|^s?elu|tanh|norm|^bn|dropout|concat|flatten|reshape|"
+     r"embedding|activation|identity|squeeze|quantize|im2col|"
+     r"^(mean|max|min|cat|gather)$",
      "leave this layer out; it takes no time in this version"),
 )  # fmt: skip
 """Part of a name, small letters and digits only, and what to do; the first that fits."""

@@ -18,6 +18,7 @@ from tpusim.reference import (
     fused,
     gemm,
     lowered,
+    moves,
     pointwise,
     pool2d,
     rows,
@@ -39,6 +40,7 @@ ORACLES: dict[str, Callable[[Any, Operands, Box], Tensor]] = {
     "pool2d": pool2d.compute,
     **dict.fromkeys(pointwise.FUNCTIONS, pointwise.compute),
     **dict.fromkeys(rows.OPS, rows.compute),
+    **dict.fromkeys(moves.OPS, moves.compute),
 }
 """By the name of the op in files."""
 STRIDED = frozenset({"conv_transpose2d"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tpusim.network.ops import Fused, Op, Pool2d, RowOp
+from tpusim.network.ops import Fused, Move, Op, Pool2d, RowOp
 from tpusim.reference import Box, compute, functions, fused, pointwise, rows
 from tpusim.reference.operands import Operands, Tensor
 
@@ -16,7 +16,7 @@ def roundings(layer: Op, batch: int) -> int:
     """How often an output is rounded at most, one after another, in whatever order it is summed up; 0: it is exact."""
     if layer.op in pointwise.ROUNDINGS:
         return pointwise.ROUNDINGS[layer.op]
-    if isinstance(layer, Pool2d) and layer.kind == "max":
+    if isinstance(layer, Move) or (isinstance(layer, Pool2d) and layer.kind == "max"):
         return 0
     if isinstance(layer, Fused):
         after = sum(pointwise.ROUNDINGS[each.op] for each in layer.finish)

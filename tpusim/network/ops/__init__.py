@@ -12,6 +12,7 @@ from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Silu, Tanh
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import Index, Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.row_op import RowOp
@@ -20,9 +21,10 @@ from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.network.ops.vector_op import VectorOp
 
 __all__ = [
-    "OPS", "Add", "ArrayOp", "Clip", "Conv1d", "Conv2d", "ConvTranspose2d", "Copy", "DeformConv2d", "Div", "Erf", "Exp",
-    "Fused", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Index", "LayerNorm", "LeakyRelu", "Mul", "Op", "Pool2d",
-    "ReduceMean", "Relu", "RowOp", "ScaleShift", "Sigmoid", "Silu", "Softmax", "Sub", "Tanh", "Tensors", "VectorOp",
+    "OPS", "Add", "ArrayOp", "ChannelShuffle", "Clip", "Conv1d", "Conv2d", "ConvTranspose2d", "Copy", "DeformConv2d",
+    "Div", "Erf", "Exp", "Fused", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Index", "LayerNorm", "LeakyRelu", "Move",
+    "Mul", "Op", "Pad", "Pool2d", "ReduceMean", "Relu", "RowOp", "ScaleShift", "Sigmoid", "Silu", "Slice", "Softmax",
+    "Sub", "Tanh", "Tensors", "Transpose", "Upsample", "VectorOp",
 ]  # fmt: skip
 
 OPS: dict[str, type[Op]] = {
@@ -32,6 +34,7 @@ OPS: dict[str, type[Op]] = {
         *(Pool2d, Add, Sub, Mul, Div, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish),
         *(Exp, Tanh, Erf, Sigmoid, Silu, Gelu),
         *(Softmax, LayerNorm, ReduceMean, Copy),
+        *(Transpose, ChannelShuffle, Slice, Pad, Upsample),
     )
 }
 """By their names in files."""

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, ClassVar, Self
 
-from tpusim.input.fields import Name, whole
 from tpusim.input.form import validated
-from tpusim.network.ops.grouped import Channels, Size
-from tpusim.network.ops.kernel_axis import KernelAxis
-from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Index, Shape
-from tpusim.network.ops.vector_op import VectorOp, Window
+from tpusim.network.ops.map_op import MapOp
+from tpusim.network.ops.op import OFMAP, Index, Shape
 
 
 @validated
-class Pointwise(VectorOp):
-    """Such an op on maps of channels x height x width elements, one for each image.
-
-    `images` is how many there are, such as the rows of a product; 0: those of the batch.
-    """
-
-    spatial: ClassVar[bool] = False
-    sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "height": 1, "width": 2, "images": 3}
-
-    name: Annotated[str, Name()]
-    channels: Channels
-    height: Size = 1
-    width: Size = 1
-    images: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+class Pointwise(MapOp):
+    """Such an op."""
 
     @property
     def operation(self) -> str:
@@ -36,52 +19,16 @@ class Pointwise(VectorOp):
         return self.op
 
     @property
-    def axes(self) -> tuple[KernelAxis, KernelAxis]:
-        """Windows of one element."""
-        height, width = self.height, self.width
-        return KernelAxis("height", height, 1, 1, 1, (0, 0)), KernelAxis("width", width, 1, 1, 1, (0, 0))
-
-    @property
-    def windows(self) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
-        return (Window(range(1), 1),) * self.height, (Window(range(1), 1),) * self.width
-
-    @property
     def text(self) -> str:
         """ "56x56x64" is rows x cols x channels, n the images where these are not the batch."""
         return self.map_text
 
-    @property
-    def map_text(self) -> str:
-        """The map in short."""
-        return f"{self.height}x{self.width}x{self.channels}" + (f" n{self.images}" if self.images else "")
-
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """As large as what comes out."""
         return {"ifmap": self.map(batch), OFMAP: self.map(batch)}
-
-    def map(self, batch: int) -> Shape:
-        """The shape of what comes in, and out."""
-        return self.channels, self.height, self.width, self.images or batch
-
-    def terms(self, batch: int) -> int:
-        """One: no sum grows with the layer."""
-        return 1
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
         """Rows and columns of a product, where the map is one."""
         return (("row", "col"), (index[3], index[0])) if self.images and self.height * self.width == 1 else (
             ("channel", "row", "col", "image"), index
         )  # fmt: skip
-
-    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
-        """Twice the images."""
-        if not self.images:
-            return VectorOp.with_more_input(self, batch)
-        return replace(self, images=2 * self.images), batch, f"images={2 * self.images}"
-
-    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
-        """Half the images."""
-        if not self.images:
-            return VectorOp.with_less_input(self, batch)
-        half = self.images // 2
-        return (replace(self, images=half), batch, f"images={half}") if half else None

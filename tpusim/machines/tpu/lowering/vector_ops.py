@@ -14,11 +14,18 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.given import said
-from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, blocks_of, images_of, map_items
+from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, IMAGE, blocks_of, images_of, map_items
 from tpusim.machines.tpu.lowering.tiling import word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
+from tpusim.machines.tpu.lowering.turned import boxes_of
 from tpusim.machines.tpu.lowering.vector_emitter import Load, Unit, VectorEmitter, VectorWork, feed
-from tpusim.machines.tpu.lowering.vector_ops_plan import Rectangle, Source, VectorOpPlan, delay_of, tiling_of
+from tpusim.machines.tpu.lowering.vector_ops_plan import (
+    COLUMNS_IN_LANES,
+    Rectangle,
+    Source,
+    VectorOpPlan,
+)
+from tpusim.machines.tpu.lowering.vector_ops_search import delay_of, tiling_of
 from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
@@ -99,6 +106,10 @@ class _PointByPoint(VectorWork):
         return loads
 
     def _map(self, source: Source, portion: range, patch: Patch, base: int) -> Load:
+        if self.plan.moved is not None:
+            made = self.plan.moved.made(self.plan.outputs, portion, patch, base, self._fill)
+            part = self.plan.moved.read(made)
+            return Load.of(source.tensor, part, self.traffic.of(boxes_of(part), source.tensor, (0, 0)))
         shape = self.plan.outputs
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
@@ -111,8 +122,8 @@ class _PointByPoint(VectorWork):
         return self._load(source.tensor, part, box, apart)
 
     def _load(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Load:
-        moved = self.traffic.of((self.plan.boxed(box),), tensor, apart)
-        return Load.of(tensor, self.plan.placed(part), moved)
+        moved = self.traffic.of((self.plan.turn.boxed(box),), tensor, apart)
+        return Load.of(tensor, self.plan.turn.placed(part), moved)
 
     def work(self, unit: Unit, bases: tuple[int, int, int]) -> list[Vector]:
         words = sum(source.patch(self.plan.patch(unit.block)).words for source in self.plan.maps)
@@ -229,7 +240,9 @@ def _explained(work: _PointByPoint) -> Explanation:
 
 
 def _portions(plan: VectorOpPlan) -> str:
-    what = "columns, in which tiles are less padded" if plan.columns_in_lanes else "channels"
+    names = {0: "channels", 1: "rows", COL: "columns", IMAGE: "images"}
+    less_padded = ", in which tiles are less padded" if plan.turn == COLUMNS_IN_LANES else ""
+    what = names[plan.turn.lanes] + less_padded
     return f"{counted(len(plan.portions), 'portion')} of at most {plan.hardware.lanes} {what}, one a lane"
 
 

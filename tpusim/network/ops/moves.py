@@ -1,0 +1,206 @@
+"""Ops that only move elements: what they make is a map of elements of one map, each taken from somewhere else."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+from pydantic import PlainValidator
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.input.fields import Choice, whole
+from tpusim.input.form import validated
+from tpusim.input.scalars import show
+from tpusim.network.ops.grouped import MOST_SIDE, Sides, Steps, short
+from tpusim.network.ops.kernel_axis import padding
+from tpusim.network.ops.map_op import MapOp
+from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Shape
+
+AXES = ("channels", "height", "width", "images")
+"""What the axes of a map are called in files, as [channel, row, col, image]."""
+Axis: TypeAlias = Literal["channels", "height", "width", "images"]
+
+
+class Taken(NamedTuple):
+    """Where an axis of what is made comes from.
+
+    Attributes:
+        axis: of the map that is read.
+        coordinates: which of it stands at each place; zeros stand where that is outside the map.
+    """
+
+    axis: int
+    coordinates: Sequence[int]
+
+
+@validated
+class Move(MapOp):
+    """Such an op: along each axis of what it makes, coordinates of one axis of what it reads."""
+
+    @abstractmethod
+    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+        """Where channels, rows, columns and images of the ofmap come from."""
+
+    @property
+    @abstractmethod
+    def how(self) -> str:
+        """What is done with the map, in short."""
+
+    @property
+    def operation(self) -> str:
+        """Once elements lie where they are wanted, a copy."""
+        return "copy"
+
+    @property
+    def text(self) -> str:
+        """ "56x56x64 > chwn": the map that is read, and what is done with it."""
+        return f"{self.map_text} > {self.how}"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        channels, rows, cols, images = (len(each.coordinates) for each in self.taken(batch))
+        return {"ifmap": self.map(batch), OFMAP: (channels, rows, cols, images)}
+
+    def _every(self, batch: int) -> list[Taken]:
+        """All of the map as it is."""
+        return [Taken(axis, range(size)) for axis, size in enumerate(self.map(batch))]
+
+
+def _order(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or sorted(map(str, given)) != sorted(AXES):
+        raise InputError(f"{show(given)} is no order; write {', '.join(AXES)} in another one, as a list")
+    return tuple(map(str, given))
+
+
+@validated
+class Transpose(Move):
+    """A map whose channels, height, width and images are those axes of the other that `order` names."""
+
+    op: ClassVar[str] = "transpose"
+    grammar: ClassVar[str] = "rows x columns x channels > its axes that become channels, rows, columns, images"
+
+    order: Annotated[tuple[str, ...], PlainValidator(_order)] = ("width", "height", "channels", "images")
+
+    @property
+    def how(self) -> str:
+        return "".join(axis[0] for axis in self.order)
+
+    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+        every = self._every(batch)
+        channels, rows, cols, images = (every[AXES.index(axis)] for axis in self.order)
+        return channels, rows, cols, images
+
+
+@validated
+class ChannelShuffle(Move):
+    """Channels of `groups` in turn: one of the first group, one of the second, ..., as in ShuffleNet."""
+
+    op: ClassVar[str] = "channel_shuffle"
+    grammar: ClassVar[str] = "rows x columns x channels > groups"
+
+    groups: Annotated[int, whole(MOST_CHANNELS)] = 1
+
+    def __post_init__(self) -> None:
+        if self.channels % self.groups:
+            says = f"groups {self.groups} does not divide channels {self.channels}"
+            raise InputError(Problem(f"{says}; choose a divisor", "groups"))
+
+    @property
+    def how(self) -> str:
+        return str(self.groups)
+
+    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+        _, *others = self._every(batch)
+        each = self.channels // self.groups
+        channels = tuple(group * each + at for at in range(each) for group in range(self.groups))
+        return Taken(0, channels), others[0], others[1], others[2]
+
+
+@validated
+class Slice(Move):
+    """Of one `axis`, every `step`-th element from `start` on, up to and without `stop`."""
+
+    op: ClassVar[str] = "slice"
+    grammar: ClassVar[str] = "rows x columns x channels > axis, start:stop:step"
+
+    axis: Annotated[Axis, Choice()] = "channels"
+    start: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+    stop: Annotated[int, whole(MOST_CHANNELS)] = 1
+    step: Annotated[int, whole(MOST_CHANNELS)] = 1
+
+    def __post_init__(self) -> None:
+        size = getattr(self, self.axis)
+        if self.start >= self.stop:
+            raise InputError(Problem(f"nothing is from {self.start} to {self.stop}; write a larger one", "stop"))
+        # How many images a batch has, a run says.
+        if size and self.stop > size:
+            raise InputError(Problem(f"{self.stop} is behind the {size} that there are; write {size} at most", "stop"))
+
+    @property
+    def how(self) -> str:
+        return f"{self.axis[0]} {self.start}:{self.stop}" + (f":{self.step}" if self.step > 1 else "")
+
+    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+        every, at = self._every(batch), AXES.index(self.axis)
+        every[at] = Taken(at, range(self.start, self.stop, self.step))
+        channels, rows, cols, images = every
+        return channels, rows, cols, images
+
+
+_Pads: TypeAlias = Annotated[
+    Sides | tuple[int, int, int, int],
+    padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]"),
+]
+
+
+@validated
+class Pad(Move):
+    """A map with zeros around it, so many rows and columns as `padding` says, as convolutions have it."""
+
+    op: ClassVar[str] = "pad"
+    grammar: ClassVar[str] = "rows x columns x channels > rows and columns added"
+
+    padding: _Pads = (0, 0)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.padding, str):
+            raise InputError(Problem(f"{self.padding} is for what a kernel moves over; write numbers", "padding"))
+
+    @property
+    def sides(self) -> tuple[int, int, int, int]:
+        """Top, left, bottom, right."""
+        given: Any = self.padding if len(self.padding) == 4 else (*self.padding, *self.padding)
+        top, left, bottom, right = given
+        return top, left, bottom, right
+
+    @property
+    def how(self) -> str:
+        return short(self.padding) if len(self.padding) == 2 else ",".join(map(str, self.padding))
+
+    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+        channels, *_, images = self._every(batch)
+        top, left, bottom, right = self.sides
+        rows, cols = range(-top, self.height + bottom), range(-left, self.width + right)
+        return channels, Taken(1, rows), Taken(2, cols), images
+
+
+@validated
+class Upsample(Move):
+    """A map whose every element stands in `scale` (rows, columns) places side by side: the nearest is taken."""
+
+    op: ClassVar[str] = "upsample"
+    grammar: ClassVar[str] = "rows x columns x channels > scale"
+
+    scale: Steps = (2, 2)
+
+    @property
+    def how(self) -> str:
+        return short(self.scale)
+
+    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+        channels, *_, images = self._every(batch)
+        rows, cols = (
+            Taken(at + 1, tuple(place // self.scale[at] for place in range(side * self.scale[at])))
+            for at, side in enumerate((self.height, self.width))
+        )
+        return channels, rows, cols, images
