@@ -101,6 +101,20 @@ MOVES = model(
      "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 1], np.float32), "q": (6, 7)},
     18,
 )  # fmt: skip
+SHUFFLED = model(
+    [
+        node("Conv", "x w", "a", group=2), node("Reshape", "a groups", "b"),
+        node("Transpose", "b", "c", perm=[0, 2, 1, 3, 4]), node("Reshape", "c maps", "d"),
+        node("Pad", "d pads number", "e"), node("Resize", "e none scales", "f", mode="nearest"),
+        node("Transpose", "f", "g", perm=[0, 3, 1, 2]), node("MatMul", "g k", "y"),
+        node("Transpose", "y", "h", perm=[1, 3, 0, 2]), node("Relu", "h", "z"),
+    ],
+    {"x": [1, 4, 3, 3]},
+    {"w": (6, 2, 1, 1), "groups": numbers(0, 2, 3, 3, 3), "maps": numbers(0, 6, 3, 3),
+     "pads": numbers(0, 0, 1, 0, 0, 0, 2, 0), "number": np.zeros((), np.float32), "none": np.zeros(0, np.float32),
+     "scales": np.array([1, 1, 2, 3], np.float32), "k": (12, 5)},
+    18,
+)  # fmt: skip
 VECTORS = model(
     [
         node("Conv", "x w", "a"), node("LeakyRelu", "a", "b", alpha=0.2), node("BatchNormalization", "b g h m v", "c"),
@@ -193,6 +207,7 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
         (TURNED, 1),
         (TURNED, 3),
         (MOVES, 2),
+        (SHUFFLED, 1),
         (VECTORS, 1),
         (VECTORS, 3),
         (ROWS, 1),
@@ -207,6 +222,7 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
         "turned",
         "turned, one by one",
         "moves",
+        "shuffled",
         "vectors",
         "vectors of 3",
         "rows",

@@ -26,6 +26,7 @@ from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.ops import (
     Add,
+    ChannelShuffle,
     Clip,
     Div,
     Erf,
@@ -36,6 +37,8 @@ from tpusim.network.ops import (
     LayerNorm,
     LeakyRelu,
     Mul,
+    Op,
+    Pad,
     Pool2d,
     ReduceMean,
     Relu,
@@ -45,6 +48,8 @@ from tpusim.network.ops import (
     Softmax,
     Sub,
     Tanh,
+    Transpose,
+    Upsample,
 )
 from tpusim.network.workload import open_workload, workload_of
 from tpusim.network.written import yaml_of
@@ -368,8 +373,9 @@ def test_what_only_joins_or_flattens_is_read_where_it_lies() -> None:
     joined = [source for each in sources.values() for source in each if len(source.names) > 1]
     assert len(joined) == 8
     assert all(source.direct for each in sources.values() for source in each)
-    turned = load_workload(LIGHT / "light_shufflenet.onnx").sources()
-    assert sum(not source.direct for each in turned.values() for source in each) == 16
+    shuffled = load_workload(LIGHT / "light_shufflenet.onnx")
+    assert sum(layer.op == "channel_shuffle" for layer in shuffled.layers) == 16
+    assert all(source.direct for each in shuffled.sources().values() for source in each)
 
 
 def test_there_are_nine_of_them() -> None:
@@ -389,6 +395,67 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, name: str) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(yaml_of(document))
     assert load_workload(path, batch=2) == workload_of(document, 2)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "layer"),
+    [
+        ([node("Transpose", "x", perm=[0, 2, 3, 1])], ["N", 3, 8, 6],
+         Transpose("transpose_y", 3, 8, 6, order=("height", "width", "channels", "images"))),
+        ([node("Transpose", "x")], [4, 6],
+         Transpose("transpose_y", 6, order=("images", "height", "width", "channels"))),
+        ([node("Transpose", "x", perm=[0, 2, 1])], ["N", 5, 4],
+         Transpose("transpose_y", 4, 5, order=("height", "channels", "width", "images"))),
+        ([node("Transpose", "x", perm=[0, 3, 4, 1, 2])], ["N", 3, 5, 2, 4],
+         Transpose("transpose_y", 15, 8, order=("height", "channels", "width", "images"))),
+        ([node("Transpose", "x", perm=[0, 2, 1, 3, 4])], ["N", 3, 5, 2, 4],
+         ChannelShuffle("transpose_y", 15, 2, 4, groups=3)),
+        ([node("Pad", "x pads")], ["N", 3, 8, 6], Pad("pad_y", 3, 8, 6, padding=(1, 0, 2, 3))),
+        ([node("Pad", "x pads zero")], ["N", 3, 8, 6], Pad("pad_y", 3, 8, 6, padding=(1, 0, 2, 3))),
+        ([node("Resize", "x none scales", mode="nearest")], ["N", 3, 8, 6],
+         Upsample("resize_y", 3, 8, 6, scale=(2, 3))),
+    ],
+)  # fmt: skip
+def test_what_moves_elements_is_a_layer(tmp_path: Path, nodes: list[NodeProto], shape: list[Any], layer: Op) -> None:
+    work = load_workload(saved(tmp_path, moving(nodes, shape)), batch=2)
+    assert work.layers == (layer,)
+    assert not work.not_timed
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        node("Transpose", "x", perm=[0, 1, 3, 2, 4]), node("Pad", "x pads one"), node("Pad", "x pads", mode="reflect"),
+        node("Pad", "x more"), node("Resize", "x none scales", mode="linear"), node("Resize", "x none part"),
+        node("Resize", "x none scales", coordinate_transformation_mode="align_corners"),
+    ],
+)  # fmt: skip
+def test_what_moves_elements_in_other_ways_takes_no_time(tmp_path: Path, moved: NodeProto) -> None:
+    shape = ["N", 3, 8, 1, 6] if moved.op_type == "Transpose" else ["N", 3, 8, 6]
+    moved.output[0] = "m"
+    work = load_workload(saved(tmp_path, moving([moved, node("Relu", "m")], shape)), batch=2)
+    assert [layer.op for layer in work.layers] == ["relu"]
+    assert dict(work.not_timed) == {moved.op_type: 1}
+
+
+def test_whole_numbers_that_are_moved_are_no_layer(tmp_path: Path) -> None:
+    nodes = [node("Cast", "x", "i", to=7), node("Transpose", "i", "t", perm=[0, 2, 1, 3]), node("Cast", "t", "f", to=1),
+             node("Relu", "f")]  # fmt: skip
+    work = load_workload(saved(tmp_path, moving(nodes, ["N", 3, 8, 6])), batch=2)
+    assert [layer.op for layer in work.layers] == ["relu"]
+
+
+def moving(nodes: list[NodeProto], shape: list[Any]) -> ModelProto:
+    model = model_of(nodes, {"x": shape}, {}, 18)
+    arrays = {
+        "pads": np.array([0, 0, 1, 0, 0, 0, 2, 3]), "more": np.array([0, 1, 0, 0, 0, 0, 0, 0]), "zero": np.float32(0),
+        "one": np.float32(1), "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 3], np.float32),
+        "part": np.array([1, 1, 1.5, 1], np.float32),
+    }  # fmt: skip
+    for name, array in arrays.items():
+        if any(name in each.input for each in nodes):
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return model
 
 
 def encoder(tokens: Any, opset: int = 17) -> ModelProto:
@@ -415,9 +482,14 @@ def encoder(tokens: Any, opset: int = 17) -> ModelProto:
 def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, dims: dict[str, int], opset: int) -> None:
     path = saved(tmp_path, encoder(tokens, opset))
     work = load_workload(path, batch=2, dims=dims)
-    products = (Gemm("matmul_q", 18, 32, 32), *(Gemm(f"matmul_scores_{i}", 9, 9, 8) for i in range(1, 9)))
-    assert work.layers == (*products, Softmax("softmax_p", 9, 72), Relu("relu_y", 9, 9, 1, images=8))
-    assert dict(work.not_timed) == {"Transpose": 2, "Reshape": 1}
+    heads = (
+        Transpose("transpose_heads_q", 9, 4, 8, order=("height", "channels", "width", "images")),
+        Transpose("transpose_heads_k", 9, 4, 8, order=("height", "width", "channels", "images")),
+    )
+    scores = (Gemm(f"matmul_scores_{i}", 9, 9, 8) for i in range(1, 9))
+    rest = Softmax("softmax_p", 9, 72), Relu("relu_y", 9, 9, 1, images=8)
+    assert work.layers == (Gemm("matmul_q", 18, 32, 32), *heads, *scores, *rest)
+    assert dict(work.not_timed) == {"Reshape": 1}
     notes = open_workload(path, ModelOptions(dims)).notes
     assert notes[0] == "its batch is open (batch_size); layers are for --batch images"
     assert ("sizes given: seq=9" in notes) == bool(dims)

@@ -1,4 +1,4 @@
-"""Nodes of a graph that a vector unit computes: pooling, and what makes each element of a map of those at its place.
+"""Nodes of a graph that a vector unit computes: pooling, what makes each element of a map of those at its place, moves.
 
 A value of a graph is such a map with its channels as axis 1, or as the last: whichever gives what the layer has.
 """
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
 from tpusim.network.graph import Node
-from tpusim.network.ops import Op
+from tpusim.network.ops import Move, Op, Transpose
+from tpusim.network.ops.moves import AXES
+from tpusim.network.transposition import Transposition, transposition
 
 Values = NDArray[Any]
 Parts = list[Values]
@@ -107,6 +109,60 @@ class Rows:
         return [each.reshape(shape) for each in np.split(ofmaps[0][:, 0, 0].T, len(self.values))]
 
 
+class Transposing:
+    """One layer for all images, which may be any axis of what it makes."""
+
+    def __init__(self, node: Node, operands: Sequence[Parts], layer: Transpose) -> None:
+        self.values, self.layer = operands[0], layer
+        shape = self.values[0].shape
+        self.order = [int(axis) for axis in node.attributes.get("perm") or [*range(len(shape))][::-1]]
+        self.turned = self._turned(shape)
+
+    def _turned(self, shape: Shape) -> Transposition:
+        """Raises InputError where neither order of the axes gives the layer."""
+        for first in (True, False):
+            found = transposition(shape, self.order, first)
+            wanted = tuple(getattr(self.layer, axis) for axis in AXES[:3])
+            if found and found.order == self.layer.order and tuple(map(found.size, AXES[:3])) == wanted:
+                return found
+        raise InputError(f"its operand, {shape}, gives no map")
+
+    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
+        axes = [self.turned.axes.index(axis) for axis in AXES if axis in self.turned.axes]
+        shape = [self.turned.size(axis) for axis in AXES]
+        maps = [each.reshape(self.turned.sizes).transpose(axes).reshape(shape) for each in self.values]
+        return {"ifmap": np.concatenate(maps, axis=-1)}
+
+    def results(self, ofmaps: Sequence[Values]) -> Parts:
+        known = [AXES.index(axis) for axis in self.turned.axes]
+        order = [*known, *(axis for axis in range(len(AXES)) if axis not in known)]
+        shape = [self.values[0].shape[axis] for axis in self.order]
+        parts = np.split(ofmaps[0], len(self.values), axis=self.layer.order.index("images"))
+        return [each.transpose(order).reshape(shape) for each in parts]
+
+
+class Moving:
+    """One layer for all images, of maps that have their channels first."""
+
+    def __init__(self, node: Node, operands: Sequence[Parts]) -> None:
+        self.values, self.shuffled = operands[0], node.op == "Transpose"
+
+    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
+        together = np.concatenate(self.values)
+        *shape, images = layer.sources(batch)["ifmap"]
+        return {"ifmap": np.moveaxis(together.reshape(images, *shape), 0, -1)}
+
+    def results(self, ofmaps: Sequence[Values]) -> Parts:
+        """Groups of channels are an axis of their own; maps of one row may have none."""
+        maps, shape = np.moveaxis(ofmaps[0], -1, 0), self.values[0].shape
+        if self.shuffled:
+            _, groups, each, *sides = shape
+            maps = maps.reshape(-1, each, groups, *sides)
+        elif len(shape) == 3:
+            maps = maps[:, :, 0]
+        return np.split(maps, len(self.values))
+
+
 def _keeps(node: Node) -> bool:
     """Whether what is reduced to nothing stays as an axis."""
     return bool(node.attributes.get("keepdims", 1))
@@ -127,8 +183,14 @@ def _sources(node: Node, operands: Sequence[Parts]) -> dict[str, Parts]:
     return {"ifmap": operands[0]}
 
 
-def vector_layers(node: Node, operands: Sequence[Parts], layer: Op) -> Pooling | Elementwise | Rows:
+def vector_layers(
+    node: Node, operands: Sequence[Parts], layer: Op
+) -> Pooling | Elementwise | Rows | Transposing | Moving:
     """The node as such layers, of which this is the first."""
+    if isinstance(layer, Transpose):
+        return Transposing(node, operands, layer)
+    if isinstance(layer, Move):
+        return Moving(node, operands)
     if layer.whole_rows:
         return Rows(node, operands)
     return Pooling(node, operands) if "kernel" in type(layer).__dataclass_fields__ else Elementwise(node, operands)

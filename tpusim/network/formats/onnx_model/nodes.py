@@ -52,11 +52,15 @@ class Node(NamedTuple):
         given = self._of(name, AttributeProto.FLOAT)
         return float(str(np.float32(given.f))) if given else default
 
+    def text(self, name: str, default: str) -> str:
+        """An attribute of text."""
+        given = self._of(name, AttributeProto.STRING)
+        return given.s.decode(errors="replace") if given else default
+
     @property
     def auto_pad(self) -> str:
         """How padding is said: by NOTSET, in numbers. Raises UnfitNode for what ONNX does not have."""
-        given = self._of("auto_pad", AttributeProto.STRING)
-        said = given.s.decode(errors="replace") if given else "NOTSET"
+        said = self.text("auto_pad", "NOTSET")
         if said not in _AUTO_PADS:
             raise UnfitNode(f"auto_pad is none of {', '.join(_AUTO_PADS)}")
         return said

@@ -22,12 +22,16 @@ _FIXED = ("Constant", "Shape", "Size")
 """Operators whose values are known once shapes are."""
 
 
+_REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+
+
 @dataclass(frozen=True)
 class Values:
-    """Shapes of a model's values, by name, for so many images; of some there may be none."""
+    """Shapes of a model's values, by name, for so many images, of some none; and which are `reals`."""
 
     shapes: Mapping[str, Shape]
     constants: frozenset[str]
+    reals: frozenset[str] = frozenset()
 
     def shape(self, name: str) -> Shape:
         """Raises LookupError where it is not known."""
@@ -89,22 +93,24 @@ def inferred(
     sized.CopyFrom(model)
     for value in sized.graph.input:
         set_sizes(value, sizes)
-    shapes = _inferred(sized, path)
+    shapes, reals = _inferred(sized, path)
     for _ in range(_MOST_ROUNDS):
         if needed <= shapes.keys() or not fold(sized, shapes):
             break
-        shapes = _inferred(sized, path)
-    return Values(shapes, constants)
+        shapes, reals = _inferred(sized, path)
+    return Values(shapes, constants, reals)
 
 
-def _inferred(model: ModelProto, path: Path) -> dict[str, Shape]:
+def _inferred(model: ModelProto, path: Path) -> tuple[dict[str, Shape], frozenset[str]]:
+    """Shapes by name, and which values are real."""
     try:
         found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, EncodeError, ValueError) as error:
         raise InputError(Problem(_contradiction(error), str(path))) from None
     values = (*found.input, *found.value_info, *found.output)
     shapes = {each.name: shape for each in values if (shape := _shape(each)) is not None}
-    return shapes | {each.name: tuple(each.dims) for each in found.initializer}
+    reals = frozenset(each.name for each in values if each.type.tensor_type.elem_type in _REAL)
+    return shapes | {each.name: tuple(each.dims) for each in found.initializer}, reals
 
 
 def depends(node: NodeProto, constants: frozenset[str]) -> bool:

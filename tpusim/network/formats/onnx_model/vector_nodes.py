@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
-from tpusim.network.formats.onnx_model import row_nodes
+from tpusim.network.formats.onnx_model import move_nodes, row_nodes
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode, padding_of
 from tpusim.network.formats.onnx_model.row_nodes import FLAT_SOFTMAX
@@ -95,6 +95,8 @@ class VectorNodes(NamedTuple):
         lost = next((name for name in (*names, *node.output[:1]) if name and name not in values.shapes), None)
         if lost is not None or not names or not names[0]:
             raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
+        if node.op_type in move_nodes.MOVES and names[0] not in values.reals:
+            raise UnfitNode("it moves whole numbers")
         shapes = [values.shape(name) if name else () for name in names]
         result, attributes = values.shape(node.output[0]), {each.name: each for each in node.attribute}
         there = Node(shapes, result, [name in values.constants for name in names], attributes)
@@ -280,6 +282,25 @@ def _reduce_mean(place: Place, _: str) -> Sizes:
     return row_nodes.reduce_mean(place.node, given.ints if given else named, place.first)
 
 
+def _transpose(place: Place, _: str) -> Sizes:
+    return move_nodes.transpose(place.node, place.first)
+
+
+def _pad(place: Place, _: str) -> Sizes:
+    """What it adds is an attribute in old models, an operand in others."""
+    names = [*place.names, "", "", ""][1:4]
+    given = place.node.attributes.get("pads")
+    if names[1] and names[1] not in place.numbers:
+        raise UnfitNode("what it adds is worked out by the model")
+    value = place.numbers[names[1]] if names[1] else place.node.number("value", 0.0)
+    pads = given.ints if given else place.lists.get(names[0], ())
+    return move_nodes.pad(place.node, pads, value, place.lists.get(names[2], ()))
+
+
+def _upsample(place: Place, op: str) -> Sizes:
+    return move_nodes.upsample(place.node, op)
+
+
 def _hard_sigmoid(place: Place, _: str) -> Sizes:
     return {
         **_sizes("hard_sigmoid", place),
@@ -303,5 +324,8 @@ VECTOR_OPS: dict[str, Callable[[Place, str], Sizes]] = {
     "LayerNormalization": _layer_norm,
     "ReduceMean": _reduce_mean,
     "Swish": _swish,
+    "Transpose": _transpose,
+    "Pad": _pad,
+    **dict.fromkeys(("Resize", "Upsample"), _upsample),
 }
 """What the vector unit computes, of ONNX's own operators."""

@@ -27,6 +27,7 @@ Entry = dict[str, Any]
 _BATCHES = (251, 1)
 """For how many images sizes are compared: a prime, which shows what follows the batch; one where that is too many."""
 _SAME = frozenset({"Dropout", "Identity"})
+_MAP_AXES = 4
 _ROWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -167,8 +168,16 @@ class _Wires:
         if node.op_type == "Concat":
             return self._concat(node, read)
         if node.op_type in _ROWS and len(read) == 1:
-            return self._flat(node, read[0])
+            return None if self._regrouped(node, read[0]) else self._flat(node, read[0])
         return None
+
+    def _regrouped(self, node: NodeProto, value: str) -> bool:
+        """Channels in groups, or groups as channels again, lie as they did: images, rows and columns stay."""
+        before, result = self._shape(value), self._shape(node.output[0])
+        alike = min(len(before), len(result)) >= _MAP_AXES and (before[0], before[-2:]) == (result[0], result[-2:])
+        if alike and value in self._at:
+            self._at[node.output[0]] = self._at[value]
+        return alike and value in self._at
 
     def _concat(self, node: NodeProto, read: Sequence[str]) -> Entry | None:
         axis = next((each.i for each in node.attribute if each.name == "axis"), 0)

@@ -1,0 +1,79 @@
+"""Nodes of a model that only move elements, as layers. What is cut off is read where it lies, as what is joined is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode
+from tpusim.network.transposition import stays, transposition
+
+MOVES = frozenset({"Pad", "Resize", "Transpose", "Upsample"})
+"""What moves real numbers is a layer; of whole ones, such as masks and lengths, the machine has no maps."""
+
+_SHUFFLE = [0, 2, 1, 3, 4]
+_NEAREST = {
+    ("asymmetric", "floor"), *((pixel, mode) for pixel in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
+                               for mode in ("round_prefer_floor", "round_prefer_ceil")),
+}  # fmt: skip
+"""Ways to name the nearest element that are all the same where maps grow by whole factors."""
+
+
+def transpose(node: Node, channels_first: bool) -> Sizes:
+    """Of up to four axes, or such that stay together; groups of channels that change places are shuffled."""
+    shape = node.shapes[0]
+    given = node.attributes.get("perm")
+    order = [*given.ints] if given else [*range(len(shape))][::-1]
+    if sorted(order) != [*range(len(shape))]:
+        raise UnfitNode("perm does not name every axis once")
+    if stays(shape, order):
+        raise UnfitNode("elements keep their order")
+    if order == _SHUFFLE:
+        images, groups, each, height, width = shape
+        return {"op": "channel_shuffle", "channels": groups * each, "height": height, "width": width,
+                "images": images, "groups": groups}  # fmt: skip
+    found = transposition(shape, order, channels_first)
+    if found is None:
+        raise UnfitNode("more than four axes change places")
+    sizes = {axis: found.size(axis) for axis in ("channels", "height", "width", "images")}
+    return {"op": "transpose", **sizes, "order": [*found.order]}
+
+
+def pad(node: Node, pads: Sequence[int], value: float, axes: Sequence[int]) -> Sizes:
+    """Of zeros, around rows and columns."""
+    shape = node.shapes[0]
+    mode = node.text("mode", "constant")
+    if mode != "constant" or value or len(shape) not in (3, 4):
+        raise UnfitNode("it adds other elements than zeros around a map")
+    around = [*(axis % len(shape) for axis in axes)] or [*range(len(shape))]
+    if len(pads) != 2 * len(around) or min(pads, default=0) < 0:
+        raise UnfitNode("what it adds is worked out by the model, or less than nothing")
+    ends = dict(zip(around, zip(pads[: len(around)], pads[len(around) :], strict=True), strict=True))
+    if any(ends.get(axis, (0, 0)) != (0, 0) for axis in (0, 1)):
+        raise UnfitNode("it adds images or channels")
+    rows, cols = (ends.get(axis, (0, 0)) for axis in _sides(shape))
+    return {"op": "pad", **_map(shape), "padding": [rows[0], cols[0], rows[1], cols[1]]}
+
+
+def upsample(node: Node, op: str) -> Sizes:
+    """By whole factors, along rows and columns, of the nearest element."""
+    shape, result = node.shapes[0], node.result
+    how = node.text("coordinate_transformation_mode", "half_pixel"), node.text("nearest_mode", "round_prefer_floor")
+    if node.text("mode", "nearest") != "nearest" or (op == "Resize" and how not in _NEAREST):
+        raise UnfitNode("it does not take the nearest element")
+    if len(shape) not in (3, 4) or len(result) != len(shape) or shape[:2] != result[:2]:
+        raise UnfitNode("it is not along the rows and columns of a map")
+    if any(not size or more % size for size, more in zip(shape, result, strict=True)):
+        raise UnfitNode("it does not grow by whole factors")
+    rows, cols = (result[axis] // shape[axis] if axis >= 0 else 1 for axis in _sides(shape))
+    return {"op": "upsample", **_map(shape), "scale": [rows, cols]}
+
+
+def _sides(shape: Sequence[int]) -> tuple[int, int]:
+    """The axes of rows and of columns; of a map of one row that of rows is none."""
+    return (2, 3) if len(shape) == 4 else (-1, 2)
+
+
+def _map(shape: Sequence[int]) -> Sizes:
+    images, channels, *sides = shape
+    height, width = [1] * (2 - len(sides)) + sides
+    return {"channels": channels, "height": height, "width": width, "images": images}
