@@ -53,6 +53,8 @@ from tpusim.network.ops import (
     Slice,
     Softmax,
     Sub,
+    SumExp,
+    SumSquares,
     Tanh,
     Transpose,
     Upsample,
@@ -562,7 +564,8 @@ def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     images = st.sampled_from([0, 0, 1, 2, 7, rows])
     sizes: dict[str, Any] = {"name": st.just("rows"), "channels": st.integers(1, channels), "images": images}
     norms = st.builds(LayerNorm, **sizes, epsilon=st.sampled_from([1e-5, 0.5]))
-    return st.one_of(st.builds(Softmax, **sizes), norms, st.builds(ReduceMean, **sizes))
+    others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares))
+    return st.one_of(norms, *others)
 
 
 @st.composite

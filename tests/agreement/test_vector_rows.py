@@ -28,7 +28,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Vector
 from tpusim.machines.tpu.program.tensor import Part
-from tpusim.network.ops import LayerNorm, ReduceMean, Relu, RowOp, Softmax
+from tpusim.network.ops import LayerNorm, ReduceMean, Relu, RowOp, Softmax, SumExp, SumSquares
 from tpusim.network.workload import Workload
 
 LOWERING = "vector_rows"
@@ -184,3 +184,23 @@ def test_a_network_has_them_among_its_layers() -> None:
     assert [layer.lowering for layer in result.layers] == [LOWERING] * 3
     assert result.correct
     assert [layer.outputs_checked for layer in result.layers] == [90, 20, 720]
+
+
+@pytest.mark.parametrize(
+    ("layer", "units"), [(SumExp("e", 6, 40), 3), (SumSquares("s", 32, 3), 1)], ids=["rows", "shares of rows"]
+)
+def test_a_number_that_is_given_for_a_row_is_that_of_the_row(layer: RowOp, units: int) -> None:
+    """Lanes have 16 rows at a time, and the numbers of the next ones before they are done with these."""
+    hardware = machine(8, 8, word_elements=2)
+    program, _ = lowered(layer, 1, hardware, LOWERING)
+    given = [step for step in program.steps if isinstance(step, Fill) and step.tensor.name == "about"]
+    assert len(given) == units
+    assert check_layer(layer, 1, program, hardware, seed=0).mismatched == 0
+    wrong = replace(given[-1], parts=(of_other_rows(given[-1].parts[0]),))
+    steps = tuple(wrong if step is given[-1] else step for step in program.steps)
+    assert check_layer(layer, 1, replace(program, steps=steps), hardware, seed=0).mismatched > 0
+
+
+def of_other_rows(part: Part) -> Part:
+    (lane,) = part.lane
+    return part._replace(lane=(lane._replace(coordinates=tuple(at - 1 for at in lane.coordinates)),))

@@ -33,12 +33,12 @@ def roundings(layer: RowOp) -> int:
 def magnitudes(layer: RowOp, operands: Operands, box: _Box, true: Tensor, share: float) -> Tensor:
     """What `share`, the gamma of all roundings, has to be multiplied by, for the error of the `true` outputs in `box`.
 
-    A softmax is a power over a sum of powers: all are positive, so that it is a share of itself. A mean is off by the
-    mean size of what it is made of.
+    A softmax is a power over a sum of powers: all are positive, so that it is a share of itself; so are sums of powers,
+    and of squares. A mean is off by the mean size of what it is made of.
     """
     if isinstance(layer, LayerNorm):
         return _of_norm(layer, operands, box, share)
-    return abs(true) if layer.op == "softmax" else abs(_rows(operands, box)).mean(axis=0, keepdims=True)
+    return abs(true) if layer.op in _OF_ONE_SIGN else abs(_rows(operands, box)).mean(axis=0, keepdims=True)
 
 
 def _rows(operands: Operands, box: _Box) -> _Doubles:
@@ -93,10 +93,26 @@ def _mean(layer: RowOp, operands: Operands, box: _Box) -> Tensor:
     return np.asarray(rows.sum(axis=0, keepdims=True) * np.float32(1 / layer.channels))
 
 
+def _sum_exp(_: RowOp, operands: Operands, box: _Box) -> Tensor:
+    return np.asarray(np.exp(_apart(operands, box)).sum(axis=0, keepdims=True))
+
+
+def _sum_squares(_: RowOp, operands: Operands, box: _Box) -> Tensor:
+    return np.asarray(np.square(_apart(operands, box)).sum(axis=0, keepdims=True))
+
+
+def _apart(operands: Operands, box: _Box) -> _Doubles:
+    """Elements less the number that is given for their row."""
+    return _rows(operands, box) - operands["about"][:, :, :, box[3].start : box[3].stop].astype(np.float64)
+
+
+_OF_ONE_SIGN = frozenset({"softmax", "sum_exp", "sum_squares"})
 _FUNCTIONS: dict[str, Callable[[Any, Operands, _Box], Tensor]] = {
     "softmax": _softmax,
     "layer_norm": _layer_norm,
     "reduce_mean": _mean,
+    "sum_exp": _sum_exp,
+    "sum_squares": _sum_squares,
 }
 OPS = tuple(_FUNCTIONS)
 """Their names in files."""

@@ -16,7 +16,7 @@ from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose
 from tpusim.network.ops.op import Index, Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.row_op import RowOp
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax, SumExp, SumSquares
 from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.network.ops.vector_op import VectorOp
 
@@ -24,7 +24,7 @@ __all__ = [
     "OPS", "Add", "ArrayOp", "ChannelShuffle", "Clip", "Conv1d", "Conv2d", "ConvTranspose2d", "Copy", "DeformConv2d",
     "Div", "Erf", "Exp", "Fused", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Index", "LayerNorm", "LeakyRelu", "Move",
     "Mul", "Op", "Pad", "Pool2d", "ReduceMean", "Relu", "RowOp", "ScaleShift", "Sigmoid", "Silu", "Slice", "Softmax",
-    "Sub", "Tanh", "Tensors", "Transpose", "Upsample", "VectorOp",
+    "Sub", "SumExp", "SumSquares", "Tanh", "Tensors", "Transpose", "Upsample", "VectorOp",
 ]  # fmt: skip
 
 OPS: dict[str, type[Op]] = {
@@ -33,7 +33,7 @@ OPS: dict[str, type[Op]] = {
         *(Conv2d, Conv1d, ConvTranspose2d, DeformConv2d, Gemm),
         *(Pool2d, Add, Sub, Mul, Div, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish),
         *(Exp, Tanh, Erf, Sigmoid, Silu, Gelu),
-        *(Softmax, LayerNorm, ReduceMean, Copy),
+        *(Softmax, LayerNorm, ReduceMean, SumExp, SumSquares, Copy),
         *(Transpose, ChannelShuffle, Slice, Pad, Upsample),
     )
 }

@@ -22,6 +22,7 @@ class Stage(NamedTuple):
         joins: what makes one of two such numbers; empty: each is an output, of one element.
         ends: what makes the stage's one number a row of those that are left.
         coefficients: of what ends it.
+        given: a source of one number a row, which is the stage's; nothing is done then. Such stages come first.
     """
 
     operation: str
@@ -30,6 +31,7 @@ class Stage(NamedTuple):
     joins: str = ""
     ends: str = ""
     coefficients: tuple[float, ...] = ()
+    given: str = ""
 
 
 @validated

@@ -72,3 +72,41 @@ class ReduceMean(RowOp):
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """One number comes out of a row."""
         return {"ifmap": self.rows(batch), OFMAP: (1, 1, 1, self.images or batch)}
+
+
+_ABOUT = "about"
+
+
+@validated
+class _SumAbout(RowOp):
+    """A sum over each row, of its elements less a number that is given for the row."""
+
+    exact: ClassVar[bool] = False
+
+    _of_elements: ClassVar[str]
+    """What makes a number of some elements, and of the number that is given."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return Stage("", given=_ABOUT), Stage(self._of_elements, (0,), joins="add", ends="add")
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """One number for a row goes in beside it, and one comes out."""
+        one = 1, 1, 1, self.images or batch
+        return {"ifmap": self.rows(batch), _ABOUT: one, OFMAP: one}
+
+
+@validated
+class SumExp(_SumAbout):
+    """The sum of e to the power of each element less the row's number: what a softmax divides by."""
+
+    op: ClassVar[str] = "sum_exp"
+    _of_elements: ClassVar[str] = "exp_sum"
+
+
+@validated
+class SumSquares(_SumAbout):
+    """The sum of the squares of each element less the row's number: a variance, if that is the mean."""
+
+    op: ClassVar[str] = "sum_squares"
+    _of_elements: ClassVar[str] = "squares_sum"

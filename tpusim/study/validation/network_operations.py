@@ -13,7 +13,7 @@ from itertools import pairwise, permutations
 from math import ceil, gcd, lcm, prod
 from typing import NamedTuple
 
-from tpusim.network.ops import ArrayOp, Conv2d, Gemm, Op, Pool2d, Relu, ScaleShift
+from tpusim.network.ops import ArrayOp, Conv2d, Gemm, Op, Pool2d, Relu, ScaleShift, SumExp, SumSquares
 from tpusim.study.validation.tables import Row, sizes
 from tpusim.study.validation.windows import LANES, SUBLANES
 
@@ -132,6 +132,14 @@ def _element_by_element(row: Row) -> Operation:
     return Operation(row, f"normalize {batch}x{words}x{channels}", (layer,), batch)
 
 
+def _sum_of_rows(row: Row) -> Operation:
+    """Of what is summed up, less a number of its row: powers over the last axis, or squares."""
+    (*rows_, words), *_ = _shapes(row["operands"])
+    kind = SumExp if "exponential" in row["fused"] else SumSquares
+    layer = kind("sum", words, prod(rows_))
+    return Operation(row, f"{kind.op} {layer.text}", (layer,), 1)
+
+
 def _none(row: Row) -> Operation:
     return Operation(row, row["fused"] or row["op"], (), 1)
 
@@ -192,6 +200,7 @@ _KINDS: tuple[tuple[Callable[[Row], bool], Callable[[Row], Operation]], ...] = (
     (_holds("convolution"), _of_the_array),
     (_holds("reduce-window"), _pooling),
     (lambda row: "copy" in (row["op"], row["fused"]), _copy),
+    (_holds("subtract exponential reduce", "subtract multiply reduce"), _sum_of_rows),
     (_is_a_map, _element_by_element),
     (lambda row: True, _none),
 )

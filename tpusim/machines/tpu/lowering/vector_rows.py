@@ -36,7 +36,7 @@ def planned(layer: RowOp, batch: int, hardware: Hardware) -> Planned:
     joined *= 1 + (plan.shares > 1)
     on_the_way = plan.shares * plan.rows * len(plan.stages) if plan.shares > 1 else 0
     vectors = 2 * stages * (pieces + 1) + joined
-    loads += len(plan.shared) * pieces
+    loads += len(plan.shared) * pieces + plan.given
     return Planned(0, len(plan.units) * (loads + vectors + pieces), on_the_way)
 
 
@@ -56,12 +56,13 @@ def _explained(plan: RowPlan) -> Explanation:
         strips=1,
     )
     word = plan.hardware.vector_memory.word_elements
-    stages = ", ".join(each.operation for each in plan.stages)
+    passed = plan.stages[plan.given :]
+    stages = ", ".join(each.operation for each in passed)
     rows, pieces = counted(blocking.images, "row"), counted(len(plan.parts), "piece")
     again = "kept from stage to stage" if plan.pieces.kept else "read from HBM for each stage"
     aspects = {
         "folds": _folds(plan),
-        "passes": f"none: the vector unit goes through rows in {counted(len(plan.stages), 'stage')}: {stages}",
+        "passes": f"none: the vector unit goes through rows in {counted(len(passed), 'stage')}: {stages}",
         "block": f"{rows}; {counted(blocking.blocks, 'block')} for all {plan.rows:,}",
         "order": f"block by block, in each stage by stage; rows come in {pieces}, {again}",
         "words": f"{plan.fill} of {counted(word, 'element')} used: rows side by side",

@@ -40,7 +40,8 @@ class RowEmitter:
         self.traffic = Traffic(plan.outputs, plan.hardware)
         self.rows, self.shared, self.on_the_way, self.numbers, self.exchanged, self.results, _ = plan.areas(plan.pieces)
         self.tensors = {name: plan.tensor(name) for name in plan.shapes}
-        stages = range(1 if plan.pieces.kept else len(plan.stages))
+        self.passes = len(plan.stages) - plan.given
+        stages = range(1 if plan.pieces.kept else self.passes)
         units, pieces = range(len(plan.units)), range(len(plan.parts))
         self.loads = [_Load(*each) for each in ((u, s, p) for u in units for s in stages for p in pieces)]
         self.steps: list[Step] = []
@@ -53,12 +54,18 @@ class RowEmitter:
         """The pieces of what all rows share, in the order in which they are brought."""
         self.brought: list[tuple[int, ...]] = []
         self.used: dict[int, int] = {}
+        self.given: list[tuple[int, ...]] = []
+        """By unit the fills of what is given of its rows."""
+        self.done: list[int] = []
+        """By unit the last step that works on it."""
 
     def program(self) -> Program:
         """The whole layer."""
         for unit in range(len(self.plan.units)):
-            for number, stage in enumerate(self.plan.stages):
+            self._give_ahead(unit)
+            for number, stage in enumerate(self.plan.stages[self.plan.given :], self.plan.given):
                 self._stage(unit, number, stage)
+            self.done.append(max(at for at, step in enumerate(self.steps) if isinstance(step, Vector)))
         return Program(tuple(self.tensors.values()), self._buffers(), tuple(self.steps), self.plan.fill)
 
     def _buffers(self) -> tuple[Buffer, ...]:
@@ -109,6 +116,25 @@ class RowEmitter:
             found.append(self._fill(self.tensors[name], part, boxes, freed))
         return tuple(found)
 
+    def _give_ahead(self, unit: int) -> None:
+        """What is given of the rows of a unit, and of the next, in the room of those two before."""
+        for ahead in range(len(self.given), min(unit + 2, len(self.plan.units))):
+            rows, freed = self.plan.units[ahead], self.done[ahead - 2 : ahead - 1]
+            lanes, items = self.plan.lane(rows)[-1:], (Along(IMAGE, range(self.plan.fill)),)
+            box = Box(range(1), range(1), range(1), range(rows.start, min(rows.stop, self.plan.rows)))
+            stages = enumerate(self.plan.stages[: self.plan.given])
+            parts = (
+                (each, Part(self._number(number, ahead), (0,), lanes, items, self.plan.fill)) for number, each in stages
+            )
+            self.given.append(
+                tuple(self._fill(self.tensors[each.given], part, (box,), tuple(freed)) for each, part in parts)
+            )
+
+    def _number(self, stage: int, unit: int) -> int:
+        """Where the number of a stage is; of what is given there are two."""
+        later = len(self.plan.stages) if stage < self.plan.given and unit % 2 else 0
+        return self.numbers + later + stage
+
     def _shared(self, name: str, number: int) -> int:
         size, count = len(self.plan.parts[0]), len(self.plan.shared)
         return self.shared + (number % self.plan.pieces.shared * count + self.plan.shared.index(name)) * size
@@ -157,12 +183,14 @@ class RowEmitter:
     def _stage(self, unit: int, number: int, stage: Stage) -> None:
         at = self.on_the_way
         kept, last = self.plan.pieces.kept, number == len(self.plan.stages) - 1
+        first = number == self.plan.given
         for piece, channels in enumerate(self.plan.parts):
-            load = (unit if kept else unit * len(self.plan.stages) + number) * len(self.plan.parts) + piece
+            passed = unit if kept else unit * self.passes + number - self.plan.given
+            load = passed * len(self.plan.parts) + piece
             self._fill_ahead()
             self._share_ahead()
-            new = not (kept and number)
-            after = (self.filled[load],) if new else ()
+            new = first or not kept
+            after = (*((self.filled[load],) if new else ()), *(self.given[unit] if first and not piece else ()))
             delay = delay_of(len(channels), self.hardware) if new else 0
             if stage.joins:
                 at = self._joined_first(unit, stage, self._slot(load), channels, at, (after, delay))
@@ -188,7 +216,7 @@ class RowEmitter:
         for first, words, together in ((0, whole, most), (whole * most, 1, left)):
             if words and together:
                 walks = [_every(base + first + each, words, most) for each in range(together)]
-                self._work(unit, operation, [*walks, *self._known(known, words)], to, words, begins)
+                self._work(unit, operation, [*walks, *self._known(unit, known, words)], to, words, begins)
                 to, begins = to + words, _AT_ONCE
         return to
 
@@ -225,13 +253,13 @@ class RowEmitter:
         words, (after, delay) = len(self.plan.parts[piece]), begins
         number = (unit * len(self.plan.parts) + piece) % max(1, len(self.shares))
         shared = [_every(self._shared(name, number), words, 1) for name in stage.shared]
-        walks = [_every(base, words, 1), *self._known(stage.known, words), *shared]
+        walks = [_every(base, words, 1), *self._known(unit, stage.known, words), *shared]
         waits = (*after, *(self.brought[number] if shared else ()), *self._freed())
         self._work(unit, stage.operation, walks, self._result(), words, (waits, delay))
         self.used[number] = len(self.steps) - 1
 
-    def _known(self, stages: tuple[int, ...], words: int) -> list[Counters]:
-        return [_every(self.numbers + each, words, 0) for each in stages]
+    def _known(self, unit: int, stages: tuple[int, ...], words: int) -> list[Counters]:
+        return [_every(self._number(each, unit), words, 0) for each in stages]
 
     def _work(
         self, unit: int, operation: str, walks: list[Counters], to: int, words: int,

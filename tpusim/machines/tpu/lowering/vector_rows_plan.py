@@ -95,7 +95,7 @@ class RowPlan:
 
     def _work(self, fill: int) -> float:
         """Cycles of all stages for an element of `fill` rows."""
-        counts = ((each, self.most(each) if each.joins else 1) for each in self.stages)
+        counts = ((each, self.most(each) if each.joins else 1) for each in self.stages[self.given :])
         return sum(self._period(each.operation, count, each, fill) for each, count in counts)
 
     def _joining(self, fill: int) -> float:
@@ -144,6 +144,11 @@ class RowPlan:
         return self.layer.stages
 
     @cached_property
+    def given(self) -> int:
+        """How many of them have a number a row that is read; those come first."""
+        return sum(bool(each.given) for each in self.stages)
+
+    @cached_property
     def shared(self) -> tuple[str, ...]:
         """Sources of which all rows read the same."""
         return tuple(name for each in self.stages for name in each.shared)
@@ -156,7 +161,8 @@ class RowPlan:
     def tensor(self, name: str) -> Tensor:
         """One of the tensors, as it lies in HBM."""
         channels, *others = shape = self.shapes[name]
-        wide = 1 if name == OFMAP and self.reduces else self.hardware.hbm.channel_multiple
+        alone = (name == OFMAP and self.reduces) or name in {each.given for each in self.stages}
+        wide = 1 if alone else self.hardware.hbm.channel_multiple
         return Tensor(name, shape, converted=True, padded=(padded(channels, wide), *others))
 
     def most(self, stage: Stage) -> int:
@@ -210,8 +216,9 @@ class RowPlan:
         size = len(self._parts(pieces.number)[0])
         results = RESULT_BUFFERS * (1 if self.reduces else size)
         on_the_way = max(self._on_the_way(each, pieces.number) for each in self.stages)
-        numbers = len(self.stages)
-        exchanged = numbers * self.shares if self.shares > 1 else 0
+        # What is given of the next rows is there before these are done.
+        numbers = len(self.stages) + self.given
+        exchanged = len(self.stages) * self.shares if self.shares > 1 else 0
         sizes = (pieces.slots * size, len(self.shared) * pieces.shared * size, on_the_way, numbers, exchanged, results)
         return [0, *accumulate(sizes)]
 
