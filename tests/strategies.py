@@ -39,6 +39,7 @@ from tpusim.network.ops import (
     HardSwish,
     LayerNorm,
     LeakyRelu,
+    Lrn,
     Move,
     Mul,
     Op,
@@ -60,6 +61,7 @@ from tpusim.network.ops import (
     Upsample,
     VectorOp,
 )
+from tpusim.network.ops.lrn import BETAS
 from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.offsets import KINDS
 
@@ -594,6 +596,22 @@ def moves(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Move:
     return Upsample(**sizes, scale=(draw(st.integers(1, 3)), draw(st.integers(1, 3))))
 
 
+@st.composite
+def lrns(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Lrn:
+    """Of few channels and many, of which some or all are summed up."""
+    return Lrn(
+        "lrn",
+        draw(st.integers(1, channels)),
+        draw(st.integers(1, size)),
+        draw(st.integers(1, size)),
+        draw(st.sampled_from([0, 0, 1, 11])),
+        size=draw(st.integers(1, 7)),
+        alpha=draw(st.sampled_from([0.0, 1e-4, 0.5])),
+        beta=draw(st.sampled_from(BETAS)),
+        bias=draw(st.sampled_from([1.0, 0.25])),
+    )
+
+
 def vector_ops(channels: int = 12, size: int = 5) -> st.SearchStrategy[VectorOp]:
-    """Pooling, what is done element by element, and what only moves elements."""
-    return st.one_of(pools(channels, size), pointwise(channels, size), moves(channels, size))
+    """Pooling, what is done element by element, what only moves elements, and LRN."""
+    return st.one_of(pools(channels, size), pointwise(channels, size), moves(channels, size), lrns(channels, size))

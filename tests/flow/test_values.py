@@ -101,6 +101,14 @@ MOVES = model(
      "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 1], np.float32), "q": (6, 7)},
     18,
 )  # fmt: skip
+NORMALIZED = model(
+    [
+        node("Conv", "x w", "a"), node("LRN", "a", "b", size=3, alpha=0.5, bias=2.0), node("Relu", "b", "c"),
+        node("LRN", "c", "y", size=2, beta=0.5), node("LRN", "b", "z", size=4, beta=0.6),
+    ],
+    {"x": ["N", 2, 4, 3]},
+    {"w": (6, 2, 1, 1)},
+)  # fmt: skip
 SHUFFLED = model(
     [
         node("Conv", "x w", "a", group=2), node("Reshape", "a groups", "b"),
@@ -208,6 +216,7 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
         (TURNED, 3),
         (MOVES, 2),
         (SHUFFLED, 1),
+        (NORMALIZED, 3),
         (VECTORS, 1),
         (VECTORS, 3),
         (ROWS, 1),
@@ -223,6 +232,7 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
         "turned, one by one",
         "moves",
         "shuffled",
+        "normalized",
         "vectors",
         "vectors of 3",
         "rows",

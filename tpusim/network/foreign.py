@@ -39,6 +39,7 @@ _ELSEWHERE = (
     (r"tanh$", "write op: tanh, with channels, height and width"),
     (r"^div(ide)?$", "write op: div, with channels, height and width"),
     (r"residual|eltwise|elementwise|^(plus|sum)$", "write op: add, with channels, height and width"),
+    (r"lrn|localresponse", "write op: lrn, with channels, height, width, size, alpha, beta and bias"),
     (r"pixelshuffle|depthtospace|spacetodepth", "leave this layer out; it takes no time in this version"),
     (r"shuffle", "write op: channel_shuffle, with channels, height, width and groups"),
     (r"permute|transpose", "write op: transpose, with channels, height, width and order, such as [width, height, "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tpusim.network.ops import Fused, Move, Op, Pool2d, RowOp
-from tpusim.reference import Box, compute, functions, fused, pointwise, rows
+from tpusim.network.ops import Fused, Lrn, Move, Op, Pool2d, RowOp
+from tpusim.reference import Box, compute, functions, fused, lrn, pointwise, rows
 from tpusim.reference.operands import Operands, Tensor
 
 _SAMPLING = 4
@@ -23,6 +23,8 @@ def roundings(layer: Op, batch: int) -> int:
         return roundings(layer.core, batch) + layer.adds + after
     if isinstance(layer, RowOp):
         return rows.roundings(layer)
+    if isinstance(layer, Lrn):
+        return lrn.roundings(layer)
     return layer.terms(batch) + (_SAMPLING if layer.sample_parts > 1 else 0)
 
 
@@ -31,7 +33,7 @@ def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:
 
     Functions are worked out with no more than they lose in float64, so that of them it is a share of the `true` ones.
     """
-    if layer.op in functions.FUNCTIONS:
+    if layer.op in functions.FUNCTIONS or isinstance(layer, Lrn):
         return abs(true)
     if layer.op in pointwise.FUNCTIONS:
         return pointwise.magnitudes(layer, operands, box)

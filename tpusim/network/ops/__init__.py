@@ -12,6 +12,7 @@ from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Silu, Tanh
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.lrn import Lrn
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import Index, Op
 from tpusim.network.ops.pool2d import Pool2d
@@ -22,9 +23,9 @@ from tpusim.network.ops.vector_op import VectorOp
 
 __all__ = [
     "OPS", "Add", "ArrayOp", "ChannelShuffle", "Clip", "Conv1d", "Conv2d", "ConvTranspose2d", "Copy", "DeformConv2d",
-    "Div", "Erf", "Exp", "Fused", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Index", "LayerNorm", "LeakyRelu", "Move",
-    "Mul", "Op", "Pad", "Pool2d", "ReduceMean", "Relu", "RowOp", "ScaleShift", "Sigmoid", "Silu", "Slice", "Softmax",
-    "Sub", "SumExp", "SumSquares", "Tanh", "Tensors", "Transpose", "Upsample", "VectorOp",
+    "Div", "Erf", "Exp", "Fused", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Index", "LayerNorm", "LeakyRelu", "Lrn",
+    "Move", "Mul", "Op", "Pad", "Pool2d", "ReduceMean", "Relu", "RowOp", "ScaleShift", "Sigmoid", "Silu", "Slice",
+    "Softmax", "Sub", "SumExp", "SumSquares", "Tanh", "Tensors", "Transpose", "Upsample", "VectorOp",
 ]  # fmt: skip
 
 OPS: dict[str, type[Op]] = {
@@ -33,7 +34,7 @@ OPS: dict[str, type[Op]] = {
         *(Conv2d, Conv1d, ConvTranspose2d, DeformConv2d, Gemm),
         *(Pool2d, Add, Sub, Mul, Div, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish),
         *(Exp, Tanh, Erf, Sigmoid, Silu, Gelu),
-        *(Softmax, LayerNorm, ReduceMean, SumExp, SumSquares, Copy),
+        *(Softmax, LayerNorm, ReduceMean, SumExp, SumSquares, Lrn, Copy),
         *(Transpose, ChannelShuffle, Slice, Pad, Upsample),
     )
 }

@@ -22,6 +22,10 @@ class VectorOp(Op):
     __slots__ = ()
 
     unit: ClassVar[Literal["array", "vector"]] = "vector"
+    along_channels: ClassVar[bool] = False
+    """Whether windows stand along the channels, not rows and columns. Then all elements under one are joined, and the
+    operation takes what that gives, and the element in the middle.
+    """
 
     @property
     @abstractmethod
@@ -32,6 +36,11 @@ class VectorOp(Op):
     def joining(self) -> str:
         """What makes one of the first of many elements, so that the operation takes that and what is left, later."""
         return self.operation
+
+    @property
+    def joining_more(self) -> str:
+        """The same where what is joined so far comes first."""
+        return self.joining
 
     @property
     @abstractmethod

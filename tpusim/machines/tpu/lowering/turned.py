@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.geometry import InStrips
-from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, map_items
+from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, IMAGE, ROW, map_items
 from tpusim.machines.tpu.program.regions import regions_of_part
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box
@@ -40,9 +40,43 @@ class Turn(NamedTuple):
         """A part of lanes, rows, columns and words along the axes of the tensor."""
         return _along(part, lambda each: each._replace(axis=self[each.axis]))
 
-    def boxed(self, box: Box) -> Box:
-        """The same of a box."""
-        return Box(*self.back(box))
+    def boxes(self, part: Part, box: Box) -> tuple[Box, ...]:
+        """What of the tensor a part is, that is a box of lanes, rows, columns and words."""
+        return (Box(*self.back(box)),)
+
+    @property
+    def in_lanes(self) -> str:
+        """What lanes have one of, in words."""
+        return ("channels", "rows", "columns", "images")[self.lanes]
+
+
+class PixelsInLanes(NamedTuple):
+    """Maps of so many columns whose channels are rows, and whose rows and columns are in lanes, one after another."""
+
+    width: int
+
+    def of(self, shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        """A shape as lanes, rows, columns and words."""
+        channels, rows, cols, images = shape
+        return rows * cols, channels, 1, images
+
+    def placed(self, part: Part) -> Part:
+        """A part of lanes, rows, columns and words along the axes of the tensor."""
+        ((_, pixels),) = part.lane
+        # Columns first: neighbours among them are moved together.
+        lane = Along(COL, tuple(at % self.width for at in pixels)), Along(ROW, tuple(at // self.width for at in pixels))
+        axes = {ROW: CHANNEL, IMAGE: IMAGE}
+        items = tuple(each._replace(axis=axes[each.axis]) for each in part.items if each.axis in axes)
+        return part._replace(lane=lane, items=items)
+
+    def boxes(self, part: Part, box: Box) -> tuple[Box, ...]:
+        """What of the tensor a part is."""
+        return boxes_of(part)
+
+    @property
+    def in_lanes(self) -> str:
+        """What lanes have one of, in words."""
+        return "pixels"
 
 
 def turn_of(taken: Sequence[Taken], hardware: Hardware) -> Turn:

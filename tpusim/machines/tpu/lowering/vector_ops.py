@@ -14,7 +14,7 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.given import said
-from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, IMAGE, blocks_of, images_of, map_items
+from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, blocks_of, images_of, map_items
 from tpusim.machines.tpu.lowering.tiling import word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.turned import boxes_of
@@ -52,8 +52,7 @@ def planned(layer: VectorOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
     work = _PointByPoint(VectorOpPlan(layer, batch, hardware))
     plan, scalars = work.plan, len(work.plan.scalars)
-    taps = prod(axis.kernel for axis in layer.axes) + len(plan.maps) - 1
-    steps = sum(len(plan.rectangles(block)) for block in work.blocks) * len(plan.taps_together(taps))
+    steps = sum(len(plan.rectangles(block)) for block in work.blocks) * len(plan.steps(plan.operands))
     return Planned(0, len(plan.portions) * (steps + len(work.blocks) * (len(plan.maps) + 1) + scalars))
 
 
@@ -122,8 +121,8 @@ class _PointByPoint(VectorWork):
         return self._load(source.tensor, part, box, apart)
 
     def _load(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Load:
-        moved = self.traffic.of((self.plan.turn.boxed(box),), tensor, apart)
-        return Load.of(tensor, self.plan.turn.placed(part), moved)
+        placed = self.plan.turn.placed(part)
+        return Load.of(tensor, placed, self.traffic.of(self.plan.turn.boxes(placed, box), tensor, apart))
 
     def work(self, unit: Unit, bases: tuple[int, int, int]) -> list[Vector]:
         words = sum(source.patch(self.plan.patch(unit.block)).words for source in self.plan.maps)
@@ -140,15 +139,14 @@ class _PointByPoint(VectorWork):
         writes = feed(lanes, _written(unit.block, rectangle, bases[2]))
         words = len(rectangle.rows) * len(rectangle.cols) * len(unit.block.groups)
         steps: list[Vector] = []
-        for together in self.plan.taps_together(len(walks)):
+        for operation, together in self.plan.steps(len(walks)):
             # What is joined so far comes first: sums of floats are then in the order of the operands.
             operands = [writes] if together.start else []
             operands += [feed(lanes, walk) for walk in walks[together.start : together.stop]]
             if together.stop < len(walks):
-                steps.append(Vector((), layer.joining, tuple(operands), writes, words, delay=delay))
+                steps.append(Vector((), operation, tuple(operands), writes, words, delay=delay))
             else:
                 scalars, factors = self._kept(bases[1]), layer.coefficients(rectangle.counted)
-                operation = layer.operation
                 steps.append(Vector((), operation, tuple(operands), writes, words, scalars, factors, delay=delay))
             delay = 0
         return steps
@@ -169,6 +167,9 @@ class _PointByPoint(VectorWork):
             taps = rectangle.taps if number == 0 else ((0, 0),)
             walks += [self._walk(source, tap, part, patch, base) for tap in taps]
             base += patch.words
+        if self.plan.layer.along_channels:
+            middle = self.plan.layer.axes[0].ends[0], 0
+            walks.append(self._walk(self.plan.maps[0], middle, part, whole, base - whole.words))
         return walks
 
     def _walk(self, source: Source, tap: tuple[int, int], part: Block, patch: Patch, base: int) -> Counters:
@@ -240,9 +241,8 @@ def _explained(work: _PointByPoint) -> Explanation:
 
 
 def _portions(plan: VectorOpPlan) -> str:
-    names = {0: "channels", 1: "rows", COL: "columns", IMAGE: "images"}
     less_padded = ", in which tiles are less padded" if plan.turn == COLUMNS_IN_LANES else ""
-    what = names[plan.turn.lanes] + less_padded
+    what = plan.turn.in_lanes + less_padded
     return f"{counted(len(plan.portions), 'portion')} of at most {plan.hardware.lanes} {what}, one a lane"
 
 

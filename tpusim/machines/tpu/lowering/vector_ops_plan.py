@@ -13,7 +13,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips, padded
 from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, portions
-from tpusim.machines.tpu.lowering.turned import Moved, Turn, turn_of
+from tpusim.machines.tpu.lowering.turned import Moved, PixelsInLanes, Turn, turn_of
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import Move, VectorOp
 from tpusim.network.ops.op import OFMAP, Shape
@@ -54,6 +54,13 @@ class Rectangle(NamedTuple):
     counted: int
 
 
+class Joined(NamedTuple):
+    """What a step does with some operands, ahead of which comes what those before have come to."""
+
+    operation: str
+    operands: range
+
+
 @dataclass(frozen=True)
 class VectorOpPlan:
     """How an op is cut up."""
@@ -68,14 +75,16 @@ class VectorOpPlan:
         return {name: self.turn.of(shape) for name, shape in self.layer.shapes(self.batch).items()}
 
     @cached_property
-    def turn(self) -> Turn:
+    def turn(self) -> Turn | PixelsInLanes:
         """Which axes of its maps are in lanes, rows, columns and words. What is moved lies where it fills them best;
         the columns of a map are in the lanes, its channels in words, where tiles are less padded so, and the machine's
-        tensors lie in such (`mapping.layout`). Windows keep to channels.
+        tensors lie in such (`mapping.layout`). Windows keep to channels, or stand along them, and then in lanes.
         """
         shapes = self.layer.shapes(self.batch)
         if isinstance(self.layer, Move):
             return turn_of(self.layer.taken(self.batch), self.hardware)
+        if self.layer.along_channels:
+            return PixelsInLanes(shapes[OFMAP][COL])
         channels, _, cols, _ = shapes[OFMAP]
         alike = not self.layer.spatial and len(set(shapes.values())) == 1
         least = self.hardware.mapping.layout == "least_padding"
@@ -86,16 +95,18 @@ class VectorOpPlan:
     @cached_property
     def moved(self) -> Moved | None:
         """How the map is moved by an op that does nothing else."""
-        return Moved(self.layer.taken(self.batch), self.turn) if isinstance(self.layer, Move) else None
+        if not isinstance(self.layer, Move) or not isinstance(self.turn, Turn):
+            return None
+        return Moved(self.layer.taken(self.batch), self.turn)
 
     @cached_property
     def outputs(self) -> Maps:
         """In strips where no window reaches beyond the map, and all maps are cut alike."""
         _, high, wide, images = self.shapes[OFMAP]
+        row, col = (MapAxis(each.size, each.kernel, each.stride, each.ends, each.dilation) for each in self.layer.axes)
         if self.turn != Turn() or isinstance(self.layer, Move):
             one = MapAxis(high, 1, 1, (0, 0), 1)
-            return Maps(images, one, replace(one, size=wide))
-        row, col = (MapAxis(each.size, each.kernel, each.stride, each.ends, each.dilation) for each in self.layer.axes)
+            return Maps(images, row if self.layer.along_channels else one, replace(one, size=wide))
         apart = any(each.spread[ROW] or each.spread[COL] for each in self.maps)
         if apart or any(each.padding != (0, 0) for each in (row, col)):
             return Maps(images, row, col)
@@ -142,9 +153,20 @@ class VectorOpPlan:
             for cols, wide in _alike(block.cols, of_cols)
         ]
 
-    def taps_together(self, taps: int) -> list[range]:
-        """The operands of each of the steps that so many taps, or sources, take."""
-        return portions(taps, self.most_operands)
+    @property
+    def operands(self) -> int:
+        """Words of which an output is made at most."""
+        taps = prod(axis.kernel for axis in self.layer.axes)
+        return taps + len(self.maps) - 1 + self.layer.along_channels
+
+    def steps(self, operands: int) -> list[Joined]:
+        """What is done with so many of them."""
+        layer, last = self.layer, operands - self.layer.along_channels
+        together = portions(last, self.most_operands)
+        if layer.along_channels:
+            together.append(range(last, operands))
+        names = [layer.joining, *[layer.joining_more] * (len(together) - 2), layer.operation]
+        return [Joined(name, each) for name, each in zip(names[-len(together) :], together, strict=True)]
 
     @cached_property
     def _windows(self) -> tuple[Sequence[Window], Sequence[Window]]:
@@ -152,7 +174,7 @@ class VectorOpPlan:
         of one element.
         """
         shape, (rows, cols) = self.outputs, self.layer.windows
-        if shape.strips == 1 and self.layer.spatial:
+        if shape.strips == 1 and (self.layer.spatial or self.layer.along_channels):
             beyond = shape.row.extent - len(rows), shape.col.extent - len(cols)
             return rows + rows[-1:] * beyond[0], cols + cols[-1:] * beyond[1]
         return rows[:1] * shape.row.extent, cols[:1] * shape.col.extent
@@ -167,13 +189,13 @@ class VectorOpPlan:
 
     def _tensor(self, name: str) -> Tensor:
         """Scalars are kept as they come."""
-        shape = self.shapes[name]
+        shape = self.layer.shapes(self.batch)[name]
         if self._is_scalar(name) and name != OFMAP:
-            return Tensor(name, self.turn.back(shape))
-        whole, multiple = self.turn.back(shape), self.hardware.hbm.channel_multiple
-        axis = 0 if isinstance(self.layer, Move) else self.turn.lanes
-        padding = tuple(padded(size, multiple) if at == axis else size for at, size in enumerate(whole))
-        return Tensor(name, whole, converted=True, padded=padding)
+            return Tensor(name, shape)
+        wide = COL if self.turn == COLUMNS_IN_LANES and self.moved is None else CHANNEL
+        multiple = self.hardware.hbm.channel_multiple
+        padding = tuple(padded(size, multiple) if axis == wide else size for axis, size in enumerate(shape))
+        return Tensor(name, shape, converted=True, padded=padding)
 
 
 def _alike(outputs: range, windows: Sequence[Window]) -> list[tuple[range, Window]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import prod
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.definition.beat import beat_of, ready_delay
@@ -77,13 +76,10 @@ class _Costs(VectorCosts):
         )
 
     def worked(self, tiling: Tiling[int]) -> tuple[float, int]:
-        layer, hardware = self.plan.layer, self.hardware
-        taps = prod(axis.kernel for axis in layer.axes) + len(self.plan.maps) - 1
+        hardware = self.hardware
         cycles, read = float(delay_of(tiling.ifmap_words, hardware)), 0
-        for together in self.plan.taps_together(taps):
+        for operation, together in self.plan.steps(self.plan.operands):
             operands = len(together) + (together.start > 0)
-            last = together.stop == taps
-            operation = layer.operation if last else layer.joining
             counts = Arity(operands, len(self.plan.scalars), 0)
             operations = sum(work_of(operation, counts, (), hardware.vector_unit))
             beat = beat_of(operands, operations, self.word_groups[1], hardware)

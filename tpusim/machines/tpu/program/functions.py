@@ -98,3 +98,18 @@ def reciprocal_root(*terms: Any) -> Doubles:
 def normalize(x: Doubles, mean: Doubles, factor: Doubles, scale: Doubles, shift: Doubles) -> Doubles:
     """What x is more than the mean, times a factor and a scale, and a shift added."""
     return np.asarray((x - mean) * factor * scale + shift)
+
+
+def sum_of_squares(operands: Iterable[Values], first: bool) -> Values:
+    """Squares of the words of operands, added one after another; the `first` as it is, if so."""
+    total: Values | None = None
+    for each in operands:
+        term = each if first and total is None else each * each
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def over_power(squares: Doubles, x: Doubles, slope: float, shift: float, beta: float) -> Doubles:
+    """x / (slope squares + shift)^beta."""
+    return np.asarray(x * np.exp(-beta * np.log(slope * squares + shift)))

@@ -208,6 +208,27 @@ def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: 
     )
 
 
+def _of_squares(first: bool) -> Operation:
+    """The sum of the squares of all operands, or of the `first` as it is and the squares of the others."""
+    return Operation(
+        lambda operands, *_: functions.sum_of_squares(operands, first),
+        lambda counts, _: 2 * (counts.operands - first) - 1 + first,
+        lambda counts, _: counts.operands - first,
+        lambda counts: counts.operands > first and not counts.scalars + counts.coefficients,
+    )
+
+
+def _of_power(beta: float, products: int, takes: Mapping[str, int]) -> Operation:
+    """An element, the last operand, over a power of a line of the first: that of two coefficients."""
+    return Operation(
+        rounded_once(lambda squares, x, slope, shift: functions.over_power(squares, x, slope, shift, beta)),
+        lambda *_: products + 1,
+        lambda *_: products,
+        lambda counts: counts == Arity(2, 0, 2),
+        lambda _: takes,
+    )
+
+
 def _factors(factors: Coefficients) -> int:
     """Those to multiply by: what is only added or subtracted is not multiplied."""
     return sum(abs(each) != 1 for each in factors)
@@ -270,6 +291,12 @@ OPERATIONS: dict[str, Operation] = {
     "reciprocal_sum": _of_sum(functions.reciprocal_sum, 0, 0, "divide"),
     "reciprocal_root": _of_sum(functions.reciprocal_root, 2, 1, "reciprocal_root"),
     "exp_scaled": _of_functions(functions.exp_scaled, 1, 1, "exp", operands=3),
+    # As x r, x r r / root(r) and x / s, of r = 1 / root(s); s is a line of the sum of squares.
+    "squares": _of_squares(first=False),
+    "squares_more": _of_squares(first=True),
+    "normalize_by_50": _of_power(0.5, 2, {"reciprocal_root": 1}),
+    "normalize_by_75": _of_power(0.75, 4, {"reciprocal_root": 2}),
+    "normalize_by_100": _of_power(1.0, 1, {"divide": 1}),
     "normalize": Operation(
         rounded_once(functions.normalize),
         lambda *_: 4,

@@ -282,6 +282,12 @@ def _reduce_mean(place: Place, _: str) -> Sizes:
     return row_nodes.reduce_mean(place.node, given.ints if given else named, place.first)
 
 
+def _lrn(place: Place, _: str) -> Sizes:
+    node = place.node
+    numbers = {"alpha": node.number("alpha", 1e-4), "beta": node.number("beta", 0.75), "bias": node.number("bias", 1.0)}
+    return {**_sizes("lrn", place._replace(first=True)), "size": node.whole("size", 1), **numbers}
+
+
 def _transpose(place: Place, _: str) -> Sizes:
     return move_nodes.transpose(place.node, place.first)
 
@@ -324,6 +330,7 @@ VECTOR_OPS: dict[str, Callable[[Place, str], Sizes]] = {
     "LayerNormalization": _layer_norm,
     "ReduceMean": _reduce_mean,
     "Swish": _swish,
+    "LRN": _lrn,
     "Transpose": _transpose,
     "Pad": _pad,
     **dict.fromkeys(("Resize", "Upsample"), _upsample),
