@@ -32,8 +32,8 @@ def test_an_element_by_hand(beta: float) -> None:
 
 
 def test_a_lane_has_a_pixel_and_a_step_the_squares_of_its_channels() -> None:
-    """12 pixels in 8 lanes are two portions. Five squares and their sum take 9 operations, three at edges 5; then a line
-    of it, two reciprocal roots of 5 operations, and four multiplications.
+    """12 pixels in 8 lanes are two portions. Squares and their sum take 9 operations of five, 5 of three at edges; then
+    come a line of it, two reciprocal roots of 5 operations, and three multiplications.
     """
     hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
     program, explained = vector_ops.lower(Lrn("l", 7, 3, 4), 4, hardware)
