@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 from tpusim.machines.tpu.program.residence import Reader, Residence
 from tpusim.network.ops import Div, Op
 from tpusim.network.ops.fused import OTHER

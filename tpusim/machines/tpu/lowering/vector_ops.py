@@ -91,7 +91,7 @@ class _PointByPoint(VectorWork):
         part = Part(base, (0,), (_lanes(source, portion),), (Along(IMAGE, range(1)),), 1)
         return Load(
             source.tensor,
-            self.plan.placed(part),
+            self.plan.turn.placed(part),
             whole_bursts(numbers * memory.element_bytes, self.hardware.hbm.burst_bytes),
         )
 
