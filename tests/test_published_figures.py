@@ -46,6 +46,7 @@ def published(network: str, batch: int, machine: str) -> str:
             assert record.pop(key) == 0
         assert record.pop("dram") is None
         assert record.pop("error_share") is None
+        assert record.pop("residency", None) is None
         # Of their own, in tests/technology: the digests are older.
         assert record.pop("energy_use")["energy"] > 0
     for each in (total, *layers):

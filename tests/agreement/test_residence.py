@@ -20,11 +20,15 @@ from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu import event as event_engine
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.home import home_of
 from tpusim.machines.tpu.program.joined import Read, linked
 from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.places import ScatteredError
 from tpusim.machines.tpu.program.residence import Residence, residence
+from tpusim.machines.tpu.program.settled import Stays, settled
 from tpusim.machines.tpu.program.steps import Fill, Spill
 from tpusim.network.ops import Add, Relu
+from tpusim.network.ops.op import OFMAP
 
 MOST_CYCLES = 1_500
 
@@ -178,3 +182,15 @@ def test_a_wrong_place_is_seen(what: str) -> None:
 
 def _astray(step: Keep) -> Keep:
     return replace(step, parts=tuple(part._replace(base=part.base - 1) for part in step.parts))
+
+
+def test_what_is_read_after_its_spill_does_not_stay() -> None:
+    """A step behind would look for it where it no longer is."""
+    chain = block()
+    program = chain.joints[1].program
+    home = home_of(program, OFMAP)
+    settled(program, Stays({}, OFMAP, home))
+    last = program.vectors[-1]
+    more = replace(last, after=(), operands=(last.writes,), writes=last.operands[0])
+    with pytest.raises(ScatteredError):
+        settled(replace(program, steps=(*program.steps, more)), Stays({}, OFMAP, home))

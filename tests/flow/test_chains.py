@@ -75,6 +75,25 @@ def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dt
     assert f"On chip stay outcomes of {stay} of {len(together.layers)} layers: " in overlap_notice(together)
 
 
+@pytest.mark.parametrize("engine", ["event", "both"])
+def test_one_that_reads_an_outcome_twice_is_right(engine: str) -> None:
+    """Its operands are drawn for each of its tensors."""
+    twice = replace(BLOCK, edges={**dict(BLOCK.edges), "add": ["second", "second"]})
+    together = simulate(twice, STAY.with_overrides(["vector_memory.capacity=64 KiB"]), engine=engine)
+    assert together.correct
+    second = together.layers[2].residency
+    assert second is not None
+    assert (second.readers, second.spilled) == (("add",), True)
+
+
+def test_what_takes_anothers_place_counts_once() -> None:
+    machine = STAY.with_overrides(["vector_memory.capacity=4 KiB"])
+    total = simulate(BLOCK, machine, check=False).total
+    assert total.hbm_saved_bytes > 0
+    assert total.vector_memory is not None
+    assert total.vector_memory.peak_bytes <= machine.sram_bytes
+
+
 def test_what_is_added_on_the_way_is_waited_for() -> None:
     """An addition that rides on results reads what it adds when its maker has spilled it."""
     machine = OVERLAP.with_overrides(["sequencer.fusion=results"])

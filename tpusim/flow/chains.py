@@ -1,4 +1,4 @@
-"""Layers that overlap (`sequencer.between_layers: overlap`): those that follow one another, timed as one Program."""
+"""Layers that overlap (`sequencer.between_layers: overlap`, `stay`): those that follow one another, as one Program."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Chain:
     @cached_property
     def residence(self) -> Residence:
         """Where each has its words, and what stays on chip between them, if anything is to."""
-        if self.hardware.sequencer.between_layers == "stay" and len(self.joints) > 1:
+        if self.hardware.sequencer.between_layers == "stay":
             return residence(self.joints, self.hardware)
         return Residence(tuple(placed(self.joints, self.hardware)), (), ())
 

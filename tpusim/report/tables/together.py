@@ -50,7 +50,7 @@ def _stays_notice(result: Result) -> str:
     total, stay = result.total, sum(bool(each.residency and each.residency.outcome) for each in result.layers)
     saved, moved = total.hbm_saved_bytes, total.hbm_read_bytes + total.hbm_write_bytes
     if not stay:
-        return "No outcome stays on chip: none is read as it is made, or none has room."
+        return "No outcome stays on chip: none is read word for word as it is made, or none has room."
     of = f"outcomes of {stay} of {counted(len(result.layers), 'layer')}"
     return f"On chip stay {of}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."
 

@@ -107,6 +107,11 @@ _Plan = Mapping[int, tuple[Reader, ...]]
 """By the layer that makes it, who reads it on chip."""
 
 
+def _first(read: Mapping[str, int], maker: int) -> str:
+    """The tensor by which a layer reads an outcome, the first of several."""
+    return next(name for name, other in read.items() if other == maker)
+
+
 def _with(staying: _Plan, maker: int, readers: Sequence[Reader]) -> _Plan:
     """More readers of an outcome; layers come in their order."""
     more = tuple(sorted({*staying.get(maker, ()), *readers}))
@@ -155,7 +160,9 @@ class _Search:
 
     @cached_property
     def _sources(self) -> list[dict[str, int]]:
-        """By layer and by its tensors, which layer's outcome they are, element for element and word for word."""
+        """By layer and by its tensors, which layer's outcome they are, element for element and word for word; what a
+        layer reads twice, it reads once there.
+        """
         number = {joint.name: at for at, joint in enumerate(self.layers)}
         found: list[dict[str, int]] = []
         for joint in self.layers:
@@ -164,7 +171,8 @@ class _Search:
                 for name, read in joint.reads.items()
                 if read.direct and len(read.names) == 1 and read.names[0] in number
             }
-            found.append({name: maker for name, maker in mine.items() if self._same(joint.program, name, maker)})
+            there = {name: maker for name, maker in mine.items() if self._same(joint.program, name, maker)}
+            found.append({name: maker for name, maker in there.items() if name == _first(there, maker)})
         return found
 
     def _same(self, program: Program, name: str, maker: int) -> bool:
@@ -254,9 +262,8 @@ class _Search:
 
     def _ends(self, layer: int, name: str, staying: _Plan) -> bool:
         """Whether a layer is the last to read something, and makes the like of it."""
-        read = self._read_by(layer, staying)
-        maker, makers = read[name], [*read.values()]
-        return staying[maker][-1][0] == layer and makers.count(maker) == 1 and self._home(layer) == self._home(maker)
+        maker = self._sources[layer][name]
+        return staying[maker][-1][0] == layer and self._home(layer) == self._home(maker)
 
     def _read_by(self, layer: int, staying: _Plan) -> dict[str, int]:
         return {name: maker for maker, readers in staying.items() for at, name in readers if at == layer}

@@ -71,7 +71,9 @@ class Settled:
         moved = {each.start: at - each.start for each, at in zip(self.own, ends, strict=False)}
         own_rooms = {each.start: each.start + moved.get(each.start, 0) for each in _stretches(self.program)}
         rooms = rooms_of(own_rooms | {base: homes[name] for name, base in self.stays.bases.items()})
-        kept = [Buffer(name, homes[name], home.words, home.widest) for name, home in self.stays.homes.items()]
+        # By where they begin: an outcome may have the words of what it is made of.
+        kept = {homes[name]: Buffer(name, homes[name], home.words, home.widest)
+                for name, home in self.stays.homes.items()}  # fmt: skip
         buffers = [
             replace(each, base=each.base + moved[stretch.start])
             for stretch in self.own
@@ -79,7 +81,7 @@ class Settled:
             if each.base in stretch
         ]
         steps = tuple(each.placed(rooms, rooms) for each in self.program.steps)
-        return replace(self.program, buffers=(*buffers, *kept), steps=steps)
+        return replace(self.program, buffers=(*buffers, *kept.values()), steps=steps)
 
 
 def settled(program: Program, stays: Stays) -> Settled:
