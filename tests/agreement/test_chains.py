@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.agreement.chains import Chain, Values, chains
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_hazards import hazards
-from tests.strategies import cases, conv, machine
+from tests.strategies import DICE, cases, conv, machine
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import expected, verdict_of
@@ -32,11 +32,7 @@ MOST_CYCLES = 1_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
 
 
-# By itself Hypothesis tries each case five times more, with two of its parts made equal: with this backend every one is
-# new.
-@settings(
-    max_examples=cases(1 / 5), deadline=None, suppress_health_check=list(HealthCheck), backend="hypothesis-urandom"
-)
+@settings(max_examples=cases(1 / 5), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(chain=chains())
 def test_random_chains(chain: Chain) -> None:
     """The engines to the cycle, layer by layer; values of every type at both levels; no wait missing."""

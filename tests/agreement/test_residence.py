@@ -13,7 +13,7 @@ from tests.agreement.chains import Chain, Values, chains
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_chains import add_up, early
 from tests.agreement.test_hazards import hazards
-from tests.strategies import cases, conv, machine
+from tests.strategies import DICE, cases, conv, machine
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import verdict_of
 from tpusim.machines.tpu import datapath, register
@@ -84,9 +84,7 @@ def compare(values: Values, *levels: dict[str, Any]) -> None:
         assert verdict_of(each.layer, each.read, each.written, values.chain.numbers).mismatched == 0
 
 
-@settings(
-    max_examples=cases(1 / 10), deadline=None, suppress_health_check=list(HealthCheck), backend="hypothesis-urandom"
-)
+@settings(max_examples=cases(1 / 10), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(chain=with_room(), leaves=st.booleans())
 def test_random_chains(chain: Chain, leaves: bool) -> None:
     found = found_for(chain, leaves)
