@@ -245,8 +245,8 @@ def convolved(layer: ArrayOp, ifmap: Any, filter_: Any, *box: Any) -> Any:
 
 
 DICE = "hypothesis-urandom" if "TPUSIM_CASES" in os.environ else "hypothesis"
-"""By itself Hypothesis tries a case five times more, with two of its parts made equal. Where cases cost a lot, a proof by
-hand has every one new; without, the same commit gets the same cases.
+"""By itself Hypothesis tries a case five times more, with two of its parts made equal. Where cases cost a lot, a proof
+by hand has every one new; without, the same commit gets the same cases.
 """
 
 
