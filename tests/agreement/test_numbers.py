@@ -40,7 +40,7 @@ def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=st.one_of(layers(), transposed_convs(), deform_convs(), vector_ops(12, 4)),
     batch=st.integers(1, 9),
