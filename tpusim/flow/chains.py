@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -135,15 +135,16 @@ class _Reads:
     def among(self, joints: Sequence[Joint]) -> tuple[Joint, ...]:
         """Layers of a chain, with what others want of them."""
         names = {each.name for each in joints}
-        return tuple(each._replace(leaves=not self._readers(each.name) or bool(self._readers(each.name) - names))
-                     for each in joints)  # fmt: skip
+        return tuple(each._replace(leaves=self._leaves(each.name, names)) for each in joints)
 
-    def _readers(self, name: str) -> set[str]:
-        """Of what a layer makes."""
-        return self._all_readers[name]
+    def _leaves(self, name: str, names: Collection[str]) -> bool:
+        """Whether others than these read a layer's outcome, or nobody does: it is the network's, then."""
+        readers = self._readers[name]
+        return not readers or not readers <= {*names}
 
     @cached_property
-    def _all_readers(self) -> defaultdict[str, set[str]]:
+    def _readers(self) -> defaultdict[str, set[str]]:
+        """By layer, those that read what it makes."""
         found: defaultdict[str, set[str]] = defaultdict(set)
         for layer in self._layers:
             for read in self.of(layer).values():

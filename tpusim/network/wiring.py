@@ -77,7 +77,7 @@ class Wiring:
     def causes(
         self, problems: Iterable[Problem], kind: type[Op], read: Sequence[Made], given: Mapping[str, Any], alone: bool
     ) -> list[Problem]:
-        """Of what is wrong with a layer that could not be made, what does not follow from what is wrong before it.
+        """What is wrong with a layer that could not be made, but for what follows from what is wrong before it.
 
         Sizes that are missing follow from that; where they are missing for another reason, that is told.
         """

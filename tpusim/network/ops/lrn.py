@@ -49,7 +49,7 @@ class Lrn(MapOp):
 
     @property
     def operation(self) -> str:
-        """Of the sum of squares, and the element itself."""
+        """The operation that takes the sum of squares, and the element itself."""
         return f"normalize_by_{100 * self.beta:.0f}"
 
     @property

@@ -118,7 +118,7 @@ class ChannelShuffle(Move):
 
 @validated
 class Slice(Move):
-    """Of one `axis`, every `step`-th element from `start` on, up to and without `stop`."""
+    """A part of a map: along one `axis`, every `step`-th element from `start` on, up to and without `stop`."""
 
     op: ClassVar[str] = "slice"
     grammar: ClassVar[str] = "rows x columns x channels > axis, start:stop:step"

@@ -87,7 +87,7 @@ class Held:
         return fmean(abs(error) for (_, case), error in errors if chosen(case))
 
     def total_error(self, found: Found) -> float:
-        """Of the sum of all, in percent."""
+        """The error of the sum of all, in percent."""
         pairs = self.pairs(found)
         return 100 * (sum(ours for _, ours in pairs) / sum(theirs for theirs, _ in pairs) - 1)
 

@@ -60,7 +60,7 @@ class ExhibitWords(_Words):
 
     @property
     def stem(self) -> str:
-        """Of its picture's file."""
+        """The name of its picture's file, without an ending."""
         return self.name.lower().replace(". ", "_").replace(" ", "_")
 
 

@@ -100,7 +100,7 @@ def _digest(workload: Workload) -> str:
 
 
 def _bytes_digest(numbers: bytes) -> str:
-    """Of what a layer has read of a file."""
+    """The digest of what a layer has read of a file."""
     return sha256(numbers).hexdigest()
 
 

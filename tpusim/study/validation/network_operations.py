@@ -118,7 +118,7 @@ def _copy(row: Row) -> Operation:
 
 
 def _tensor(text: str) -> _Tensor:
-    """Of a text such as "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}": axes from the minor one on, and the tile of two."""
+    """What "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}" says: axes from the minor one on, and the tile of two."""
     found = re.search(r"\[([\d,]+)\]\{([\d,]+):T\((\d+),(\d+)\)", text)
     assert found is not None, text
     dims, axes = (tuple(map(int, found[group].split(","))) for group in (1, 2))
@@ -133,7 +133,7 @@ def _element_by_element(row: Row) -> Operation:
 
 
 def _sum_of_rows(row: Row) -> Operation:
-    """Of what is summed up, less a number of its row: powers over the last axis, or squares."""
+    """The operation that sums up rows, less a number of its row: powers over the last axis, or squares."""
     (*rows_, words), *_ = _shapes(row["operands"])
     kind = SumExp if "exponential" in row["fused"] else SumSquares
     layer = kind("sum", words, prod(rows_))

@@ -99,7 +99,7 @@ class _Costs(VectorCosts):
         return filled, spilled
 
     def _just_moved(self, moved: Moved, tiling: Tiling[int]) -> tuple[float, float]:
-        """Of the first block: runs are as long as they are along the axes of both maps."""
+        """The cycles to move the first block in and out: runs are as long as they are along the axes of both maps."""
         plan, unit, (_, fill) = self.plan, self.hardware.vector_unit, self.word_groups
         patch = Patch(range(tiling.rows), range(tiling.cols), range(tiling.groups))
         made = moved.made(plan.outputs, plan.portions[0], patch, 0, fill)

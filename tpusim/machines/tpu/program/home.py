@@ -21,25 +21,25 @@ from tpusim.machines.tpu.program.tensor import Along, Part
 Words = NDArray[np.int64]
 
 
-class Form(NamedTuple):
+class WordForm(NamedTuple):
     """What all words of a tensor have in common: which elements a word holds, seen from its first."""
 
     per_word: int
     inner: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-class Held(NamedTuple):
+class Content(NamedTuple):
     """Words of a part in its order: the flat index of the first element of each, in lane `first`, the first of so many
     `lanes` that hold as many channels in a row.
     """
 
-    form: Form
+    form: WordForm
     elements: Words
     first: int
     lanes: int
 
 
-def held_by(part: Part, shape: Sequence[int]) -> Held | None:
+def held_by(part: Part, shape: Sequence[int]) -> Content | None:
     """What the words of a part hold; None where they are cut otherwise, reach beyond the tensor or have copies."""
     cut = _cut(part)
     if cut is None or len(part.first_lanes) != 1 or len(part.lane) != 1:
@@ -51,8 +51,8 @@ def held_by(part: Part, shape: Sequence[int]) -> Held | None:
     elements = np.full(1, channels[0] * strides[0] + sum(each.coordinates[0] * strides[each.axis] for each in inner))
     for each in outer:
         elements = np.add.outer(elements, np.array(each.coordinates) * strides[each.axis]).ravel()
-    form = Form(part.per_word, tuple(_relative(each) for each in inner if len(each.coordinates) > 1))
-    return Held(form, elements, part.first_lanes[0], part.lanes)
+    form = WordForm(part.per_word, tuple(_relative(each) for each in inner if len(each.coordinates) > 1))
+    return Content(form, elements, part.first_lanes[0], part.lanes)
 
 
 def _cut(part: Part) -> int | None:
@@ -92,7 +92,7 @@ class Home:
     """
 
     shape: tuple[int, ...]
-    form: Form
+    form: WordForm
     elements: Words
     lanes: Mapping[int, tuple[int, int]]
 
@@ -124,7 +124,7 @@ class Home:
         found = at < len(self.elements)
         return at if found.all() and np.array_equal(self.elements[at], held.elements) else None
 
-    def _in_lanes(self, held: Held) -> bool:
+    def _in_lanes(self, held: Content) -> bool:
         """Whether the lanes are the same."""
         of_channel = prod(self.shape[1:])
         folds = np.unique(held.elements // of_channel)
@@ -157,7 +157,7 @@ def _lane_elements(shape: Sequence[int], lanes: Mapping[int, tuple[int, int]]) -
     return len(lanes) * prod(shape[1:])
 
 
-def _lanes_of(held: Iterable[Held], of_channel: int) -> dict[int, tuple[int, int]] | None:
+def _lanes_of(held: Iterable[Content], of_channel: int) -> dict[int, tuple[int, int]] | None:
     """By the first channel of each fold its lanes; None where they are not always the same."""
     found: dict[int, tuple[int, int]] = {}
     for each in held:

@@ -19,7 +19,7 @@ _NEAREST = {
 
 
 def transpose(node: Node, channels_first: bool) -> Sizes:
-    """Of up to four axes, or such that stay together; groups of channels that change places are shuffled."""
+    """A turn of up to four axes, or such that stay together; groups of channels that change places are shuffled."""
     shape = node.shapes[0]
     given = node.attributes.get("perm")
     order = [*given.ints] if given else [*range(len(shape))][::-1]
@@ -39,7 +39,7 @@ def transpose(node: Node, channels_first: bool) -> Sizes:
 
 
 def pad(node: Node, pads: Sequence[int], value: float, axes: Sequence[int]) -> Sizes:
-    """Of zeros, around rows and columns."""
+    """Padding by zeros, around rows and columns."""
     shape = node.shapes[0]
     mode = node.text("mode", "constant")
     if mode != "constant" or value or len(shape) not in (3, 4):
