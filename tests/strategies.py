@@ -17,7 +17,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, PARTIAL
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.machines.tpu.sections import Array, Functions, Hbm, Sequencer, VectorMemory, VectorUnit
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import (

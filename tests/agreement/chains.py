@@ -24,7 +24,7 @@ from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.joined import Joint, Read, joined, unfit
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.residence import Residence
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops import Div, Fused, Op
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.numerics.element_types import EXACT_FLOAT32, F32

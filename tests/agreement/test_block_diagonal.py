@@ -17,8 +17,8 @@ from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill
 from tpusim.machines.tpu.program.tensor import Along
+from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Conv2d
 
 NAME = "block_diagonal"

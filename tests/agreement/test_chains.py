@@ -24,8 +24,10 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.joined import Read, joined
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, LaneTransfer, Spill, Step, Stream
+from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.transfers import Fill, LaneTransfer, Spill
 from tpusim.network.ops import Conv2d
 
 MOST_CYCLES = 1_000

@@ -20,7 +20,7 @@ from tpusim.machines.tpu.event.banked_hbm import BankedHbm
 from tpusim.machines.tpu.event.hbm import Filled
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Transfer
+from tpusim.machines.tpu.program.transfers import Fill, Transfer
 from tpusim.machines.tpu.register.banked_hbm import BankedFill, BankedMemory
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device

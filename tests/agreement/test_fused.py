@@ -22,8 +22,9 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Stream
+from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Clip, Conv2d, ConvTranspose2d, DeformConv2d, Fused, Gemm, LeakyRelu, Relu
 from tpusim.network.ops.pointwise import Pointwise
 

@@ -26,7 +26,7 @@ from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.places import ScatteredError
 from tpusim.machines.tpu.program.residence import Residence, residence
 from tpusim.machines.tpu.program.settled import Stays, settled
-from tpusim.machines.tpu.program.steps import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.ops import Add, Relu
 from tpusim.network.ops.op import OFMAP
 

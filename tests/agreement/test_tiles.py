@@ -21,8 +21,11 @@ from tpusim.machines.tpu.lowering.minimal_filtering import F2, F4
 from tpusim.machines.tpu.lowering.recipe import Recipe
 from tpusim.machines.tpu.lowering.tile_lowering import Functions
 from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Vector
+from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import Conv2d
 
 SHORT = 3000

@@ -20,10 +20,13 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.pointers import ElementTable, Picked
 from tpusim.machines.tpu.program.program import Buffer, Constant, Derived, Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Scalars, Spill, Step, Stream, Vector
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.vector import Scalars, Vector
 from tpusim.reference import Tensor as Values
 
 HARDWARE = machine(4, 4, word_elements=2)

@@ -15,7 +15,7 @@ from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.workload import Workload
 from tpusim.result.vocabulary.figures import FIGURES, value_of
 from tpusim.study.sweep.spec import load_sweep

@@ -19,8 +19,8 @@ from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill
 from tpusim.machines.tpu.program.tensor import Along
+from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.network.ops import Op
 from tpusim.numerics.equality import Verdict
 

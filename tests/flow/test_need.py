@@ -22,7 +22,7 @@ from tpusim.flow.simulation import shared
 from tpusim.flow.tracing import recordings, trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, planned_of
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops import Gemm, Op
 from tpusim.network.workload import Workload
 

@@ -10,7 +10,7 @@ from tests.strategies import machine
 from tpusim.base.errors import InputError
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu.lowering import vector_ops
-from tpusim.machines.tpu.program.steps import Fill
+from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Lrn
 
 

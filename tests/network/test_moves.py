@@ -14,7 +14,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu.lowering import vector_ops
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.program.steps import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.edges import Source
 from tpusim.network.ops import ChannelShuffle, Copy, Move, Pad, Slice, Transpose, Upsample
 

@@ -30,7 +30,7 @@ from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops import Gemm
 from tpusim.network.workload import load_workload
 from tpusim.report.trace.counters import COUNTERS, counters, windows

@@ -6,7 +6,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device
 from tpusim.result.records import DramUse

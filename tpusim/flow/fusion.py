@@ -13,7 +13,7 @@ from tpusim.flow.lowerings import AUTO
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import PARTIAL, meant
-from tpusim.machines.tpu.program.steps import Finish
+from tpusim.machines.tpu.program.passes import Finish
 from tpusim.network.edges import Source
 from tpusim.network.ops import Add, ArrayOp, Clip, Fused, LeakyRelu, Op, Relu
 from tpusim.network.workload import Workload

@@ -14,7 +14,8 @@ from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tiled import plan_of
-from tpusim.machines.tpu.program.steps import Fill, Preload, Stream
+from tpusim.machines.tpu.program.passes import Preload, Stream
+from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.tables import Row, rows, sizes

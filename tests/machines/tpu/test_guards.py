@@ -17,9 +17,10 @@ from tpusim.machines.tpu.definition.frame import Frame
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Stream, Transfer
 from tpusim.machines.tpu.program.tensor import Along
+from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.result_queue import ResultQueue

@@ -15,8 +15,8 @@ from tpusim.machines.tpu.lowering import channel_first, tiled
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import Workload
 

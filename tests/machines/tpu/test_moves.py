@@ -28,8 +28,8 @@ from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.regions import regions_of
-from tpusim.machines.tpu.program.steps import Fill, Spill, Transfer
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.memory.orders import AS_READ, FILTERS, Layouts, axes_of
 from tpusim.network.ops import Conv2d, ConvTranspose2d, Gemm
 

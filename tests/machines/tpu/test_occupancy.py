@@ -14,8 +14,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.observation.occupancy import words_in_use
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Stream
+from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Conv2d, Fused, Gemm
 
 

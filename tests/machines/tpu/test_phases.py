@@ -14,7 +14,7 @@ from tpusim.flow.lowerings import AUTO
 from tpusim.flow.verify import check_layer
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops import Conv2d, ConvTranspose2d
 from tpusim.network.workload import Workload
 

@@ -20,8 +20,10 @@ from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP, PSUM, RESULT, F
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.timing import Timing, split
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Spill, Step, Stream
+from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.register.machine import Registered
 from tpusim.machines.tpu.register.wires import Wires
 from tpusim.network.ops import Conv2d, Gemm

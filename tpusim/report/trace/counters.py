@@ -11,7 +11,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.occupancy import words_in_use
 from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Step
+from tpusim.machines.tpu.program.step import Step
 
 Values = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from tpusim.machines.tpu.datapath.hbm import hbm_tensors
 from tpusim.machines.tpu.datapath.words import pack
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill
+from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import ArrayOp
 from tpusim.study.paper.claim import number
 

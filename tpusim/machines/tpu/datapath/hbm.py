@@ -12,8 +12,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.machines.tpu.program.tensor import Along, Elements, Tensor
+from tpusim.machines.tpu.program.transfers import Transfer
 
 Values = NDArray[Any]
 Reach = list[tuple[int, int]]

@@ -39,10 +39,12 @@ from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPat
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import BankFill, Fill, Inbound, Preload, Spill, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part, Tensor
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Spill
+from tpusim.machines.tpu.program.vector import Vector
 
 Values = NDArray[np.floating[Any]]
 

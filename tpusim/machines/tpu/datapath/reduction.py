@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.steps import Stream
+from tpusim.machines.tpu.program.passes import Stream
 
 Values = NDArray[np.floating[Any]]
 

@@ -9,8 +9,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Stream, Vector
+from tpusim.machines.tpu.program.vector import Vector
 
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:

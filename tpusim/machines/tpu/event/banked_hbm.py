@@ -11,7 +11,7 @@ from tpusim.machines.tpu.event.hbm import Filled, Span, Spilled
 from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.one_pass import OnePass, Served

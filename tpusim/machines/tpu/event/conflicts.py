@@ -11,7 +11,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Cycles
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.banks import Groups, Marks, asked, relative
-from tpusim.machines.tpu.program.steps import Stream
+from tpusim.machines.tpu.program.passes import Stream
 
 _TOGETHER = 1 << 22
 """Counters of words and banks that are held at a time."""

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.event.calendar import Cycles, Ports
 from tpusim.machines.tpu.event.hbm import hbm_of
 from tpusim.machines.tpu.event.log import Move
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import BankFill, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import BankFill, Spill, Transfer
 
 Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 

@@ -9,7 +9,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Cycles
 from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.pipe import Pipe
 
 

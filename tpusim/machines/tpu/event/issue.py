@@ -14,9 +14,10 @@ from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
 from tpusim.machines.tpu.event.log import Loads, Passes, VectorWork
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.vector import Vector
 
 _LONGEST = 4
 """Passes after which the same state is still noticed."""

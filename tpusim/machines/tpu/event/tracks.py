@@ -19,7 +19,7 @@ from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes, VectorWork
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Vector
+from tpusim.machines.tpu.program.vector import Vector
 
 MOST_CHANNELS = 64
 """Of a DRAM are drawn."""

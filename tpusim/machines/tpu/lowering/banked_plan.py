@@ -22,8 +22,8 @@ from tpusim.machines.tpu.lowering.schedule import Load
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.steps import BankFill
 from tpusim.machines.tpu.program.tensor import Along, BankPart
+from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.memory.layout import Box
 
 

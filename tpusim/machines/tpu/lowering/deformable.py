@@ -22,7 +22,7 @@ from tpusim.machines.tpu.lowering.tiled import steps_of
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill
+from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import ArrayOp, DeformConv2d
 
 

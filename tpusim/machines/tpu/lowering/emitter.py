@@ -12,9 +12,11 @@ from tpusim.machines.tpu.lowering.stages import Stage
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.memory.layout import whole_bursts
 
 _Streamed = tuple[int, tuple[int, ...], Feed]

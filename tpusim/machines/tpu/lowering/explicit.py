@@ -28,7 +28,7 @@ from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, agai
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.steps import Fill, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.network.ops import ArrayOp, Conv2d
 
 LOWERED = "lowered"

@@ -15,6 +15,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.schedule import Load, assign_buffers
 from tpusim.machines.tpu.program.addresses import AddressPattern, Counter, Counters, Feed, Table, walked
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.pointers import (
     Pointers,
     PointerTable,
@@ -23,8 +24,9 @@ from tpusim.machines.tpu.program.pointers import (
     pointers_a_word,
 )
 from tpusim.machines.tpu.program.program import Buffer, Constant, Program
-from tpusim.machines.tpu.program.steps import Fill, Step, Stream
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.memory.layout import whole_bursts
 
 NAME = "pointers"

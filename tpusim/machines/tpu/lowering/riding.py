@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.program.passes import Finish, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Finish, Spill, Step, Stream
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.ops import Fused
 from tpusim.network.ops.fused import OTHER
 from tpusim.network.ops.op import OFMAP

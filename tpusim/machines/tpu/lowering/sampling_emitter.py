@@ -18,8 +18,9 @@ from tpusim.machines.tpu.lowering.schedule import Load
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.pointers import ElementTable, Picked
 from tpusim.machines.tpu.program.program import Buffer, Constant, Program
-from tpusim.machines.tpu.program.steps import Fill, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.memory.layout import Box, Region, whole_bursts
 from tpusim.memory.stored import Stored
 

@@ -14,9 +14,12 @@ from tpusim.machines.tpu.lowering.tile_stages import data_base, data_stages, inv
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import delay_of
 from tpusim.machines.tpu.program.addresses import Feed, LaneGroup
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Buffer, Derived, Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Vector
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.memory.layout import Box, whole_bursts
 
 PRODUCT, OUT_CHANNEL, IN_CHANNEL = range(3)

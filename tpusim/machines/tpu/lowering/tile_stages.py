@@ -11,7 +11,7 @@ from tpusim.machines.tpu.lowering.recipe import Recipe
 from tpusim.machines.tpu.lowering.tile_algorithm import Grid, Mix, Product
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.steps import Vector
+from tpusim.machines.tpu.program.vector import Vector
 
 At = Callable[[int], Counters]
 """The words of an input or an output, by its number."""

@@ -8,8 +8,8 @@ from tpusim.machines.tpu.lowering.reduction import neighbours
 from tpusim.machines.tpu.lowering.traffic import Moved
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
 from tpusim.machines.tpu.lowering.window import WindowUnit, units
-from tpusim.machines.tpu.program.steps import Fill, Spill
 from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.memory.layout import Box
 
 

@@ -12,8 +12,10 @@ from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.traffic import Moved
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Vector
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Part, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.memory.layout import Region
 
 

@@ -29,8 +29,8 @@ from tpusim.machines.tpu.lowering.vector_ops_search import delay_of, tiling_of
 from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
-from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars, Vector
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import VectorOp
 from tpusim.network.ops.op import OFMAP

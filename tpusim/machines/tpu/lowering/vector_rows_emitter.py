@@ -11,8 +11,10 @@ from tpusim.machines.tpu.lowering.vector_ops_search import delay_of
 from tpusim.machines.tpu.lowering.vector_rows_plan import RESULT_BUFFERS, RowPlan
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Vector
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.memory.layout import Box
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.ops.row_op import Stage

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tpusim.machines.tpu.observation.timeline import Cycles, Slice, Timeline
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Fill, Preload, Spill, Step, Stream, Vector
+from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.vector import Vector
 
 
 def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:

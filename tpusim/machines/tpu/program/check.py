@@ -11,20 +11,13 @@ from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import (
-    BankFill,
-    Fill,
-    LaneTransfer,
-    Preload,
-    Spill,
-    Step,
-    Stream,
-    Transfer,
-    Vector,
-)
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, LaneTransfer, Spill, Transfer
+from tpusim.machines.tpu.program.vector import Vector
 
 
 def check_program(program: Program, hardware: Hardware) -> None:

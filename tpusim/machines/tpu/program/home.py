@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import walked
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill
 from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.machines.tpu.program.transfers import Spill
 
 Words = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from tpusim.machines.tpu.definition.frame import frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.places import Moved
 from tpusim.machines.tpu.program.program import Handed, Program
-from tpusim.machines.tpu.program.steps import Shift
+from tpusim.machines.tpu.program.step import Shift
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.waits import Waits
 from tpusim.network.ops.op import OFMAP

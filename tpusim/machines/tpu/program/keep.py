@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from tpusim.machines.tpu.program.places import Places
-from tpusim.machines.tpu.program.steps import Shift, Step
+from tpusim.machines.tpu.program.step import Shift, Step
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 
 

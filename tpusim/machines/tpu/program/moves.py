@@ -15,8 +15,8 @@ from typing import Any
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.regions import regions_of, regions_of_part
-from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.machines.tpu.program.tensor import Along, Tensor
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.layout import Region, inside, whole_bursts
 from tpusim.memory.orders import AS_READ, AXES, FILTER, FILTERS, axes_of
 from tpusim.memory.runs import Addresses, Bursts, Runs

@@ -28,9 +28,12 @@ from tpusim.machines.tpu.definition.frame import (
 )
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.pointers import PointerTable
-from tpusim.machines.tpu.program.steps import Fill, Inbound, Spill, Step, Stream, Transfer, Use, Vector
+from tpusim.machines.tpu.program.step import Step, Use
 from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Transfer
+from tpusim.machines.tpu.program.vector import Vector
 
 
 @dataclass(frozen=True, slots=True)

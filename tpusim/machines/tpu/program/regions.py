@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby, product
 
-from tpusim.machines.tpu.program.steps import Transfer
 from tpusim.machines.tpu.program.tensor import Along, Coordinates
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.layout import Region
 
 

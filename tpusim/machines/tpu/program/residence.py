@@ -20,8 +20,9 @@ from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.places import ScatteredError
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.settled import Settled, Stays, settled
-from tpusim.machines.tpu.program.steps import Fill, Spill, Step
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.ops.op import OFMAP
 
 Reader = tuple[int, str]

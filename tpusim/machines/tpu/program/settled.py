@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.program.addresses import PADDING, Feed, walked
 from tpusim.machines.tpu.program.home import Home, words_of
 from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.places import Placed, ScatteredError, Words, rooms_of
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.steps import Fill, Spill, Step, Stream, Vector
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.vector import Vector
 
 APART = 1 << 40
 """Between the addresses of the words of one home and the next, until it is known where they go."""

@@ -11,7 +11,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Spill, Transfer
 from tpusim.machines.tpu.register.hbm import Passage
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.clocked import Clocked, Offered

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.definition.frame import IFMAP
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import BankFill
+from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import UNFED, Settings, address_of
 from tpusim.machines.tpu.register.kernel import kernel

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import BankFill, LaneTransfer, Transfer
 from tpusim.machines.tpu.program.tensor import Elements, Part
+from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Transfer
 from tpusim.machines.tpu.register.order import NOWHERE
 
 Values = NDArray[np.floating[Any]]

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.observation.deadlock import who_waits
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Stream, Vector
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.register.accounts import ByStep, Counted
 from tpusim.machines.tpu.register.dma_unit import DmaUnit
 from tpusim.machines.tpu.register.keep_unit import KeepUnit

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tpusim.machines.tpu.definition.frame import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import BankFill, Fill, LaneTransfer, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, LaneTransfer, Spill, Transfer
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import Settings

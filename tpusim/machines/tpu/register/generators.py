@@ -12,7 +12,7 @@ from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Count
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill
+from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.register.kernel import kernel
 from tpusim.machines.tpu.register.order import NOWHERE
 

@@ -9,7 +9,7 @@ from tpusim.machines.tpu.definition.frame import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Spill, Transfer
 
 
 class Passage(Protocol):

@@ -20,8 +20,9 @@ from tpusim.machines.tpu.definition.latencies import word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
+from tpusim.machines.tpu.program.passes import Preload
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Vector
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.register.accounts import shares
 from tpusim.machines.tpu.register.array import PeArray
 from tpusim.machines.tpu.register.banks import Banks

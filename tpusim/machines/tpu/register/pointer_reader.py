@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tpusim.machines.tpu.definition.frame import POINTER, Frame
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.pointers import PointerTable
-from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.register.order import Order
 
 

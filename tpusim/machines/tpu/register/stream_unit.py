@@ -8,8 +8,9 @@ from typing import Protocol
 
 from tpusim.machines.tpu.definition.frame import IFMAP, Frame
 from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.register.generators import Settings
 from tpusim.machines.tpu.register.order import NOWHERE, Order
 from tpusim.machines.tpu.register.pointer_reader import PointerReader, TableRead

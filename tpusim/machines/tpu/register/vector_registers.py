@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
+from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Stream, Vector
+from tpusim.machines.tpu.program.vector import Vector
 
 Floats = NDArray[np.floating[Any]]
 Lanes = NDArray[np.int64]

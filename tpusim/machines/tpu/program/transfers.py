@@ -1,0 +1,147 @@
+"""The steps of the DMA: parts of tensors on their way between HBM and the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Self
+
+import numpy as np
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.places import Places
+from tpusim.machines.tpu.program.step import Shift, Step, Use
+from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
+from tpusim.memory.layout import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer(Step):
+    """Parts of a tensor on their way between HBM and the chip, one after another; `hbm_bytes` cross the bus.
+
+    Attributes:
+        regions: what HBM hands out or takes for them, each in runs of its own, in that order; what lies outside the
+            tensor is nothing. None: just the elements of the parts.
+    """
+
+    tensor: Tensor
+    parts: tuple[Elements, ...]
+    hbm_bytes: int
+    regions: tuple[Region, ...] | None = field(default=None, kw_only=True)
+    words: int = field(init=False)
+    """Words that the memory with the most of them moves: one a cycle."""
+    lane_words: int = field(init=False)
+    """Words that all memories move together."""
+
+    def _moves(self, words: int, lane_words: int) -> None:
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "lane_words", lane_words)
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        return {"words": self.words, "bytes": self.hbm_bytes}
+
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        """The cycles that the vector unit takes to convert its words, as many at once as there are lanes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTransfer(Transfer):
+    """Between HBM and the lanes: lane 0, or any other that takes part throughout, moves the most words."""
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        words = lane_words = 0
+        for part in self.parts:
+            words += part.words
+            lane_words += part.accesses
+        self._moves(words, lane_words)
+
+    @property
+    def lanes(self) -> int:
+        """From lane 0 on, as many as may take part."""
+        return max(max(part.first_lanes) + part.lanes for part in self.parts)
+
+    @property
+    def _extents(self) -> Iterator[range]:
+        for part in self.parts:
+            yield from part.extents
+
+    def shifted(self, by: Shift) -> Self:
+        return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer))
+
+    def placed(self, reads: Places, writes: Places) -> Self:
+        at = reads if isinstance(self, Spill) else writes
+        return replace(self, parts=tuple(part.placed(at) for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound(Transfer):
+    """HBM -> chip."""
+
+    cause = "starved"
+
+    @property
+    def label(self) -> str:
+        return f"{self.tensor.role} fill"
+
+    @property
+    def use(self) -> Use:
+        return Use(hbm_read_bytes=self.hbm_bytes, port_writes=self.lane_words)
+
+
+@dataclass(frozen=True, slots=True)
+class Fill(LaneTransfer, Inbound):
+    """HBM -> lanes."""
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        return self._extents
+
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        """Words are unpacked as they lie in HBM, once for all lanes and places that they go to."""
+        brought = min(self.words, -(-self.hbm_bytes // (hardware.lanes * hardware.word_bytes)))
+        return ceil(brought * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
+
+
+@dataclass(frozen=True, slots=True)
+class BankFill(Inbound):
+    """HBM -> so many `banks`, through a write port each."""
+
+    parts: tuple[BankPart, ...]
+    banks: int
+
+    def __post_init__(self) -> None:
+        filled = np.zeros(self.banks, np.int64)
+        for part in self.parts:
+            filled += np.bincount(part.addresses.ravel() % self.banks, minlength=self.banks)
+        self._moves(int(filled.max()), int(filled.sum()))
+
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        words = -(-self.lane_words // hardware.lanes)
+        return ceil(words * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spill(LaneTransfer):
+    """Lanes -> HBM."""
+
+    cause = "blocked"
+
+    @property
+    def label(self) -> str:
+        return f"{self.tensor.role} spill"
+
+    @property
+    def use(self) -> Use:
+        return Use(hbm_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
+
+    @property
+    def words_read(self) -> Iterator[range]:
+        return self._extents
+
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        return ceil(self.words * hardware.vector_unit.pack_cycles) if self.tensor.converted else 0
