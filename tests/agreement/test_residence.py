@@ -27,6 +27,7 @@ from tpusim.machines.tpu.program.places import ScatteredError
 from tpusim.machines.tpu.program.residence import Residence, residence
 from tpusim.machines.tpu.program.settled import Stays, settled
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import Add, Relu
 from tpusim.network.ops.op import OFMAP
 
@@ -192,3 +193,22 @@ def test_what_is_read_after_its_spill_does_not_stay() -> None:
     more = replace(last, after=(), operands=(last.writes,), writes=last.operands[0])
     with pytest.raises(ScatteredError):
         settled(replace(program, steps=(*program.steps, more)), Stays({}, OFMAP, home))
+
+
+def test_who_waited_for_a_fill_that_is_left_out_waits_for_the_one_ahead() -> None:
+    """The unit takes its fills in order, so that to wait for the later of two was enough."""
+    chain = block()
+    program = chain.joints[3].program
+    fills = [at for at, step in enumerate(program.steps) if isinstance(step, Fill)]
+    at = next(at for at, step in enumerate(program.steps) if isinstance(step, Vector))
+    first, last = (each for each in fills if each in program.steps[at].after)
+    later = replace(program.steps[at], after=tuple({*program.steps[at].after} - {first}))
+    one_wait = replace(program, steps=(*program.steps[:at], later, *program.steps[at + 1 :]))
+    assert not any(hazards(one_wait, AMPLE))
+    step = one_wait.steps[last]
+    assert isinstance(step, Fill)
+    home = home_of(chain.joints[0].program, OFMAP)
+    assert home is not None
+    left = settled(one_wait, Stays({step.tensor.name: home})).program.steps
+    vector = next(each for each in left if isinstance(each, Vector))
+    assert [left[each] for each in vector.after] == [one_wait.steps[first]]

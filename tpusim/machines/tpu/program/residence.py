@@ -180,30 +180,38 @@ class _Search:
         made = self.layers[maker].program.tensor(OFMAP)
         return alike(program.tensor(name), made) and self._home(maker) is not None
 
+    @cached_property
+    def _like(self) -> list[int]:
+        """By layer, the first that has the very Program: what is known of one is known of all of them."""
+        first: dict[int, int] = {}
+        return [first.setdefault(id(joint.program), at) for at, joint in enumerate(self.layers)]
+
     def _home(self, maker: int) -> Home | None:
-        return self._homes(maker)
+        return self._homes(self._like[maker])
 
     @cached_property
     def _homes(self) -> Callable[[int], Home | None]:
         return cache(lambda maker: home_of(self.layers[maker].program, OFMAP))
 
-    def _settles(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> bool:
-        try:
-            self._settled(layer, read, makes, True, over)
-        except ScatteredError:
-            return False
-        return True
-
-    def _settled(self, layer: int, read: Mapping[str, int], makes: bool, spilled: bool, over: str = "") -> Settled:
-        return self._known(layer, tuple(sorted(read.items())), makes, spilled, over)
+    def _settled(
+        self, layer: int, read: Mapping[str, int], makes: bool, spilled: bool, over: str = ""
+    ) -> Settled | None:
+        """A layer where that stays; None where it cannot."""
+        makers = sorted((name, self._like[maker]) for name, maker in read.items())
+        return self._known(self._like[layer], tuple(makers), makes, spilled, over)
 
     @cached_property
-    def _known(self) -> Callable[[int, tuple[tuple[str, int], ...], bool, bool, str], Settled]:
+    def _known(self) -> Callable[[int, tuple[tuple[str, int], ...], bool, bool, str], Settled | None]:
         @cache
-        def settle(layer: int, read: tuple[tuple[str, int], ...], makes: bool, spilled: bool, over: str) -> Settled:
+        def settle(
+            layer: int, read: tuple[tuple[str, int], ...], makes: bool, spilled: bool, over: str
+        ) -> Settled | None:
             homes = {name: home for name, maker in read if (home := self._home(maker))}
             home = self._home(layer) if makes else None
-            return settled(self.layers[layer].program, Stays(homes, OFMAP, home, spilled, over))
+            try:
+                return settled(self.layers[layer].program, Stays(homes, OFMAP, home, spilled, over))
+            except ScatteredError:
+                return None
 
         return settle
 
@@ -238,6 +246,7 @@ class _Search:
             readers, read = staying.get(layer, ()), self._read_by(layer, staying)
             leaves, over = self._leaves(layer, readers), self._over(layer, staying) or ""
             mine = self._settled(layer, read, bool(readers), leaves, over)
+            assert mine is not None
             home = self._home(layer)
             if readers and home:
                 place = there[read[over]].base if over else None
@@ -259,7 +268,7 @@ class _Search:
         """
         read, makes = self._read_by(layer, staying), layer in staying
         ends = [name for name in read if makes and self._ends(layer, name, staying)]
-        return next((name for name in (*ends, "") if self._settles(layer, read, makes, name)), None)
+        return next((name for name in (*ends, "") if self._settled(layer, read, makes, True, name)), None)
 
     def _ends(self, layer: int, name: str, staying: _Plan) -> bool:
         """Whether a layer is the last to read something, and makes the like of it."""
