@@ -14,7 +14,6 @@ from tpusim import load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.ops import DeformConv2d
-from tpusim.network.ops.offsets import offsets_of
 from tpusim.network.workload import Workload
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.store import key_of
@@ -53,7 +52,7 @@ def read(folder: Path, values: np.ndarray, batch: int = 2) -> DeformConv2d:
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_they_are_in_the_order_of_torchvision(folder: Path, images: tuple[int, ...], kind: Any) -> None:
     values = quarters((*images, *SHAPE)).astype(kind)
-    found = offsets_of(read(folder, np.asfortranarray(values) if images else values), 2)
+    found = read(folder, np.asfortranarray(values) if images else values).displaced(2)
     by_image = np.broadcast_to(values.reshape(-1, 2, 2, 3, 2, 3, 5), (2, 2, 2, 3, 2, 3, 5))
     for axis, parts in enumerate((found.down, found.across)):
         np.testing.assert_array_equal(np.moveaxis(parts, -1, 0) / found.parts, by_image[:, :, :, :, axis])

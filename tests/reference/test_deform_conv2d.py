@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.strategies import convolved, deform_convs
 from tpusim import reference
 from tpusim.network.ops import Conv2d, DeformConv2d
-from tpusim.network.ops.offsets import MASK_PARTS, offsets_of
+from tpusim.network.ops.offsets import MASK_PARTS
 from tpusim.reference.operands import EXACT
 
 relaxed = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -46,7 +46,7 @@ def test_whole_offsets_shift_taps() -> None:
 
 def test_whole_offsets_of_every_output_are_elements() -> None:
     layer = deformed(offsets="integer", offset_groups=2)
-    given_ = offsets_of(layer, 3)
+    given_ = layer.displaced(3)
     expected = np.zeros(layer.tensors(3).ofmap)
     for o, y, x, n, c, i, j in np.ndindex(*expected.shape, 3, *layer.kernel):
         channel = o // 2 * 3 + c
@@ -92,7 +92,7 @@ def test_torchvision_agrees(layer: DeformConv2d) -> None:
     """Its offsets are [image, (offset_group, tap_row, tap_col, down or across), row, col]."""
     torch, torchvision = pytest.importorskip("torch"), pytest.importorskip("torchvision")
     ifmap, filter_ = reference.operands(layer, 2, seed=5).values()
-    given_ = offsets_of(layer, 2)
+    given_ = layer.displaced(2)
     pairs = np.stack([given_.down, given_.across], axis=3) / given_.parts
     images, weights, offsets, masks = (
         torch.from_numpy(np.ascontiguousarray(np.moveaxis(each, -1, axis)).astype(np.float64))
@@ -116,7 +116,7 @@ def test_operands_are_small_enough_for_parts_to_be_exact() -> None:
 
 def test_offsets_are_the_layers_whatever_its_name() -> None:
     one, other = (DeformConv2d(name, 4, 5, 5, 4, 3, offsets="half") for name in ("a", "b"))
-    here, there = offsets_of(one, 2), offsets_of(other, 2)
+    here, there = one.displaced(2), other.displaced(2)
     np.testing.assert_array_equal(here.down, there.down)
     assert here.parts == 2
     assert {*np.unique(here.across).tolist()} == {-3, -1, 1, 3}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.network.ops import DeformConv2d
-from tpusim.network.ops.offsets import MASK_PARTS, Offsets, offsets_of
+from tpusim.network.ops.offsets import MASK_PARTS, Offsets
 from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 _Box = tuple[range, range, range, range]
@@ -38,7 +38,7 @@ def compute(layer: DeformConv2d, operands: Operands, box: _Box) -> Tensor:
 @lru_cache(maxsize=4)
 def offsets_of_shape(layer: DeformConv2d, batch: int) -> Offsets:
     """A layer is computed box by box."""
-    return offsets_of(layer, batch)
+    return layer.displaced(batch)
 
 
 def _samples(

@@ -15,7 +15,7 @@ from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
 from tpusim.network.ops.kernel_axis import KernelAxis
 from tpusim.network.ops.offset_file import OffsetFile
-from tpusim.network.ops.offsets import MASK_PARTS, Given, offset_parts, offsets
+from tpusim.network.ops.offsets import MASK_PARTS, Given, Offsets, drawn, offset_parts, offsets
 from tpusim.network.ops.op import Shape
 
 _Padding: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is added on opposite sides")]
@@ -93,6 +93,10 @@ class DeformConv2d(GroupedOp):
     def samples(self, batch: int) -> tuple[int, ...]:
         """The shape [offset_group, tap_row, tap_col, row, col, image] of what is sampled of a channel."""
         return self.offset_groups, *self.kernel, self.out_height, self.out_width, batch
+
+    def displaced(self, batch: int) -> Offsets:
+        """Offsets and masks for so many images: the same for all layers of a shape."""
+        return drawn(self.offsets, (self.shape_key, batch), self.samples(batch), self.modulated)
 
     def reads(self, batch: int) -> dict[str, Shape]:
         """Offsets and masks, too: down and across for each tap, then one a tap."""

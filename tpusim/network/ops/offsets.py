@@ -7,9 +7,10 @@ fractions of a few equal parts: what is interpolated of whole numbers is exact.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Hashable
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,6 @@ from tpusim.input.fields import names_of
 from tpusim.input.scalars import integer, show
 from tpusim.network.ops.offset_file import SUFFIX, OffsetFile, offset_file
 from tpusim.network.sizes import BATCH
-
-if TYPE_CHECKING:
-    from tpusim.network.ops.deform_conv2d import DeformConv2d
 
 Given: TypeAlias = str | tuple[float, ...] | OffsetFile
 """How offsets are drawn; or those of every output and image: of each offset group, tap by tap, down and across; or
@@ -55,13 +53,12 @@ def offset_parts(given: Given) -> int:
     return KINDS[given] if isinstance(given, str) else _WRITTEN
 
 
-def offsets_of(layer: DeformConv2d, batch: int) -> Offsets:
-    """Those of a layer for so many images: the same for all layers of a shape."""
-    random = np.random.default_rng(zlib.crc32(repr((layer.shape_key, batch)).encode()))
-    shape, parts = layer.samples(batch), offset_parts(layer.offsets)
-    down, across = _displaced(random, layer.offsets, shape)
-    masks = random.integers(0, MASK_PARTS, shape, endpoint=True) if layer.modulated else np.full(shape, MASK_PARTS)
-    return Offsets(parts, down, across, masks)
+def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) -> Offsets:
+    """Those of a layer known by `key`, for samples of a `shape` [offset_group, tap_row, tap_col, row, col, image]."""
+    random = np.random.default_rng(zlib.crc32(repr(key).encode()))
+    down, across = _displaced(random, given, shape)
+    masks = random.integers(0, MASK_PARTS, shape, endpoint=True) if modulated else np.full(shape, MASK_PARTS)
+    return Offsets(offset_parts(given), down, across, masks)
 
 
 def _displaced(random: np.random.Generator, given: Given, shape: tuple[int, ...]) -> Parts:

@@ -11,8 +11,9 @@ from tpusim.machines.tpu.definition.frame import DMA
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
-from tpusim.machines.tpu.event.hbm import hbm_of
+from tpusim.machines.tpu.event.hbm import Hbm
 from tpusim.machines.tpu.event.log import Move
+from tpusim.machines.tpu.event.piped_hbm import PipedHbm
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import BankFill, Spill, Transfer
 
@@ -26,7 +27,7 @@ class Dma:
         self.moves: list[Move] = []
         self._stored: dict[int, int] = {}
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
-        self.hbm = hbm_of(program, hardware, keep)
+        self.hbm = _hbm_of(program, hardware, keep)
 
     def process(self) -> Process:
         """Two transfers at most hold data between HBM and the lanes."""
@@ -87,3 +88,14 @@ def _unhindered(wanted: Cycles, earliest: int) -> int:
     """
     order = np.arange(len(wanted))
     return int((np.maximum(wanted, earliest) - order).max()) + len(wanted) - 1
+
+
+def _hbm_of(program: Program, hardware: Hardware, keep: bool = False) -> Hbm:
+    """What `hbm.model` says, with nothing moved yet; it may `keep` its spans."""
+    device = hardware.hbm.dram
+    if device is None:
+        return PipedHbm(hardware)
+    # Its loops are compiled, and importing the compiler takes longer than many a layer.
+    from tpusim.machines.tpu.event.banked_hbm import BankedHbm
+
+    return BankedHbm(program, hardware, device, keep)

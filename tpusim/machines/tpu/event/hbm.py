@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Cycles
 from tpusim.machines.tpu.observation.timing import HbmUse
-from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.memory.pipe import Pipe
 
 
 class Filled(NamedTuple):
@@ -58,41 +55,3 @@ class Hbm(Protocol):
     @property
     def spans(self) -> Sequence[Span]:
         """The span of each transfer so far, if they are kept; none where no DRAM is modelled."""
-
-
-def hbm_of(program: Program, hardware: Hardware, keep: bool = False) -> Hbm:
-    """What `hbm.model` says, with nothing moved yet; it may `keep` its spans."""
-    device = hardware.hbm.dram
-    if device is None:
-        return PipedHbm(hardware)
-    # Its loops are compiled, and importing the compiler takes longer than many a layer.
-    from tpusim.machines.tpu.event.banked_hbm import BankedHbm
-
-    return BankedHbm(program, hardware, device, keep)
-
-
-class PipedHbm:
-    """A latency, then bytes at the full bandwidth."""
-
-    use = None
-    spans = ()
-
-    def __init__(self, hardware: Hardware) -> None:
-        self._hardware = hardware
-        self._pipe = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)
-
-    def fill(self, step: Transfer, start: int) -> Filled:
-        busy = self._busy(step)
-        return Filled(self._pipe.arrivals(start, busy, step.words), start + busy)
-
-    def demands(self, step: Transfer, start: int) -> Cycles:
-        return self._pipe.demands(start, self._busy(step), step.words)
-
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
-        """The last word still has to cross the bus and be stored."""
-        busy = self._busy(step)
-        ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
-        return Spilled(busy, start + busy, ended, ended + self._pipe.latency)
-
-    def _busy(self, step: Transfer) -> int:
-        return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))

@@ -13,7 +13,7 @@ from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.program.pointers import encoded
 from tpusim.network.ops import DeformConv2d
-from tpusim.network.ops.offsets import MASK_PARTS, Offsets, offsets_of
+from tpusim.network.ops.offsets import MASK_PARTS, Offsets
 
 CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 """The elements around a sample: rows and columns beyond the one above and to the left of it."""
@@ -78,7 +78,7 @@ class Samples:
 
     @cached_property
     def _offsets(self) -> Offsets:
-        return offsets_of(self.layer, self.batch)
+        return self.layer.displaced(self.batch)
 
     @cached_property
     def _down(self) -> Numbers:

@@ -12,8 +12,9 @@ from tpusim.machines.tpu.program.transfers import BankFill, Fill, LaneTransfer, 
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import Settings
-from tpusim.machines.tpu.register.hbm import Passage, memory_of
+from tpusim.machines.tpu.register.hbm import Memory, Passage
 from tpusim.machines.tpu.register.order import Order
+from tpusim.machines.tpu.register.piped_hbm import PipedMemory
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
 UNDER_WAY = 2
@@ -48,7 +49,7 @@ class DmaUnit:
     ) -> None:
         self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
         self.hardware, self.settings = hardware, settings
-        self.memory = memory_of(program, hardware)
+        self.memory = _memory_of(program, hardware)
         transfers = ((index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer))
         self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
         self.storing: dict[int, Passage] = {}
@@ -150,3 +151,13 @@ class DmaUnit:
                 self.end = max(self.end, stored)
                 self.stored[index] = stored + self.hardware.lanes - 1
                 del self.storing[index]
+
+
+def _memory_of(program: Program, hardware: Hardware) -> Memory:
+    """What `hbm.model` says, with nothing moved yet."""
+    device = hardware.hbm.dram
+    if device is None:
+        return PipedMemory(hardware)
+    from tpusim.machines.tpu.register.banked_hbm import BankedMemory
+
+    return BankedMemory(program, hardware, device)
