@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
     from tpusim.network.ops.deform_conv2d import DeformConv2d
     from tpusim.network.ops.gemm import Gemm
-    from tpusim.network.workload import Workload, load_workload
+    from tpusim.network.workload import Workload
+    from tpusim.network.workload_file import load_workload
     from tpusim.result.records import Result
 
 __all__ = [
@@ -44,7 +45,7 @@ _MODULES = {
     "Result": "result.records",
     "Workload": "network.workload",
     "load_hardware": "machines.family",
-    "load_workload": "network.workload",
+    "load_workload": "network.workload_file",
     "simulate": "flow.simulation",
 }
 

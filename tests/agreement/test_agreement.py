@@ -42,7 +42,7 @@ from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.explanation import Lowering
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.reference import Tensor
 
 Layer = Conv2d | Conv1d | ConvTranspose2d | DeformConv2d | Gemm

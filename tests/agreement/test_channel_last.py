@@ -39,7 +39,8 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.network.ops import Conv2d, Op
-from tpusim.network.workload import Workload, load_workload
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import load_workload
 from tpusim.numerics.equality import Verdict
 
 CASES = cases(1 / 10)

@@ -32,7 +32,8 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.ops import Conv2d, Gemm, Op
-from tpusim.network.workload import Workload, load_workload
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import load_workload
 from tpusim.reference import Tensor
 from tpusim.result.vocabulary.figures import FIGURES
 

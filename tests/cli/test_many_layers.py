@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tpusim.cli import app as cli
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.report.tables.run import MOST_LAYERS, alike, costliest, not_shown
 
 SHORT = "".join(

@@ -16,7 +16,7 @@ from tpusim.cli.names import ENGINES
 from tpusim.flow.lowerings import AUTO, glosses
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering.registry import GLOSSES
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 
 COMMANDS = [str(each.name or getattr(each.callback, "__name__", "")) for each in cli.app.registered_commands]
 

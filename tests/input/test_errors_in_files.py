@@ -9,7 +9,7 @@ import pytest
 
 from tpusim.base.errors import CapacityError, CheckFailed, DeadlockError, InputError, Problem, did_you_mean
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 
 HARDWARE = """\
 name: mine

@@ -51,7 +51,7 @@ from tpusim.network.ops import (
     Transpose,
     Upsample,
 )
-from tpusim.network.workload import open_workload, workload_of
+from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.network.written import yaml_of
 
 FLOAT, LOWER = TensorProto.FLOAT, "same_lower"

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tpusim.network.edges import Source
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 
 # convolutions, fully-connected layers (or GEMMs)
 LAYER_COUNTS = {

@@ -14,7 +14,8 @@ from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.network.ops import Op
-from tpusim.network.workload import Workload, load_workload
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import load_workload
 from tpusim.study.sweep.spec import Sweep, load_sweep
 
 WIDTH, BLOCKS = 768, 12

@@ -19,7 +19,7 @@ from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.ops import Conv2d, Gemm
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.report import text as texts
 from tpusim.report.plots import figure
 from tpusim.report.plots.run import plots

@@ -32,7 +32,7 @@ from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatche
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops import Gemm
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.report.trace.counters import COUNTERS, counters, windows
 from tpusim.report.trace.perfetto import TRACKS
 from tpusim.report.trace.vcd import vcd

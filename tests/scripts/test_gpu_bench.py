@@ -15,7 +15,8 @@ import pytest
 from tests import ROOT
 from tests.strategies import conv
 from tpusim.base.errors import InputError
-from tpusim.network.workload import Workload, load_workload
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import load_workload
 
 SCRIPT = ROOT / "scripts" / "gpu_bench"
 

@@ -10,7 +10,8 @@ import pytest
 from tests import ROOT
 from tests.strategies import conv
 from tpusim import load_hardware, simulate
-from tpusim.network.workload import Workload, load_workload
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import load_workload
 from tpusim.study.sweep.spec import load_sweep
 
 

@@ -24,7 +24,8 @@ from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.result_queue import ResultQueue
-from tpusim.network.workload import Workload, load_workload
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import load_workload
 
 LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, word_elements=4, capacity_words=200)

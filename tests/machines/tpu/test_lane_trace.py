@@ -26,7 +26,7 @@ from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatche
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import Machine, trace
 from tpusim.network.ops import Conv2d
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.report.plots.figure import DOTS_PER_INCH
 from tpusim.report.plots.trace_picture import draw
 from tpusim.report.trace.text import LEGEND, lines

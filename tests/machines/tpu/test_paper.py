@@ -11,7 +11,8 @@ from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.network.ops import Conv2d
-from tpusim.network.workload import Workload, load_workload
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import load_workload
 from tpusim.result.records import Result
 
 

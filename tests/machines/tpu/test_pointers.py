@@ -27,7 +27,7 @@ from tpusim.machines.tpu.program.pointers import MOST_WORDS, Pointers, pointer_b
 from tpusim.machines.tpu.program.program import Buffer, Constant, Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.numerics.equality import Verdict
 
 Numbers = NDArray[np.int64]

@@ -22,7 +22,7 @@ from tpusim.machines.tpu.lowering.search import TOLERANCE, choose
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
 from tpusim.network.ops import Op
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

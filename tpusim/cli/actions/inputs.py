@@ -16,7 +16,8 @@ from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.sizes import MOST_SIZE
-from tpusim.network.workload import Workload, images_of, open_workload, workload_of
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import images_of, open_workload, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
 

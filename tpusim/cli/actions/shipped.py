@@ -14,7 +14,7 @@ from tpusim.input.source import open_document, shipped
 from tpusim.machines.family import FAMILIES, USUAL, Machine, Modelled, family_named, load_hardware
 from tpusim.machines.tpu.description import Hardware
 from tpusim.memory.dram.device import FOLDER, load_device
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.report.tables import dram
 from tpusim.report.tables import shipped as tables
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claim import AGAINST, Finding
 from tpusim.study.paper.exhibit import Asked, Found, Shown
 from tpusim.study.paper.found import point_of

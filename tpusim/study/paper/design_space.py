@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from tpusim.machines.tpu.cost.area import Sram, srams_by_word
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claim import MODELLED, Finding
 from tpusim.study.paper.exhibit import Asked, Found, Shown
 from tpusim.study.paper.found import point_of

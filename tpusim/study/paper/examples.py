@@ -12,7 +12,7 @@ from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import ArrayOp
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claim import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, Found, Shown
 from tpusim.study.paper.found import point_of

@@ -8,7 +8,7 @@ from math import prod
 from statistics import fmean
 
 from tpusim.network.ops import Conv2d
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 
 SEVEN = {
     "alexnet": "AlexNet", "densenet121": "DenseNet", "googlenet": "GoogleNet", "resnet50": "ResNet", "vgg16": "VGG",

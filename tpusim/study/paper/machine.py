@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpusim.machines.tpu.cost.area import memories_by_macro, parts_of, total_mm2
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.network.workload import load_workload
+from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claim import COUNTED, MODELLED, Finding
 from tpusim.study.paper.exhibit import Asked, Found, Shown
 from tpusim.study.paper.found import point_of

@@ -20,7 +20,8 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Family, Machine, family_in, family_of, load_hardware
 from tpusim.machines.tpu.family import FAMILY as TPU
 from tpusim.network.formats.asked import OPS, ModelOptions, check_ops
-from tpusim.network.workload import MOST_IMAGES, open_workload, workload_of
+from tpusim.network.workload import MOST_IMAGES
+from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.study.sweep.axis import LAYERS, SIZES, Axis, check_size, layers_of
 from tpusim.study.sweep.column import Goal, columns_of, goals_of
 from tpusim.study.sweep.constraint import Constraint

@@ -10,7 +10,7 @@ from pathlib import Path
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
 from tpusim.input.source import open_document
-from tpusim.network.workload import workload_of
+from tpusim.network.workload_file import workload_of
 from tpusim.result.vocabulary.runs import left_out
 from tpusim.study.sweep.axis import Axis, Shown, Value
 from tpusim.study.sweep.column import Goal

@@ -1,0 +1,184 @@
+"""A workload as its file has it: YAML, or what a format of another tool makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationInfo
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.input.document import Document
+from tpusim.input.fields import NAMES, Name, names_of
+from tpusim.input.form import Form, validated
+from tpusim.input.scalars import path_of, show, whole_number
+from tpusim.input.source import open_document
+from tpusim.network.edges import INPUT, Edges, Source
+from tpusim.network.entries import EXAMPLE, LOWERING, MOST_LAYERS, Read, count_of, numbered, read_layers
+from tpusim.network.formats import is_foreign, read
+from tpusim.network.formats.asked import NOTHING, ModelOptions, check_ops
+from tpusim.network.ops import Op
+from tpusim.network.ops.offset_file import beside
+from tpusim.network.sizes import Sizes, are_sound, names_in, read_sizes, with_sizes
+from tpusim.network.wiring import INPUTS, Wiring, inputs_of, is_graph
+from tpusim.network.workload import MOST_IMAGES, Counts, OwnLowering, Workload, counts_of, taken_names
+
+_WIRING = "wiring"
+"""The key of a validation context that holds who reads whom in a file, if it says."""
+
+
+def load_workload(
+    name_or_path: str | Path,
+    batch: int = 8,
+    *,
+    dims: Mapping[str, int] | None = None,
+    skip_unknown: bool = False,
+    ops: str | None = None,
+) -> Workload:
+    """The workload of a shipped name, a path (YAML, .onnx, a .csv of SCALE-Sim), or "-", for `batch` images.
+
+    `dims` are sizes that a workload file names, or that a model leaves open; with `skip_unknown`, ops that nobody here
+    knows are left out of it; so are those that are not the array's where `ops` is "array", or the file says so and it
+    is not "all". Raises InputError with every problem of the file.
+    """
+    images, asked = images_of(batch), ModelOptions(dims or {}, skip_unknown, ops)
+    return workload_of(open_workload(name_or_path, asked), images, ops)
+
+
+def images_of(batch: object) -> int:
+    """A sound batch. Raises InputError."""
+    try:
+        return whole_number(batch, 1, MOST_IMAGES)
+    except InputError as error:
+        raise InputError(Problem(str(error), "batch")) from None
+
+
+def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:
+    """The file behind a workload, as it stands there, or what its format makes of it.
+
+    Raises InputError when it is no YAML mapping, or not of the format that its name promises.
+    """
+    if is_foreign(name_or_path):
+        return read(Path(name_or_path), asked)
+    document = with_sizes(open_document(name_or_path, "workloads"), asked.dims)
+    layers = beside(document.data.get("layers"), Path(name_or_path).parent)
+    return replace(document, data={**document.data, "layers": layers}) if layers else document
+
+
+def workload_of(document: Document, batch: int, ops: str | None = None) -> Workload:
+    """What `document` describes, for `batch` images, of the `ops` that are asked for, else those that it says.
+
+    Raises InputError with every problem of it.
+    """
+    names = names_in(document, batch)
+    context = {NAMES: names, _WIRING: wiring_of(document, batch)}
+    file = _FILE.read(document, context, _problems_together(document, names))
+    places = (document.place(path_of(("layers", index, LOWERING)))[0] for index in range(len(file.layers)))
+    layers, own, edges = in_network_order(file.layers, places)
+    known = file.not_timed, file.not_known, file.sizes, edges
+    return Workload(file.name, batch, layers, file.source, own, *known).with_ops(ops or file.ops)
+
+
+def wiring_of(document: Document, batch: int) -> Wiring | None:
+    """Who reads whom in a file, before its entries are read; None where it does not say."""
+    entries = document.data.get("layers", [])
+    if not is_graph(entries):
+        return None
+    inputs = _input_names(document)
+    return Wiring(inputs or (INPUT,), batch, map(_name_of, entries), bool(inputs) and are_sound(document))
+
+
+def in_network_order(
+    read: Iterable[Read], places: Iterable[str | None]
+) -> tuple[tuple[Op, ...], tuple[OwnLowering, ...], Edges]:
+    """The layers of all entries, the lowerings of those that name one, whose places they come with, and the edges."""
+    layers: list[Op] = []
+    own: list[OwnLowering] = []
+    edges: list[tuple[str, tuple[Source, ...]]] = []
+    for (ops, lowering, sources), where in zip(read, places, strict=True):
+        layers += ops
+        own += [OwnLowering(each.name, lowering, where) for each in ops] if lowering else []
+        edges += [(each.name, sources) for each in ops] if sources else []
+    return tuple(layers), tuple(own), tuple(edges)
+
+
+def _name_of(entry: object) -> object:
+    return entry.get("name") if isinstance(entry, Mapping) else None
+
+
+def _layers(entry: object, info: ValidationInfo) -> Read:
+    """The layers of an entry of a file, whose problems name it."""
+    wiring: Wiring | None = (info.context or {}).get(_WIRING)
+    try:
+        return read_layers(entry, names_of(info), wiring)
+    except InputError as error:
+        name = _name_of(entry)
+        if wiring:
+            wiring.lose(name)
+        label = f"layer {show(name)}: " if isinstance(name, str) else ""
+        raise InputError([Problem(f"{label}{each.message}", each.where) for each in error.problems]) from None
+
+
+def _problems_together(document: Document, names: Mapping[str, int]) -> list[Problem]:
+    """What is wrong with entries beside one another: names that are taken.
+
+    Raises InputError when there are more layers than anybody meant, before any is made.
+    """
+    entries = document.data.get("layers")
+    known = [(_name_of(entry), count_of(entry, names)) for entry in entries] if isinstance(entries, list) else []
+    if sum(count for _, count in known) > MOST_LAYERS:
+        raise InputError(document.problem("layers", f"over {MOST_LAYERS:,} layers, counts included; use fewer"))
+    called = [
+        (index, each)
+        for index, (name, count) in enumerate(known)
+        for each in ([name] if count == 1 else numbered(str(name), count))
+    ]
+    inputs = _input_names(document) if is_graph(entries) else ()
+    return [document.problem(str(each.where), each.message) for each in taken_names(called, inputs)]
+
+
+def _input_names(document: Document) -> tuple[str, ...]:
+    """Those of the network's inputs; none where they are wrong, which is told with the file."""
+    try:
+        return inputs_of(document.data.get(INPUTS))
+    except InputError:
+        return ()
+
+
+def _entries(entries: object) -> object:
+    if not isinstance(entries, list | tuple) and entries is not None:
+        raise InputError(f"{show(entries)} is not a list; start each layer with '- '")
+    if not entries:
+        raise InputError(f"no layers; write at least one, e.g. - {EXAMPLE}")
+    return entries
+
+
+# ---- the file
+
+
+def _known_ops(ops: str) -> str:
+    check_ops(ops)
+    return ops
+
+
+@validated
+class _File:
+    """A workload as its file has it, which says nothing of the batch."""
+
+    name: Annotated[str, Name()]
+    layers: Annotated[tuple[Annotated[Read, PlainValidator(_layers)], ...], BeforeValidator(_entries)]
+    source: str = ""
+    not_timed: Annotated[Counts, PlainValidator(counts_of)] = ()
+    not_known: Annotated[Counts, PlainValidator(counts_of)] = ()
+    sizes: Annotated[Sizes, PlainValidator(read_sizes)] = ()
+    inputs: Annotated[tuple[str, ...], PlainValidator(inputs_of)] = (INPUT,)
+    ops: Annotated[str, AfterValidator(_known_ops)] = "all"
+
+    def __post_init__(self) -> None:
+        if not any(each.layers for each in self.layers):
+            raise InputError(Problem("no layers but entries that take no time; write at least one", "layers"))
+
+
+_FILE = Form(_File)
