@@ -51,29 +51,12 @@ class _Costs(VectorCosts):
     def portions(self) -> int:
         return len(self.plan.portions)
 
-    def tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
-        """With two buffers of each kind, where there is a second use of them."""
-        blocks, scalars = self.blocks(rows, cols, groups), len(self.plan.scalars)
-        buffers = min(2, blocks * self.portions)
-        return Tiling(
-            rows=rows,
-            cols=cols,
-            groups=groups,
-            span=0,
-            blocks=blocks,
-            loop_order="filter_major",
-            kept_folds=1,
-            chunk_taps=1,
-            chunk_folds=1,
-            section_passes=1,
-            ifmap_buffers=buffers,
-            filter_buffers=min(2, self.portions),
-            psum_buffers=buffers,
-            ifmap_words=sum(self._map_words(rows, cols, groups)),
-            section_words=scalars,
-            psum_words=rows * cols * groups,
-            lag=1,
-        )
+    def map_words(self, rows: int, cols: int, groups: int) -> int:
+        return sum(self._map_words(rows, cols, groups))
+
+    @property
+    def scalar_words(self) -> int:
+        return len(self.plan.scalars)
 
     def worked(self, tiling: Tiling[int]) -> tuple[float, int]:
         hardware = self.hardware

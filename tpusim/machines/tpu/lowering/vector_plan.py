@@ -94,30 +94,16 @@ class _Costs(VectorCosts):
     def portions(self) -> int:
         return len(lane_portions(self.shape, self.hardware))
 
-    def tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
-        """With two buffers of each kind, where there is a second use of them."""
-        shape, cut = self.shape, self.cut
-        blocks = self.blocks(rows, cols, groups)
-        buffers = min(2, blocks * self.portions)
-        return Tiling(
-            rows=rows,
-            cols=cols,
-            groups=groups,
-            span=0,
-            blocks=blocks,
-            loop_order="filter_major",
-            kept_folds=1,
-            chunk_taps=cut.groups,
-            chunk_folds=cut.folds,
-            section_passes=cut.groups * cut.folds,
-            ifmap_buffers=buffers,
-            filter_buffers=min(2, self.portions),
-            psum_buffers=buffers,
-            ifmap_words=shape.row.most_stored(rows) * shape.col.most_stored(cols) * groups,
-            section_words=-(-shape.taps // self.hardware.vector_memory.word_elements),
-            psum_words=rows * cols * groups,
-            lag=1,
-        )
+    @property
+    def chunks(self) -> tuple[int, int]:
+        return self.cut.groups, self.cut.folds
+
+    def map_words(self, rows: int, cols: int, groups: int) -> int:
+        return self.shape.row.most_stored(rows) * self.shape.col.most_stored(cols) * groups
+
+    @property
+    def scalar_words(self) -> int:
+        return -(-self.shape.taps // self.hardware.vector_memory.word_elements)
 
     def worked(self, tiling: Tiling[int]) -> tuple[float, int]:
         hardware = self.hardware

@@ -38,8 +38,13 @@ class VectorCosts(ABC):
         """Portions of the channels."""
 
     @abstractmethod
-    def tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
-        """The buffers for blocks of so many rows, columns and word groups."""
+    def map_words(self, rows: int, cols: int, groups: int) -> int:
+        """Words that a block of so many rows, columns and word groups reads of all maps, at most."""
+
+    @property
+    @abstractmethod
+    def scalar_words(self) -> int:
+        """Words that a lane keeps of its own factors."""
 
     @abstractmethod
     def worked(self, tiling: Tiling[int]) -> tuple[float, int]:
@@ -53,6 +58,35 @@ class VectorCosts(ABC):
     def word_groups(self) -> tuple[int, int]:
         """Words of a pixel, and elements used of each."""
         return word_groups(self.outputs.word_images, self.hardware.vector_memory.word_elements)
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        """Of taps and of folds, those that a Plan of a convolution asks for; there are no passes."""
+        return 1, 1
+
+    def tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
+        """With two buffers of each kind, where there is a second use of them."""
+        blocks, (taps, folds) = self.blocks(rows, cols, groups), self.chunks
+        buffers = min(2, blocks * self.portions)
+        return Tiling(
+            rows=rows,
+            cols=cols,
+            groups=groups,
+            span=0,
+            blocks=blocks,
+            loop_order="filter_major",
+            kept_folds=1,
+            chunk_taps=taps,
+            chunk_folds=folds,
+            section_passes=taps * folds,
+            ifmap_buffers=buffers,
+            filter_buffers=min(2, self.portions),
+            psum_buffers=buffers,
+            ifmap_words=self.map_words(rows, cols, groups),
+            section_words=self.scalar_words,
+            psum_words=rows * cols * groups,
+            lag=1,
+        )
 
     def chosen(self) -> Tiling[int]:
         """The cheapest that fits; of those `close` to it, the one with the largest block.
