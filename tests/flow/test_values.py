@@ -444,6 +444,38 @@ def test_outputs_are_saved_by_name(here: Path) -> None:
     assert tpusim("compare", "run.json", "run.json").exit_code == 0
 
 
+def test_arrays_settle_the_batch_and_all_open_sizes(here: Path) -> None:
+    """Of a model for any number of images, and of one for a single image, of which they hold several."""
+    nodes = [node("Conv", "x w", "c"), node("Relu", "c")]
+    for name, shape in (("any.onnx", ["N", 2, "H", None]), ("one.onnx", [1, 2, 5, 4])):
+        saved(here, model(nodes, {"x": shape}, {"w": (3, 2, 2, 2)}), name)
+    given = np.random.default_rng(0).standard_normal((3, 2, 5, 4)).astype(np.float32)
+    np.savez("in.npz", x=given)
+    for name in ("any.onnx", "one.onnx"):
+        asked = "run", name, "--hardware", "tiny_4x4", "--input", "in.npz", "--save-outputs", "out.npz", "--json", "-"
+        done = tpusim(*asked)
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["batch"] == 3
+        with np.load("out.npz") as held:
+            np.testing.assert_allclose(held["y"], witnessed(Path("one.onnx"), {"x": given}, 3)["y"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--batch", "2"), "--batch 2: the arrays of --input hold 3 images; leave --batch out, or give as many"),
+        (("--dim", "H=4"), "dimension 2 of the array 'x' is 5, where --dim H=4 makes H 4; leave --dim out"),
+        (("--dim", "N=2"), "dimension 0 of the array 'x' is 3, where --dim N=2 makes N 2; leave --dim out"),
+    ],
+)
+def test_sizes_that_contradict_the_arrays_are_told(here: Path, arguments: tuple[str, ...], says: str) -> None:
+    saved(here, model([node("Conv", "x w")], {"x": ["N", 2, "H", 4]}, {"w": (3, 2, 2, 2)}), "any.onnx")
+    np.savez("in.npz", x=np.zeros((3, 2, 5, 4), np.float32))
+    done = tpusim("run", "any.onnx", "--hardware", "tiny_4x4", "--input", "in.npz", *arguments)
+    assert done.exit_code == 2
+    assert says in done.stderr
+
+
 def test_without_inputs_they_are_random_and_said_to_be(here: Path) -> None:
     done = tpusim("run", "net.onnx", *TINY, "--save-outputs", "out.npz", "--seed", "4")
     assert done.exit_code == 0, done.output

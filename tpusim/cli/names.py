@@ -27,5 +27,7 @@ EXHIBITS = (
     "14a", "14b", "15a", "15b", "16a", "16b", "17", "18a", "18b", "chip",
 )  # fmt: skip
 TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace")
+BATCH = 8
+"""Images at a time, unless somebody says how many."""
 RESULT_FILE = "run.json"
 PAGE_FILE = "report.html"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from zipfile import ZipFile, is_zipfile
 
 import numpy as np
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.files import replacing
 
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+
 _WRITE = "write one with numpy.savez(file, **{name: array})"
 
 
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path) -> Arrays:
     """All arrays of a file; nothing in it is unpickled. Raises InputError that names it."""
     if not path.is_file():
         raise InputError(Problem("is a directory; give a file" if path.is_dir() else "no such file", str(path)))
@@ -36,7 +38,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise InputError(Problem(f"{says}; {_WRITE}", str(path))) from None
 
 
-def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_arrays(path: Path, arrays: Arrays) -> None:
     """Replace the file in one step. Raises InputError where it cannot be written."""
     # Not by numpy.savez, to which an array of the name "file" would be the file.
     with replacing(path) as temporary, ZipFile(temporary, "w") as archive:

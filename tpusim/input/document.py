@@ -39,7 +39,7 @@ class Document:
 
     `lines` maps "layers[2].kernel" to a line counted from 1; `moved` maps a path whose value came from somewhere else
     to that place; `problems` are those already found while reading; `notes` are sentences on what was made of a file
-    of another tool.
+    of another tool; `images` is for how many images it is, where what was given beside it settles that.
     """
 
     label: str
@@ -48,6 +48,7 @@ class Document:
     problems: tuple[Problem, ...] = ()
     moved: Mapping[str, Place] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    images: int | None = None
 
     def place(self, path: str) -> Place:
         """Where `path` stands, or, when the file has no such path, the nearest one around it."""

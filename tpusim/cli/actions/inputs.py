@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
+from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import AUTO, check_own
 from tpusim.flow.simulation import select_layers
+from tpusim.input.arrays import Arrays
+from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.formats.asked import NOTHING, ModelOptions
@@ -24,14 +28,14 @@ from tpusim.result.vocabulary.runs import left_out
 def load(
     workload: str,
     hardware: str,
-    batch: int,
+    batch: int | None,
     changes: Sequence[str] | None,
     layers: str = "*",
     asked: ModelOptions = NOTHING,
     lowering: str | None = None,
 ) -> tuple[Workload, Machine]:
     """Return the workload, of its layers those whose name matches `layers`, and the machine. It is to be run by
-    `lowering`.
+    `lowering`. Without a `batch` it is for as many images as the arrays that are `asked` for hold, else BATCH.
 
     What there is to know of a model of another tool is told on stderr.
 
@@ -39,12 +43,20 @@ def load(
         InputError: with every problem of the first of them that cannot be used.
     """
     machine = load_hardware(hardware, changes or [])
-    images = images_of(batch)
+    images = None if batch is None else images_of(batch)
     document = open_workload(workload, asked)
-    work = workload_of(document, images, asked.ops)
+    work = workload_of(document, _images(images, document), asked.ops)
     check_own(work, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     return select_layers(_fused(work, machine, lowering, layers), layers), machine
+
+
+def _images(given: int | None, document: Document) -> int:
+    """Those given, or those of the arrays. Raises InputError where they differ."""
+    if given and document.images and given != document.images:
+        says = f"the arrays of --input hold {counted(document.images, 'image')}"
+        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {given}"))
+    return given or document.images or BATCH
 
 
 def _fused(work: Workload, machine: Machine, lowering: str | None, layers: str) -> Workload:
@@ -60,8 +72,10 @@ def _fused(work: Workload, machine: Machine, lowering: str | None, layers: str) 
         return fused(work, machine, lowering, lambda name: fnmatchcase(name, layers), watch)
 
 
-def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None) -> ModelOptions:
-    """Return what `--dim NAME=N ...`, `--skip-unknown` and `--ops` ask.
+def asked_of(
+    dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None
+) -> ModelOptions:
+    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops` and the arrays of `--input` ask.
 
     Raises:
         InputError: with every `--dim` that is not of that form, or unknown ops.
@@ -81,7 +95,7 @@ def asked_of(dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = N
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return ModelOptions(given, skip_unknown, ops)
+    return ModelOptions(given, skip_unknown, ops, arrays or {})
 
 
 def tell_left_out(work: Workload) -> None:

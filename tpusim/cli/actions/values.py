@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from tpusim.base.errors import InputError, Problem
@@ -11,7 +12,7 @@ from tpusim.base.files import probe
 from tpusim.cli.terminal import say
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.flow.values import Journey, checked, drawn, listed
-from tpusim.input.arrays import read_arrays, write_arrays
+from tpusim.input.arrays import Arrays, read_arrays, write_arrays
 from tpusim.network.formats import read_graph
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.graph import Graph, Values
@@ -25,6 +26,11 @@ class EndToEnd:
 
     source: Path | None
     target: Path | None
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """The inputs, by name. Raises InputError."""
+        return read_arrays(self.source) if self.source else {}
 
     @property
     def asked(self) -> bool:
@@ -70,7 +76,7 @@ class EndToEnd:
             say(sys.stderr, f"Note: {listed(made)}: random, as no --input FILE.npz gives it")
             return made
         try:
-            return checked(graph, read_arrays(self.source), batch)
+            return checked(graph, self.arrays, batch)
         except InputError as error:
             placed = (replace(each, where=each.where or str(self.source)) for each in error.problems)
             raise InputError(placed) from None

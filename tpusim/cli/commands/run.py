@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from tpusim.cli.names import DTYPES, ENGINES, RESULT_FILE, SUMS
+from tpusim.cli.names import BATCH, DTYPES, ENGINES, RESULT_FILE, SUMS
 from tpusim.cli.options import (
-    Batch,
     Changes,
     Dims,
     Hardware,
@@ -28,6 +27,11 @@ from tpusim.cli.terminal import NO_FILE, errors_reported
 _Engine = Annotated[
     str, Option(metavar="NAME", help=f"What keeps time: {', '.join(ENGINES)}.", autocompletion=words(ENGINES))
 ]
+_Batch = Annotated[
+    int | None,
+    Option(metavar="N", help=f"Images at a time: unless given, as many as --input holds, else {BATCH}.",
+           show_default=False),
+]  # fmt: skip
 _Dtype = Annotated[
     str | None,
     Option(
@@ -56,7 +60,7 @@ _Saved = Annotated[
 def run(
     workload: Workload,
     hardware: Hardware = "tpu_v2",
-    batch: Batch = 8,
+    batch: _Batch = None,
     lowering: Lowering = None,
     engine: _Engine = "event",
     check: Annotated[bool, Option("--check/--no-check", help="Compute and check every output.")] = True,
@@ -82,7 +86,8 @@ def run(
     from tpusim.cli.actions.run import simulate_and_report
     from tpusim.cli.actions.values import EndToEnd
 
-    asked, ends = asked_of(dims, skip_unknown, ops), EndToEnd(given, outputs)
+    ends = EndToEnd(given, outputs)
+    asked = asked_of(dims, skip_unknown, ops, ends.arrays)
     work, machine = load(workload, hardware, batch, changes, layers, asked, lowering)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
     journey = ends.journey(workload, work, asked, **values)

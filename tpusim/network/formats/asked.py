@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 
@@ -24,11 +27,14 @@ class ModelOptions:
     """Sizes of dimensions that a model leaves open, and whether ops that nobody here knows are left out of it.
 
     `ops` is what becomes layers: all that can, or those of the array alone; None: what the file says, else all.
+    `arrays` are inputs of the network, by name: their sizes settle those that are open, what whole numbers among them
+    hold settles which branches are taken.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     skip_unknown: bool = False
     ops: str | None = None
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.ops is not None:

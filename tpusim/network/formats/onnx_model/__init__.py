@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +16,14 @@ from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
+from tpusim.network.formats.onnx_model.branches import branched, with_arrays
 from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs
-from tpusim.network.formats.onnx_model.file import called, load, operator
+from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
     MIRRORED,
+    ON_BATCH,
     Sizes,
     UnfitNode,
     doubled,
@@ -28,6 +31,7 @@ from tpusim.network.formats.onnx_model.nodes import (
     layer,
     needed,
 )
+from tpusim.network.formats.onnx_model.recurrent import Unrolled, sequences, unrolled
 from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS, VectorNodes
 from tpusim.network.formats.onnx_model.wires import wired
@@ -50,6 +54,10 @@ class _Found:
     folded: int = 0
     same: list[str] = field(default_factory=list)
     """What batch normalizations make of which nothing is left to do."""
+    taken: Sequence[str] = ()
+    """Which branches were taken, in words."""
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """Of how many steps recurrent networks are, by their names."""
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -75,15 +83,18 @@ class Understood(NamedTuple):
 def understood(path: Path, asked: ModelOptions) -> Understood:
     """What there is to know of a model. Raises as `read`."""
     model = load(path)
-    batch = batch_of(inputs(model.graph), asked.dims, path)
+    batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
     weights = without_weights(model)
-    model = inlined(model, path)
+    ways = branched(inlined(model, path), batch, asked.arrays, path)
+    stepped = _stepped(ways.model, batch, asked, path)
+    model = stepped.model
     constants = constants_of(model.graph, weights)
     vector = VectorNodes.of(model) if asked.ops != "array" else None
     probes = _probes(model, batch, asked, constants, path)
-    found = _found(model.graph, probes, batch, vector)
+    told = _Found(taken=ways.taken, steps=stepped.steps, reasons=[*ways.undecided, *stepped.left])
+    found = _found(told, model.graph, probes, batch, vector)
     if found.not_known and not asked.skip_unknown:
-        raise InputError(Problem(_unknown(found), str(path)))
+        raise InputError(Problem(_unknown(found, batch), str(path)))
     if not found.layers:
         more = "; --ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
         raise InputError(Problem(f"no op that could be run as a layer is in the model{more}", str(path)))
@@ -95,16 +106,26 @@ def layer_names(layers: Sequence[tuple[NodeProto, Sizes]], names: Names) -> Iter
     return ((node, names.take(called(node), "count" in sizes)) for node, sizes in layers)
 
 
+def _stepped(model: ModelProto, batch: Batch, asked: ModelOptions, path: Path) -> Unrolled:
+    """Recurrent networks as their steps, with the shapes that say how many these are."""
+    wanted = sequences(model.graph)
+    if not wanted:
+        return Unrolled(model, {}, [])
+    whole = with_arrays(model, asked.arrays)
+    shapes = [inferred(whole, batch.sizes(images), wanted, frozenset(), path).shapes for images in batch.probed]
+    return unrolled(model, shapes, opset_of(model))
+
+
 def _probes(
     model: ModelProto, batch: Batch, asked: ModelOptions, constants: frozenset[str], path: Path
 ) -> list[Values]:
     """The shapes for as many images as it takes to know them for any number. Raises InputError where there are none."""
     ops = ARRAY_OPS if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
     wanted, probes = needed(model.graph, ops), list[Values]()
+    whole = with_arrays(model, asked.arrays)
     for images in batch.probed:
-        sizes = {**asked.dims, **dict.fromkeys(batch.names, images)}
         try:
-            probes.append(inferred(model, sizes, wanted, constants, path))
+            probes.append(inferred(whole, batch.sizes(images), wanted, constants, path))
         except InputError as error:
             if not probes:
                 raise
@@ -113,9 +134,10 @@ def _probes(
     return probes
 
 
-def _found(graph: GraphProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes | None) -> _Found:
+def _found(
+    found: _Found, graph: GraphProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes | None
+) -> _Found:
     """With `vector`, what takes the vector unit is a layer where it can be, else it takes no time."""
-    found = _Found()
     for node in graph.node:
         name = operator(node)
         if name in ARRAY_OPS or name in NOT_TIMED:
@@ -187,11 +209,14 @@ def _listed(ops: Mapping[str, int]) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in ops.items())
 
 
-def _unknown(found: _Found) -> str:
+def _unknown(found: _Found, batch: Batch) -> str:
     """All that is not known, at once."""
     total = counted(sum(found.not_known.values()), "op")
     why = f" ({'; '.join(found.reasons[:_MOST_TOLD])}{'; ...' if len(found.reasons) > _MOST_TOLD else ''})"
     leave = "tpusim run or import leaves them out with --skip-unknown, and says so"
+    if any(ON_BATCH in reason for reason in found.reasons):
+        settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(batch.names))
+        leave = f"{settle} says how many there are; {leave}"
     return f"{total} not known here: {_listed(found.not_known)}{why if found.reasons else ''}; {leave}"
 
 
@@ -216,7 +241,7 @@ def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
         if (node := nodes.get(entry["name"])) is not None
         for key in entry
     }
-    return Document(str(path), data, {"": 1}, moved=moved, notes=(*notes, *_lost(lost)))
+    return Document(str(path), data, {"": 1}, moved=moved, notes=(*notes, *_lost(lost)), images=read.batch.images)
 
 
 def _lost(why: str) -> Iterator[str]:
@@ -244,14 +269,22 @@ def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
     if batch.is_open:
         yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for --batch images"
     else:
-        yield f"it is for {counted(batch.fixed, 'image')}; layers are written for one, and run for --batch images"
-    if asked.dims:
-        yield f"sizes given: {', '.join(f'{name}={size}' for name, size in asked.dims.items())}"
+        many = f"the {counted(batch.images, 'image')} of --input" if batch.images else "--batch images"
+        yield f"it is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
+    if batch.dims:
+        yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
     if several := [called(node) for node, sizes in found.layers if "count" in sizes and sizes["op"] != "gemm"]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
     if any(sizes["op"] not in _OF_THE_ARRAY for _, sizes in found.layers):
         yield "pooling, sums and activations are layers of their own, from HBM and back; --ops array leaves them out"
+    if found.taken:
+        more = f", and {len(found.taken) - _MOST_TOLD:,} more" if len(found.taken) > _MOST_TOLD else ""
+        yield f"the branch that is taken of each If: {', '.join(found.taken[:_MOST_TOLD])}{more}"
+    if found.steps:
+        each = ", ".join(f"{name} {steps:,}" for name, steps in [*found.steps.items()][:_MOST_TOLD])
+        more = ", ..." if len(found.steps) > _MOST_TOLD else ""
+        yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}{more}"
     if found.same:
         yield f"{counted(len(found.same), 'batch normalization')} folded into the weights before: no time"
     if found.folded:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from numpy.typing import NDArray
 from onnx import GraphProto, ValueInfoProto
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
@@ -14,8 +17,13 @@ from tpusim.network.formats.names import printable
 
 _BATCH = re.compile(r"n|bs?|.*batch.*", re.IGNORECASE)
 """What tools call the number of images."""
+_LENGTH = re.compile(r".*(seq|len|time|frame|step|token).*", re.IGNORECASE)
+"""What they call the number of what comes one after another, which may be a first dimension, too."""
 _NAME = re.compile(r"[A-Za-z_]")
 """Some write "?" of what they do not know."""
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Inputs by name."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,24 @@ class Open:
     def like_a_batch(self) -> bool:
         return self.named and _BATCH.fullmatch(self.name) is not None
 
+    @property
+    def like_a_length(self) -> bool:
+        return self.named and _LENGTH.fullmatch(self.name) is not None
+
 
 @dataclass(frozen=True)
 class Batch:
-    """Which names stand for the batch; where there are none, the model is for `fixed` images."""
+    """Which names stand for the batch; where there are none, the model is for `fixed` images.
+
+    Attributes:
+        dims: the sizes of all other dimensions that are open, by name.
+        images: how many images the arrays hold that are given; None where nothing says so.
+    """
 
     names: frozenset[str]
     fixed: int
+    dims: Mapping[str, int] = field(default_factory=dict)
+    images: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -50,6 +69,10 @@ class Batch:
         """For how many images the shapes are to be found, to know them for any number."""
         return (1, 2) if self.is_open else (self.fixed,)
 
+    def sizes(self, images: int) -> dict[str, int]:
+        """Of all open dimensions, by name, where the batch is of so many images."""
+        return {**self.dims, **dict.fromkeys(self.names, images)}
+
 
 def inputs(graph: GraphProto) -> list[ValueInfoProto]:
     """What the model is given from outside: without weights, which old files name among its inputs."""
@@ -57,11 +80,12 @@ def inputs(graph: GraphProto) -> list[ValueInfoProto]:
     return [each for each in graph.input if each.name not in weights]
 
 
-def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], path: Path) -> Batch:
-    """Which dimensions count images.
+def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: Arrays, path: Path) -> Batch:
+    """Which dimensions count images; none do where `arrays` settle them, as all others.
 
     Raises:
-        InputError: a dimension is open that is neither the batch nor in `dims`, or `dims` names none that is.
+        InputError: a dimension is open that is neither the batch nor in `dims` or `arrays`, `dims` names none that is,
+            or these contradict one another.
     """
     opened = [each for value in given for each in _open(value)]
     names = {each.name for each in opened}
@@ -70,9 +94,41 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], path: Pat
     left = [each for each in opened if each.name not in dims]
     named = frozenset(each.name for each in left if each.like_a_batch)
     counted = named or frozenset(each.name for each in left if each.axis == 0 and each.rank > 1)
-    if missing := {each.name: each for each in reversed(left) if each.name not in counted}:
-        raise InputError(Problem(_missing([*missing.values()][::-1]), str(path)))
-    return Batch(counted, _first(given, dims))
+    sizes = {**_held(opened, dims, arrays), **dims}
+    if missing := {each.name: each for each in reversed(left) if each.name not in counted | sizes.keys()}:
+        raise InputError(Problem(_missing([*missing.values()][::-1], arrays), str(path)))
+    images = (each.name for each in left if each.name in counted and not each.like_a_length)
+    own = next((sizes[name] for name in images if name in sizes), None)
+    fixed = own or _first(given, dims)
+    return Batch(counted - sizes.keys(), fixed, sizes, _images(given, sizes, arrays, fixed))
+
+
+def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:
+    """Sizes of open dimensions by name, as the arrays have them. Raises InputError where that is more than one."""
+    known: dict[str, tuple[int, str]] = {name: (size, f"--dim {name}={size}") for name, size in dims.items()}
+    problems: list[Problem] = []
+    for each in opened:
+        array = arrays.get(each.value)
+        if array is None or array.ndim != each.rank:
+            continue
+        size, where = array.shape[each.axis], f"dimension {each.axis} of the array {each.value!r}"
+        before, said = known.setdefault(each.name, (size, where))
+        if size != before:
+            advice = "leave --dim out, or change the array" if each.name in dims else "the model wants them equal"
+            problems.append(Problem(f"{where} is {size}, where {said} makes {each.name} {before}; {advice}"))
+    if problems:
+        raise InputError(problems)
+    return {name: size for name, (size, _) in known.items()}
+
+
+def _images(given: Sequence[ValueInfoProto], sizes: Mapping[str, int], arrays: Arrays, fixed: int) -> int | None:
+    """How many images the arrays hold: those of the model, or a multiple of them; None where they are no maps of it."""
+    for value in given:
+        array, dims = arrays.get(value.name), value.type.tensor_type.shape.dim
+        if array is not None and len(dims) == array.ndim > 1:
+            own = next((sizes.get(each.name, 0) for each in _open(value) if each.axis == 0), dims[0].dim_value)
+            return fixed * max(1, array.shape[0] // own) if own else fixed
+    return None
 
 
 def set_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
@@ -109,7 +165,9 @@ def _no_such(name: str, names: set[str]) -> str:
     return f"--dim {name}: no dimension of that name is open{did_you_mean(name, names) or ';'} {known}"
 
 
-def _missing(left: Sequence[Open]) -> str:
+def _missing(left: Sequence[Open], arrays: Arrays) -> str:
     where = ", ".join(f"{each.name} (dimension {each.axis} of {each.value})" for each in left)
-    give = " ".join(f"--dim {each.name}=N" for each in left)
-    return f"the inputs leave sizes open: {where}; give them to tpusim run or import: {give}"
+    give = " ".join(f"--dim {shlex.quote(each.name)}=N" for each in left)
+    there = f", which has {', '.join(map(printable, arrays))}" if arrays else ""
+    by = f"or to run an --input FILE.npz that has arrays of these names{there}"
+    return f"the inputs leave sizes open: {where}; give them to tpusim run or import: {give}; {by}"

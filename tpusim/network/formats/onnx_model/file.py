@@ -46,6 +46,11 @@ def operator(node: NodeProto) -> str:
     return printable(f"{domain}{node.op_type}")[:60] or "an op without a name"
 
 
+def opset_of(model: ModelProto) -> int:
+    """The version of ONNX's own operators."""
+    return next((each.version for each in model.opset_import if each.domain in _MAIN), 1)
+
+
 def called(node: NodeProto) -> str:
     """A node in words: by its name, or by what it makes."""
     return printable(node.name or next(filter(None, node.output), "") or "a node without a name")

@@ -15,11 +15,9 @@ from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
 from tpusim.network.formats.onnx_model import layer_names, understood
 from tpusim.network.formats.onnx_model.dims import inputs, set_sizes
-from tpusim.network.formats.onnx_model.file import called, load, operator
+from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import MIRRORED
 from tpusim.network.graph import Given, Graph, Node, Values
-
-_MAIN = ("", "ai.onnx")
 
 
 def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
@@ -47,11 +45,10 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         return Node(operator(node), called(node), *asked_of, layers.get(made, ""))
 
     nodes = tuple(map(as_node, graph.node))
-    sizes = {**asked.dims, **dict.fromkeys(read.batch.names, own)}
-    opset = next((each.version for each in read.model.opset_import if each.domain in _MAIN), 1)
+    sizes = read.batch.sizes(own)
     weights = _weights(load(path).graph, path)
     given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
-    return Graph(str(path), given, _types_of_outputs(graph), nodes, weights, own, opset)
+    return Graph(str(path), given, _types_of_outputs(graph), nodes, weights, own, opset_of(read.model))
 
 
 def _types_of_outputs(graph: GraphProto) -> dict[str, np.dtype[Any] | None]:

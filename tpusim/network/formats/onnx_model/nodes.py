@@ -17,6 +17,8 @@ Sizes = dict[str, Any]
 """A layer as a file has it, without its name; `images` is how many its input holds."""
 
 
+ON_BATCH = "depends on the batch"
+"""What to say of what differs from one number of images to another."""
 MIRRORED = "mirrored"
 """Beside sizes: of a transposed convolution, the axes along which its layer is written the other way round."""
 
@@ -235,7 +237,7 @@ def for_any_batch(one: Sizes, two: Sizes) -> Sizes:
         elif key in _OF_BATCH:
             merged[key] = _line(value, two[key])
         else:
-            raise UnfitNode(f"its {key} depends on the batch")
+            raise UnfitNode(f"its {key} {ON_BATCH}")
     return _without_images(merged)
 
 

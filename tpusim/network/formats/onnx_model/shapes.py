@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -91,14 +91,29 @@ def inferred(
     """
     sized = ModelProto()
     sized.CopyFrom(model)
-    for value in sized.graph.input:
-        set_sizes(value, sizes)
-    shapes, reals = _inferred(sized, path)
-    for _ in range(_MOST_ROUNDS):
-        if needed <= shapes.keys() or not fold(sized, shapes):
-            break
-        shapes, reals = _inferred(sized, path)
+    shapes, reals = settled(sized, sizes, lambda shapes: needed <= shapes.keys(), path)
     return Values(shapes, constants, reals)
+
+
+def settled(
+    model: ModelProto, sizes: Mapping[str, int], enough: Callable[[Mapping[str, Shape]], bool], path: Path
+) -> tuple[dict[str, Shape], frozenset[str]]:
+    """Give open dimensions their `sizes`, and put what follows from these in its place, until that is `enough`.
+
+    Returns:
+        Shapes by name, and which values are real.
+
+    Raises:
+        InputError: shapes contradict one another.
+    """
+    for value in model.graph.input:
+        set_sizes(value, sizes)
+    shapes, reals = _inferred(model, path)
+    for _ in range(_MOST_ROUNDS):
+        if enough(shapes) or not fold(model, shapes):
+            break
+        shapes, reals = _inferred(model, path)
+    return shapes, reals
 
 
 def _inferred(model: ModelProto, path: Path) -> tuple[dict[str, Shape], frozenset[str]]:

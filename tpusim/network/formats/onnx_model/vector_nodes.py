@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
 from tpusim.network.formats.onnx_model import move_nodes, row_nodes
+from tpusim.network.formats.onnx_model.file import opset_of
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode, padding_of
-from tpusim.network.formats.onnx_model.row_nodes import FLAT_SOFTMAX
 from tpusim.network.formats.onnx_model.shapes import Values
 
 Numbers = Mapping[str, float]
@@ -82,8 +82,7 @@ class VectorNodes(NamedTuple):
     def of(cls, model: ModelProto) -> VectorNodes:
         """What there is to know of the nodes of a model."""
         graph = model.graph
-        opset = next((each.version for each in model.opset_import if not each.domain), FLAT_SOFTMAX)
-        return cls(_numbers(graph), _first(graph), _merged(graph), _lists(graph), opset)
+        return cls(_numbers(graph), _first(graph), _merged(graph), _lists(graph), opset_of(model))
 
     def is_folded(self, node: NodeProto) -> bool:
         """Whether nothing is left of it to do."""

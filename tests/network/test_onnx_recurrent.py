@@ -1,0 +1,113 @@
+"""Recurrent networks of models: steps that are layers give what the operators' definitions give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from tests.flow.test_values import travelled
+from tests.network.test_onnx_models import model_of, node, saved
+from tpusim.base.errors import InputError
+from tpusim.network.formats import read_graph
+from tpusim.network.formats.asked import ModelOptions
+from tpusim.network.workload import load_workload, open_workload
+from tpusim.reference.nodes import Call, compute
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+SIZE, INPUTS, STEPS = 3, 2, 3
+
+
+def recurrent(op: str, reads: str = "x w r b", images: Any = "N", opset: int = 17, **attributes: Any) -> ModelProto:
+    ways = 2 if attributes.get("direction") == "bidirectional" else 1
+    rows, random = GATES[op] * SIZE, np.random.default_rng(5)
+    shapes = {"w": (ways, rows, INPUTS), "r": (ways, rows, SIZE), "b": (ways, 2 * rows), "h": (ways, 1, SIZE),
+              "c": (ways, 1, SIZE), "p": (ways, 3 * SIZE)}  # fmt: skip
+    made = "y z e" if op == "LSTM" else "y z"
+    nodes = [helper.make_node(op, reads.replace("_", "").split(" "), made.split(), name="rec", hidden_size=SIZE,
+                              **attributes)]  # fmt: skip
+    model = model_of(nodes, {"x": [STEPS, images, INPUTS]}, {}, opset=opset)
+    for name in made.split()[1:]:
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    held = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(held[name], name) for name in reads.split()[1:] if name in held
+    )
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        recurrent("LSTM", "x w r b _ h c", 1), recurrent("LSTM", "x w r", direction="bidirectional", opset=11),
+        recurrent("GRU", "x w r b _ h", 1, direction="reverse"), recurrent("GRU", linear_before_reset=1),
+        recurrent("GRU", "x w r b _ h", 1, linear_before_reset=1, direction="bidirectional"),
+        recurrent("GRU"),
+    ],
+)  # fmt: skip
+def test_steps_give_what_the_operator_gives(tmp_path: Path, model: ModelProto) -> None:
+    """The definition of the operator is the reference's own."""
+    path = saved(tmp_path, model)
+    # Without an open dimension, the first is the batch.
+    result, given, outputs = travelled(
+        path, STEPS if model.graph.input[0].type.tensor_type.shape.dim[1].dim_value else 2
+    )
+    assert result.correct
+    assert {"gemm", "sigmoid", "tanh", "mul"} <= {layer.op for layer in result.layers}
+    (operator,), held = model.graph.node, {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    call = Call({each.name: _value(each) for each in operator.attribute}, len(operator.output))
+    expected = compute(operator.op_type, call, [{**held, **given}.get(name) for name in operator.input])
+    for name, each in zip(operator.output, expected, strict=True):
+        np.testing.assert_allclose(outputs[name], each, rtol=1e-5, atol=1e-6)
+
+
+def _value(attribute: Any) -> Any:
+    value = helper.get_attribute_value(attribute)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def test_a_plain_one_is_the_tangent_of_a_sum(tmp_path: Path) -> None:
+    path = saved(tmp_path, recurrent("RNN", "x w r b"))
+    _, given, outputs = travelled(path, 2)
+    held, state = read_graph(path, ModelOptions(), 2).constants, 0
+    weights, backs, biases = (held[name][0] for name in "wrb")
+    for step, x in enumerate(given["x"].reshape(STEPS, 2, INPUTS)):
+        state = np.tanh(x @ weights.T + biases.reshape(2, -1).sum(axis=0) + (state @ backs.T if step else 0))
+        np.testing.assert_allclose(outputs["y"].reshape(STEPS, 2, SIZE)[step], state, rtol=1e-5, atol=1e-6)
+
+
+def test_inputs_of_all_steps_are_one_product(tmp_path: Path) -> None:
+    """And the state of each but the first, where there is none before it, another."""
+    document = open_workload(saved(tmp_path, recurrent("LSTM")))
+    gemms = [(entry["m"], entry["n"], entry["k"]) for entry in document.data["layers"] if entry["op"] == "gemm"]
+    rows = 4 * SIZE
+    assert gemms == [(f"batch*{STEPS}", rows, INPUTS), *[("batch", rows, SIZE)] * (STEPS - 1)]
+    assert (
+        "recurrent networks are a product of all inputs, then one of the state a step; steps: rec 3" in document.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (recurrent("LSTM", activations=["Relu", "Tanh", "Tanh"]), "it has activations of its own"),
+        (recurrent("LSTM", "x w r b _ h c p", 1), "or it has peepholes"),
+        (recurrent("GRU", clip=1.0), "it clips, couples its gates"),
+    ],
+)
+def test_what_cannot_be_steps_says_why(tmp_path: Path, model: ModelProto, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        load_workload(saved(tmp_path, model))
+
+
+def test_steps_that_follow_the_batch_have_to_be_said(tmp_path: Path) -> None:
+    model = recurrent("LSTM", images=1)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "sequence"
+    model.graph.node.append(node("Relu", "y", "q"))
+    path = saved(tmp_path, model)
+    with pytest.raises(InputError, match=r"how many steps it has depends on the batch.* --dim sequence=N says"):
+        load_workload(path)
+    assert sum(layer.op == "gemm" for layer in load_workload(path, dims={"sequence": 4}).layers) == 4
