@@ -45,14 +45,18 @@ from tpusim.network.ops import (
     Op,
     Pad,
     Pool2d,
+    Power,
+    Rdiv,
     ReduceMean,
     Relu,
     RowOp,
+    Rsub,
     ScaleShift,
     Sigmoid,
     Silu,
     Slice,
     Softmax,
+    Sqrt,
     Sub,
     SumExp,
     SumSquares,
@@ -550,10 +554,12 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     }
     parts = st.integers(-8, 8).map(lambda number: number / 4)
     plain = [Add, Sub, Mul, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish]
-    kind = draw(st.sampled_from([*plain, Copy, Div, Exp, Tanh, Erf, Sigmoid, Silu, Gelu]))
+    kind = draw(st.sampled_from([*plain, Copy, Div, Exp, Tanh, Erf, Sigmoid, Silu, Gelu, Rsub, Rdiv, Power, Sqrt]))
     if kind is Gelu:
         return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))
-    if issubclass(kind, Add | Sub | Mul | Div):
+    if kind is Power:
+        return kind(**sizes, exponent=draw(st.sampled_from([2, 3])))
+    if issubclass(kind, Add | Sub | Rsub | Mul | Div | Rdiv):
         return kind(
             **sizes, other=draw(st.sampled_from(["each", "each", "map", "channel", "image", "pixel", "number"]))
         )

@@ -29,12 +29,16 @@ from tpusim.network.ops import (
     Mul,
     Op,
     Pool2d,
+    Power,
+    Rdiv,
     ReduceMean,
     Relu,
+    Rsub,
     ScaleShift,
     Sigmoid,
     Silu,
     Softmax,
+    Sqrt,
     Sub,
     Tanh,
 )
@@ -45,9 +49,10 @@ SIDE = among(1, 2, 3, 3, 4)
 KERNEL = st.integers(1, 3)
 STEP = among(1, 1, 2)
 TRUTH = among(True, False)
-OTHERS = (Add, Sub, Mul, Div)
+OTHERS = (Add, Sub, Rsub, Mul, Div, Rdiv)
 POINTWISE = (
     *OTHERS, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish, Copy, Exp, Tanh, Erf, Sigmoid, Silu, Gelu,
+    Power, Sqrt,
 )  # fmt: skip
 ROWS = (Softmax, LayerNorm, ReduceMean)
 MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {
@@ -55,6 +60,7 @@ MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {
     LeakyRelu: {"slope": among(0.0, 0.125, 0.1, 0.01)},
     Clip: {"min": among(-2.0, -0.25, 0.0), "max": among(0.0, 1.5, 6.0)},
     HardSigmoid: {"alpha": among(-0.5, 0.25, 1.75), "beta": among(-2.0, 0.0, 0.5)},
+    Power: {"exponent": among(2, 3)},
     Gelu: {"approximate": among("none", "tanh")},
 }
 """Of pointwise ops, what is drawn besides their sizes."""

@@ -151,6 +151,19 @@ ROWS = model(
      "last": numbers(-1), "map": numbers(2, 3), "v": (3, 4)},
     20,
 )  # fmt: skip
+MORE_VECTORS = model(
+    [
+        node("Conv", "x w", "a"), node("Sub", "k a", "b"), node("Pow", "b two", "c"), node("Add", "c number", "d"),
+        node("Sqrt", "d", "e"), node("Div", "number e", "f"), node("Softmax", "f", "g", axis=1),
+        node("Slice", "g one end axis two_", "h"), node("Pow", "h three", "i"), node("Softmax", "i", "z", axis=2),
+        node("Reshape", "f flat", "j"), node("MatMul", "j n", "l"), node("Sub", "m l", "o"), node("Div", "m o", "y"),
+    ],
+    {"x": ["N", 2, 6, 5]},
+    {"w": (3, 2, 2, 2), "k": (3, 1, 1), "number": np.float32([0.5]), "two": np.array(2, np.float32),
+     "three": np.array(3, np.float32),
+     "one": numbers(1), "end": numbers(9), "axis": numbers(3), "two_": numbers(2), "flat": numbers(0, -1), "n": (60, 4),
+     "m": np.float32([9, 8, 7, 6])},
+)  # fmt: skip
 PAIRS = model(
     [
         node("Transpose", "x", "t", perm=[0, 2, 1, 3]), node("MatMul", "t w", "a"), node("MatMul", "t a", "y"),
@@ -221,6 +234,8 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
         (VECTORS, 3),
         (ROWS, 1),
         (ROWS, 3),
+        (MORE_VECTORS, 1),
+        (MORE_VECTORS, 3),
         (PAIRS, 2),
         (PAIRS, 4),
     ],
@@ -237,6 +252,8 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
         "vectors of 3",
         "rows",
         "rows of 3",
+        "more vectors",
+        "more vectors of 3",
         "pairs",
         "pairs, two by two",
     ],

@@ -40,12 +40,17 @@ from tpusim.network.ops import (
     Op,
     Pad,
     Pool2d,
+    Power,
+    Rdiv,
     ReduceMean,
     Relu,
+    Rsub,
     ScaleShift,
     Sigmoid,
     Silu,
+    Slice,
     Softmax,
+    Sqrt,
     Sub,
     Tanh,
     Transpose,
@@ -264,6 +269,11 @@ def test_outputs_and_macs_are_those_of_the_inferred_shapes(tmp_path_factory, mod
          [Softmax("softmax_y", 8, 108), ReduceMean("reducemean_e", 4, 15)]),
         ([node("Relu", "x", "a"), node("ReduceMean", "a", axes=[2, 3], keepdims=0)],
          [Relu("relu_a", 4, 9, 8), Pool2d("reducemean_y", "average", 4, 9, 8, (9, 8))]),
+        ([node("Sub", "c x", "a"), node("Div", "n a")],
+         [Rsub("sub_a", 4, 9, 8, other="channel"), Rdiv("div_y", 4, 9, 8, other="number")]),
+        ([node("Pow", "x two", "a"), node("Pow", "a half", "d"), node("Sqrt", "d")],
+         [Power("pow_a", 4, 9, 8), Sqrt("pow_d", 4, 9, 8), Sqrt("sqrt_y", 4, 9, 8)]),
+        ([node("Softmax", "x", axis=1)], [Softmax("softmax_y", 4, 216)]),
         ([node("BatchNormalization", "x s s s s")], [ScaleShift("batchnormalization_y", 4, 9, 8)]),
         ([node("Conv", "x f", "a"), node("BatchNormalization", "a s s s s")], [Conv2d("conv_a", 4, 9, 8, 4, 1)]),
     ],
@@ -274,8 +284,8 @@ def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[N
     }  # fmt: skip
     opset = 24 if {"Gelu", "Swish"} & {each.op_type for each in nodes} else 17
     model = model_of(nodes, {"x": ["N", 4, 9, 8], "l": ["N", 4, 7], "t": ["N", 5, 4]}, weights, opset)
-    for name in "nk":
-        model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.float32), name))
+    for name, number in {"n": 1, "k": 1, "two": 2, "half": 0.5}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), name))
     assert [*layers_of(tmp_path, model, batch=3)] == layers
 
 
@@ -283,9 +293,8 @@ def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[N
     "nodes",
     [
         [node("MaxPool", "v", kernel_shape=[2, 2, 2])],
-        [node("Sub", "c x")],
-        [node("Div", "c x")],
-        [node("Softmax", "x", axis=1)],
+        [node("Sub", "r x")],
+        [node("Pow", "x r")],
         [node("ReduceMean", "x", axes=[1])],
         [node("Clip", "x a"), node("ReduceMax", "x", "a", keepdims=0)][::-1],
         [node("LeakyRelu", "x", alpha=2.0)],
@@ -414,6 +423,8 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, name: str) -> None:
         ([node("Pad", "x pads zero")], ["N", 3, 8, 6], Pad("pad_y", 3, 8, 6, padding=(1, 0, 2, 3))),
         ([node("Resize", "x none scales", mode="nearest")], ["N", 3, 8, 6],
          Upsample("resize_y", 3, 8, 6, scale=(2, 3))),
+        ([node("Slice", "x one_ end two_ two_")], ["N", 3, 9, 6],
+         Slice("slice_y", 3, 9, 6, axis="height", start=1, stop=8, step=2)),
     ],
 )  # fmt: skip
 def test_what_moves_elements_is_a_layer(tmp_path: Path, nodes: list[NodeProto], shape: list[Any], layer: Op) -> None:
@@ -428,6 +439,7 @@ def test_what_moves_elements_is_a_layer(tmp_path: Path, nodes: list[NodeProto], 
         node("Transpose", "x", perm=[0, 1, 3, 2, 4]), node("Pad", "x pads one"), node("Pad", "x pads", mode="reflect"),
         node("Pad", "x more"), node("Resize", "x none scales", mode="linear"), node("Resize", "x none part"),
         node("Resize", "x none scales", coordinate_transformation_mode="align_corners"),
+        node("Slice", "x one_ two_ two_"),
     ],
 )  # fmt: skip
 def test_what_moves_elements_in_other_ways_takes_no_time(tmp_path: Path, moved: NodeProto) -> None:
@@ -448,6 +460,7 @@ def test_whole_numbers_that_are_moved_are_no_layer(tmp_path: Path) -> None:
 def moving(nodes: list[NodeProto], shape: list[Any]) -> ModelProto:
     model = model_of(nodes, {"x": shape}, {}, 18)
     arrays = {
+        "one_": np.array([1]), "two_": np.array([2]), "end": np.array([100]),
         "pads": np.array([0, 0, 1, 0, 0, 0, 2, 3]), "more": np.array([0, 1, 0, 0, 0, 0, 0, 0]), "zero": np.float32(0),
         "one": np.float32(1), "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 3], np.float32),
         "part": np.array([1, 1, 1.5, 1], np.float32),

@@ -27,9 +27,13 @@ from tpusim.network.ops import (
     LeakyRelu,
     Mul,
     Pool2d,
+    Power,
+    Rdiv,
     Relu,
+    Rsub,
     ScaleShift,
     Sigmoid,
+    Sqrt,
     Sub,
     Tanh,
     VectorOp,
@@ -90,7 +94,7 @@ OPS: list[tuple[VectorOp, str, dict[str, Any]]] = [
     (Clip(*MAP, min=-2, max=3.5), "Clip", {"min": -2.0, "max": 3.5}),
     (HardSigmoid(*MAP), "HardSigmoid", {"alpha": 0.2, "beta": 0.5}), (HardSwish(*MAP), "HardSwish", {}),
     (Exp(*MAP), "Exp", {}), (Tanh(*MAP), "Tanh", {}), (Erf(*MAP), "Erf", {}), (Sigmoid(*MAP), "Sigmoid", {}),
-    (Div(*MAP, other="map"), "Div", {}), (Gelu(*MAP), "Gelu", {}),
+    (Sqrt(*MAP), "Sqrt", {}), (Div(*MAP, other="map"), "Div", {}), (Gelu(*MAP), "Gelu", {}),
     (Gelu(*MAP, approximate="tanh"), "Gelu", {"approximate": "tanh"}),
 ]  # fmt: skip
 
@@ -110,6 +114,22 @@ def test_elements_are_what_the_onnx_library_makes_of_them(layer: VectorOp, op: s
     # Its GELU cancels far below zero.
     atol = 0 if layer.exact else 1e-6
     np.testing.assert_allclose(reference.compute(layer, operands), np.moveaxis(made, 0, -1), rtol=1e-6, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("layer", "made"),
+    [
+        (Rsub(*MAP, other="channel"), lambda x, other: other - x),
+        (Rdiv(*MAP, other="pixel"), lambda x, other: other / x),
+        (Power(*MAP), lambda x: x**2),
+        (Power(*MAP, exponent=3), lambda x: x**3),
+    ],
+    ids=lambda each: getattr(each, "text", ""),
+)
+def test_what_onnx_has_no_such_operator_for(layer: VectorOp, made: Any) -> None:
+    operands = operands_of(layer, 2, seed=1)
+    given = [each.astype(np.float64) for each in operands.values()]
+    np.testing.assert_allclose(reference.compute(layer, operands), made(*given), rtol=1e-6)
 
 
 def test_a_scale_and_a_shift_are_the_channels() -> None:

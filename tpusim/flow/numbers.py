@@ -59,7 +59,8 @@ class Numbers:
             return reference.operands(layer, batch, seed)
         self.check(layer, batch)
         random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-        return {name: kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
+        drawn = {name: kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
+        return {name: abs(each) for name, each in drawn.items()} if layer.positive else drawn
 
     def of(self, layer: Op) -> Numbers:
         """Those of a layer: one that rounds gets real numbers where others get whole ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpusim.machines.tpu.program.residence import Reader, Residence
-from tpusim.network.ops import Div, Op
+from tpusim.network.ops import Div, Op, Rdiv
 from tpusim.network.ops.fused import OTHER
 from tpusim.result.records import Residency, Words
 
@@ -24,8 +24,9 @@ def residency_of(found: Residence, layer: int) -> Residency | None:
 
 
 def given_to(found: Residence, layers: Sequence[Op]) -> dict[Reader, Reader]:
-    """By each that reads an outcome on chip, the reader whose random numbers all find there: one that divides by them,
-    as these are nowhere zero, else one that rounds, as these are small, else the first.
+    """By each that reads an outcome on chip, the reader whose random numbers all find there: one that wants them above
+    zero, else one that divides by them, as these are nowhere zero, else one that rounds, as these are small, else the
+    first.
     """
     return {
         reader: min(each.readers, key=lambda one: _needs(layers[one[0]], one[1]))
@@ -36,4 +37,7 @@ def given_to(found: Residence, layers: Sequence[Op]) -> dict[Reader, Reader]:
 
 def _needs(layer: Op, tensor: str) -> int:
     """How particular a layer is about its numbers, the least first."""
-    return 0 if isinstance(layer, Div) and tensor == OTHER else 1 if not layer.exact else 2
+    if layer.positive:
+        return 0
+    divides = (isinstance(layer, Div) and tensor == OTHER) or (isinstance(layer, Rdiv) and tensor != OTHER)
+    return 1 if divides else 3 if layer.exact else 2

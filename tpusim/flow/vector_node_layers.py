@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
 from tpusim.network.graph import Node
-from tpusim.network.ops import Move, Op, Transpose
+from tpusim.network.ops import Move, Op, Rdiv, Rsub, Transpose
 from tpusim.network.ops.moves import AXES
 from tpusim.network.transposition import Transposition, transposition
 
@@ -52,16 +52,18 @@ class Elementwise:
         """Raises InputError where neither axis can be the channels."""
         wanted = layer.sources(batch)
         for self.first in (True, False):
-            for values in self._orders(wanted):
+            for values in self._orders(wanted, layer):
                 found = {name: self._together(parts) for name, parts in values.items()}
                 if {name: each.shape for name, each in found.items()} == wanted:
                     return found
         raise InputError(f"its operands, {', '.join(str(each[0].shape) for each in self.values.values())}, give no map")
 
-    def _orders(self, wanted: Mapping[str, Shape]) -> Iterator[dict[str, Parts]]:
-        """As they stand, and, where that makes no difference, the other way round."""
-        yield dict(zip(wanted, self.values.values(), strict=True))
-        if len(wanted) == 2 and self.node.op not in ("Sub", "Div"):
+    def _orders(self, wanted: Mapping[str, Shape], layer: Op) -> Iterator[dict[str, Parts]]:
+        """As they stand, the other way round, or, where that makes no difference, both."""
+        turned = isinstance(layer, Rsub | Rdiv)
+        if not turned:
+            yield dict(zip(wanted, self.values.values(), strict=True))
+        if len(wanted) == 2 and (turned or self.node.op not in ("Sub", "Div")):
             yield dict(zip(wanted, reversed(self.values.values()), strict=True))
 
     def _together(self, parts: Parts) -> Values:
@@ -88,10 +90,18 @@ class Rows:
 
     def __init__(self, node: Node, operands: Sequence[Parts]) -> None:
         self.node, (self.values, *self.shared) = node, operands
+        self.along = -1
+
+    def _inner(self, channels: int) -> int:
+        """The axis that is a row, where others are behind it: of a softmax. Else the last."""
+        shape, axis = self.values[0].shape, self.node.attributes.get("axis", -1)
+        alone = self.node.op == "Softmax" and channels == shape[axis] != prod(shape[axis:])
+        return axis if alone else -1
 
     def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
         channels = layer.sources(batch)["ifmap"][0]
-        rows = np.concatenate([each.reshape(-1, channels) for each in self.values])
+        self.along = self._inner(channels)
+        rows = np.concatenate([np.moveaxis(each, self.along, -1).reshape(-1, channels) for each in self.values])
         sources = {"ifmap": rows.T[:, None, None]}
         for name, default, given in zip(("scale", "shift"), (1, 0), (*self.shared, [], []), strict=False):
             if name in layer.sources(batch):
@@ -106,7 +116,11 @@ class Rows:
             axes = self.node.attributes.get("axes") or self.shared[0][0]
             first = min(int(axis) % len(shape) for axis in axes)
             shape = shape[:first] + (1,) * (len(shape) - first) * _keeps(self.node)
-        return [each.reshape(shape) for each in np.split(ofmaps[0][:, 0, 0].T, len(self.values))]
+        parts = np.split(ofmaps[0][:, 0, 0].T, len(self.values))
+        if self.along == -1:
+            return [each.reshape(shape) for each in parts]
+        turned = (*np.delete(shape, self.along).tolist(), shape[self.along])
+        return [np.moveaxis(each.reshape(turned), -1, self.along) for each in parts]
 
 
 class Transposing:

@@ -37,6 +37,8 @@ _ELSEWHERE = (
     (r"layernorm", "write op: layer_norm, with channels (of a row) and images (the rows)"),
     (r"sigmoid", "write op: sigmoid, with channels, height and width"),
     (r"tanh$", "write op: tanh, with channels, height and width"),
+    (r"sqrt$", "write op: sqrt, with channels, height and width"),
+    (r"^pow(er)?$|square", "write op: power, with channels, height, width and exponent: 2 or 3"),
     (r"^div(ide)?$", "write op: div, with channels, height and width"),
     (r"residual|eltwise|elementwise|^(plus|sum)$", "write op: add, with channels, height and width"),
     (r"lrn|localresponse", "write op: lrn, with channels, height, width, size, alpha, beta and bias"),

@@ -54,6 +54,8 @@ FUNCTIONS: dict[str, Callable[..., Doubles]] = {
     "tanh": lambda _, x: _tanh(x),
     "erf": lambda _, x: _ERF(x) if x.size else x,
     "div": lambda _, x, y: x / y,
+    "rdiv": lambda _, x, y: y / x,
+    "sqrt": lambda _, x: np.sqrt(x),
     "sigmoid": lambda _, x: _sigmoid(x),
     "silu": lambda _, x: x * _sigmoid(x),
     "gelu": _gelu,

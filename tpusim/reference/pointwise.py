@@ -46,7 +46,9 @@ def _within(x: Tensor, low: float, high: float) -> Tensor:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lambda _, x, y: x + y,
     "sub": lambda _, x, y: x - y,
+    "rsub": lambda _, x, y: y - x,
     "mul": lambda _, x, y: x * y,
+    "power": lambda op, x: x * x if op.exponent == 2 else x * x * x,
     "copy": lambda _, x: x,
     "scale_shift": lambda _, x, scale, shift: x * scale + shift,
     "relu": lambda _, x: np.maximum(x, np.float32(0)),
@@ -59,13 +61,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """By the name of the op: an element of the ofmap from the layer and an element of each operand."""
 
 MAGNITUDES: dict[str, Callable[..., Any]] = {
-    "sub": lambda _, x, y: x + y,
+    **dict.fromkeys(("sub", "rsub"), lambda _, x, y: x + y),
     "hard_sigmoid": lambda op, x: _line(x, abs(op.alpha), abs(op.beta)),
     "hard_swish": lambda _, x: x * _line(x, 1 / 6, 0.5),
 }
 """Where they are not those of the magnitudes."""
 ROUNDINGS = {
-    "add": 1, "sub": 1, "mul": 1, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1, "clip": 0, "hard_sigmoid": 2,
-    "hard_swish": 3, **dict.fromkeys(functions.FUNCTIONS, functions.ROUNDINGS),
+    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1,
+    "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, **dict.fromkeys(functions.FUNCTIONS, functions.ROUNDINGS),
 }  # fmt: skip
 """How often an element is rounded, one after another."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Real
+from tpusim.input.fields import Real, whole
 from tpusim.input.form import validated
 from tpusim.network.ops.pointwise import Pointwise
 
 LARGEST = 3.4028234663852886e38
 """Of float32."""
+MOST_POWER = 3
+"""Networks raise to the square and to the cube; whole numbers of four bits, cubed, are exact."""
 
 
 @validated
@@ -62,6 +64,26 @@ class Clip(Pointwise):
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return self.min, self.max
+
+
+@validated
+class Power(Pointwise):
+    """The element times itself: `exponent` 2 is its square, 3 its cube."""
+
+    op: ClassVar[str] = "power"
+    grammar: ClassVar[str] = "rows x columns x channels, exponent"
+
+    exponent: Annotated[int, whole(MOST_POWER, 2)] = 2
+
+    @property
+    def text(self) -> str:
+        """ "1x4x129 ^2" of a square."""
+        return f"{self.map_text} ^{self.exponent}"
+
+    @property
+    def operation(self) -> str:
+        """Either has one of its own."""
+        return f"power_{self.exponent}"
 
 
 @validated

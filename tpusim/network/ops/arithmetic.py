@@ -62,6 +62,13 @@ class Sub(Arithmetic):
 
 
 @validated
+class Rsub(Arithmetic):
+    """The other operand less the ifmap."""
+
+    op: ClassVar[str] = "rsub"
+
+
+@validated
 class Mul(Arithmetic):
     """The ifmap times the other operand."""
 
@@ -73,4 +80,12 @@ class Div(Arithmetic):
     """The ifmap over the other operand."""
 
     op: ClassVar[str] = "div"
+    exact: ClassVar[bool] = False
+
+
+@validated
+class Rdiv(Arithmetic):
+    """The other operand over the ifmap."""
+
+    op: ClassVar[str] = "rdiv"
     exact: ClassVar[bool] = False

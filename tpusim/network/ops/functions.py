@@ -26,6 +26,14 @@ class Exp(FunctionOp):
 
 
 @validated
+class Sqrt(FunctionOp):
+    """The root of the element, which is not below zero."""
+
+    op: ClassVar[str] = "sqrt"
+    positive: ClassVar[bool] = True
+
+
+@validated
 class Tanh(FunctionOp):
     """The hyperbolic tangent."""
 

@@ -36,6 +36,8 @@ class Op(ABC):
     """Whether an output takes all channels of an image, of an op that no array does."""
     exact: ClassVar[bool] = True
     """Whether what it makes of small whole numbers is held without a rounding, or rounded alike by all."""
+    positive: ClassVar[bool] = False
+    """Whether what it reads has to be zero or more."""
     grammar: ClassVar[str]
     """How its `text` is to be read."""
     sized_by: ClassVar[Mapping[str, int]]

@@ -89,6 +89,11 @@ def _difference(terms: list[Values]) -> Values:
     return first - _sum(others) if others else first
 
 
+def _reversed_difference(terms: list[Values]) -> Values:
+    """The last less the others."""
+    return _difference(terms[::-1])
+
+
 def _product(terms: list[Values]) -> Values:
     first, *others = terms
     for each in others:
@@ -267,18 +272,24 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "add": _of_terms(_sum),
     "sub": _of_terms(_difference),
+    "rsub": _of_terms(_reversed_difference),
     "mul": _of_terms(_product, multiplies=True),
     "copy": _of_one(lambda operands, *_: next(iter(operands)), 0, 0, 0),
     "scale_shift": _of_one(_scale_shift, 1, 1, 0, scalars=1),
     "relu": _of_one(_relu, 0, 1, 0),
     "leaky_relu": _of_one(_leaky_relu, 1, 1, 1),
     "clip": _of_one(_clipped, 0, 2, 2),
+    "power_2": _of_one(lambda operands, *_: _product([*operands] * 2), 1, 0, 0),
+    "power_3": _of_one(lambda operands, *_: _product([*operands] * 3), 2, 0, 0),
     "hard_sigmoid": _of_one(lambda operands, _, line: _clip(_line(operands, *line), 0, 1), 1, 3, 2),
     "hard_swish": _of_one(_hard_swish, 2, 3, 2),
     "exp": _of_functions(np.exp, 0, 0, "exp"),
+    # As x r, of r = 1 / root(x), and zero where a comparison says that x is.
+    "sqrt": _of_functions(np.sqrt, 1, 2, "reciprocal_root"),
     "tanh": _of_functions(np.tanh, 0, 0, "tanh"),
     "erf": _of_functions(functions.error_function, 0, 0, "erf"),
     "div": _of_functions(np.divide, 0, 0, "divide", operands=2),
+    "rdiv": _of_functions(lambda x, y: np.divide(y, x), 0, 0, "divide", operands=2),
     # As 0.5 + 0.5 tanh(0.5 x).
     "sigmoid": _of_functions(functions.sigmoid, 2, 1, "tanh"),
     "silu": _of_functions(functions.silu, 3, 1, "tanh"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode
 from tpusim.network.transposition import stays, transposition
 
-MOVES = frozenset({"Pad", "Resize", "Transpose", "Upsample"})
+MOVES = frozenset({"Pad", "Resize", "Slice", "Transpose", "Upsample"})
 """What moves real numbers is a layer; of whole ones, such as masks and lengths, the machine has no maps."""
 
 _SHUFFLE = [0, 2, 1, 3, 4]
@@ -52,6 +52,22 @@ def pad(node: Node, pads: Sequence[int], value: float, axes: Sequence[int]) -> S
         raise UnfitNode("it adds images or channels")
     rows, cols = (ends.get(axis, (0, 0)) for axis in _sides(shape))
     return {"op": "pad", **_map(shape), "padding": [rows[0], cols[0], rows[1], cols[1]]}
+
+
+def strided(node: Node, cuts: Sequence[tuple[int, int, int, int]], channels_first: bool) -> Sizes:
+    """Every so many elements along one axis, of `cuts`, each of an axis from, to, and by so many elements."""
+    shape = node.shapes[0]
+    kept = {
+        axis % len(shape): range(*slice(start, stop, step).indices(shape[axis])) for axis, start, stop, step in cuts
+    }
+    cut = [(axis, part) for axis, part in kept.items() if part != range(shape[axis])]
+    if len(shape) not in (3, 4) or not channels_first or len(cut) != 1 or cut[0][0] == 0:
+        raise UnfitNode("it is not along channels, rows or columns alone")
+    ((axis, part),) = cut
+    if part.step < 2 or len(part) < 2:
+        raise UnfitNode("what is left is read where it lies")
+    along = "channels" if axis == 1 else ("height", "width")[axis - len(shape)]
+    return {"op": "slice", **_map(shape), "axis": along, "start": part[0], "stop": part[-1] + 1, "step": part.step}
 
 
 def upsample(node: Node, op: str) -> Sizes:

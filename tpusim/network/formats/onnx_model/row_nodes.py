@@ -13,12 +13,12 @@ FLAT_SOFTMAX = 13
 
 
 def softmax(node: Node, opset: int) -> Sizes:
-    """Along one axis behind which there is nothing, or, in old models, all from one on."""
+    """Along one axis, or, in old models, all from one on."""
     shape, flat = node.result, opset < FLAT_SOFTMAX
     axis = node.whole("axis", 1 if flat else -1) % max(1, len(shape))
-    if not flat and prod(shape[axis + 1 :]) != 1:
-        raise UnfitNode("it is not along the last axis")
-    return {"op": "softmax", **_rows(shape, axis)}
+    if flat:
+        return {"op": "softmax", **_rows(shape, axis)}
+    return {"op": "softmax", **_rows((*shape[:axis], *shape[axis + 1 :], *shape[axis : axis + 1]), len(shape) - 1)}
 
 
 def layer_norm(node: Node) -> Sizes:

@@ -200,7 +200,7 @@ def _arithmetic(place: Place, op: str) -> Sizes:
         raise UnfitNode("neither operand is as large as what it makes")
     main = next((index for index in whole if not node.constant[index]), whole[0])
     if main == 1 and op in ("Sub", "Div"):
-        raise UnfitNode("what is taken away from, or divided, is the smaller operand")
+        sizes["op"] = f"r{op.lower()}"
     return {**sizes, "other": _other(node, 1 - main, place.first)}
 
 
@@ -240,6 +240,22 @@ def _plain(name: str) -> Callable[[Place, str], Sizes]:
 
 def _leaky_relu(place: Place, _: str) -> Sizes:
     return {**_sizes("leaky_relu", place), "slope": place.node.number("alpha", 0.01)}
+
+
+def _power(place: Place, _: str) -> Sizes:
+    """A square, a cube, or a root."""
+    exponent = place.numbers.get(place.names[1])
+    if exponent in (2, 3) and exponent:
+        return {**_sizes("power", place), "exponent": int(exponent)}
+    if exponent != 1 / 2:
+        raise UnfitNode("its exponent is none of 2, 3 and a half")
+    return _sizes("sqrt", place)
+
+
+def _slice(place: Place, _: str) -> Sizes:
+    """What is cut off is an operand; in old models an attribute, and then nothing is left out in between."""
+    starts, ends, axes, steps = (place.lists.get(name, ()) for name in [*place.names, "", "", "", ""][1:5])
+    return move_nodes.strided(place.node, list(zip(axes, starts, ends, steps, strict=False)), place.first)
 
 
 def _gelu(place: Place, _: str) -> Sizes:
@@ -323,7 +339,8 @@ VECTOR_OPS: dict[str, Callable[[Place, str], Sizes]] = {
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _plain("hard_swish"),
-    **{name: _plain(name.lower()) for name in ("Exp", "Tanh", "Erf", "Sigmoid")},
+    **{name: _plain(name.lower()) for name in ("Exp", "Sqrt", "Tanh", "Erf", "Sigmoid")},
+    "Pow": _power,
     "Gelu": _gelu,
     "Softmax": _softmax,
     "LayerNormalization": _layer_norm,
@@ -332,6 +349,7 @@ VECTOR_OPS: dict[str, Callable[[Place, str], Sizes]] = {
     "LRN": _lrn,
     "Transpose": _transpose,
     "Pad": _pad,
+    "Slice": _slice,
     **dict.fromkeys(("Resize", "Upsample"), _upsample),
 }
 """What the vector unit computes, of ONNX's own operators."""
