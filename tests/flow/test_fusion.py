@@ -56,10 +56,12 @@ def test_a_block_with_a_residual_becomes_its_convolutions() -> None:
 
 def test_a_layer_that_rides_is_known_by_what_bears_it() -> None:
     """Whoever asks for it alone is told why it is not there."""
-    with pytest.raises(
-        InputError, match=r"no layer of n matches 'sum'; it has a, b, c; what rides on a layer's results"
-    ):
-        select_layers(fused(RESIDUAL, on()), "sum")
+    found = fused(RESIDUAL, on())
+    assert found.riders == (("a", ("a_relu",)), ("b", ("sum", "relu")))
+    with pytest.raises(InputError, match=r"no layer of n matches 'sum': sum rides on the results of b; name that, or"):
+        select_layers(found, "sum")
+    with pytest.raises(InputError, match=r"a_relu rides on the results of a, and 1 more do so on those of others;"):
+        select_layers(found, "*relu")
     with pytest.raises(InputError, match=r"it has a, a_relu, b, sum, relu, c$"):
         select_layers(fused(RESIDUAL, on("none")), "nobody")
 

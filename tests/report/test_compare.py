@@ -18,10 +18,10 @@ from tests.strategies import conv, machine
 from tpusim import simulate
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Conv2d, Gemm, Pool2d
+from tpusim.network.ops import Add, Conv2d, Gemm, Pool2d, Relu
 from tpusim.network.workload import Workload
 from tpusim.report.tables.compare_results import Change, ComparedResults
-from tpusim.report.tables.compare_tables import rewired, to_json, totals
+from tpusim.report.tables.compare_tables import layers_legend, rewired, to_json, totals, verdicts
 from tpusim.report.tables.run import verdict
 from tpusim.result.records import Result
 from tpusim.result.totals import total_of
@@ -329,3 +329,57 @@ def test_numbers_that_no_run_gives(desk: Path) -> None:
     Path("odd.json").write_text(json.dumps({**data, "hardware": {"name": [1], "clock": None}}))
     for files in (["odd.json", saved(result, "a.json")], ["a.json", "odd.json"], ["odd.json", "odd.json"]):
         assert tpusim(*files, "--json", "c.json").exit_code == 0
+
+
+def fused_and_not(*more: str) -> tuple[Result, Result]:
+    """A residual block, layer by layer, and with what may ride on its convolutions."""
+    a, b = Conv2d("a", 8, 6, 6, 8, (1, 1)), Conv2d("b", 8, 6, 6, 8, (1, 1))
+    layers = (
+        a,
+        Relu("relu", 8, 6, 6),
+        b,
+        Add("sum", 8, 6, 6),
+        Relu("last", 8, 6, 6),
+        Pool2d("p", "max", 8, 6, 6, (1, 1)),
+    )
+    edges = {"relu": ["a"], "b": ["relu"], "sum": ["b", "relu"], "last": ["sum"], "p": ["last"]}
+    work = Workload("net", 2, layers, edges=edges)  # type: ignore[arg-type]
+    hardware = machine(4, 4, alus=16)
+    fusing = hardware.with_overrides(["sequencer.fusion=results", *more])
+    return simulate(work, hardware, check=False), simulate(work, fusing, check=False)
+
+
+def test_what_rides_in_one_is_a_row_with_what_carries_it() -> None:
+    apart, together = fused_and_not()
+    for compared in (ComparedResults(apart, together), ComparedResults(together, apart)):
+        assert [(row.name, row.layers) for row in compared.rows] == [("a", 2), ("b", 3), ("p", 1)]
+        assert compared.same_work
+        assert compared.rewired == {}
+        change = sum(row.difference for row in compared.rows)
+        assert change == compared.after.total.cycles - compared.before.total.cycles
+    cycles = {layer.name: layer.cycles for layer in apart.layers}
+    told = {layer["name"]: layer for layer in json.loads(to_json(ComparedResults(apart, together)))["layers"]}
+    assert told["b"]["layers"] == 3
+    assert told["b"]["cycles"][0] == cycles["b"] + cycles["sum"] + cycles["last"]
+    assert [row.layers for row in ComparedResults(together, together).rows] == [1, 1, 1]
+
+
+def test_layers_that_ride_on_different_ones_are_a_row() -> None:
+    """What carries it in one is by itself in the other."""
+    _, together = fused_and_not()
+    by_name = {layer.name: layer for layer in together.layers}
+    other = replace(by_name["b"], riders=("last",)), replace(by_name["a"], riders=("relu", "sum"))
+    compared = ComparedResults(together, replace(together, layers=(*other, by_name["p"])))
+    assert [(row.name, row.layers) for row in compared.rows] == [("a", 2), ("p", 1)]
+
+
+def test_what_fusion_and_residency_save_is_told() -> None:
+    apart, together = fused_and_not("sequencer.between_layers=stay")
+    compared = ComparedResults(apart, together)
+    assert "\nHBM traffic " in totals(compared, 300)
+    assert "; energy, a model, " in totals(compared, 300)
+    told = verdicts(compared, 300).splitlines()
+    assert told[1] == "B: 3 layers ride on the results of 2."
+    assert [line.partition(": ")[2][:7] for line in told[2:4]] == ["Layers ", "On chip"]
+    assert "+1: with a layer that rides" in layers_legend(compared, "change")
+    assert "HBM" not in totals(ComparedResults(apart, apart), 300)

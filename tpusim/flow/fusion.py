@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -126,7 +126,13 @@ class _Fusion:
         layers = tuple(self.riders[each.name].fused if each.name in self.riders else each for each in kept)
         # Layers that were left out before are nobody's riders, and still read.
         edges = tuple((name, self._read(name)) for name in self.edges if name not in self.within)
-        return replace(self.workload, layers=layers, edges=edges)
+        return replace(self.workload, layers=layers, edges=edges, riders=(*self.workload.riders, *self._carried()))
+
+    def _carried(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """By layer that carries others their names, in the order in which results meet them."""
+        for name, on in self.riders.items():
+            if on.apart:
+                yield name, tuple(each.name for each in on.apart)
 
     def bearers_of(self, wanted: Callable[[str], bool]) -> list[str]:
         """Layers that carry others, in order: of those `wanted`, and of what these add, whose place counts."""

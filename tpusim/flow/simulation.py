@@ -22,7 +22,7 @@ from tpusim.flow.steps import Steps, steps_of
 from tpusim.flow.values import Journey
 from tpusim.machines.family import Family, Machine, family_of
 from tpusim.machines.tpu.family import FAMILY as TPU
-from tpusim.network.ops import Fused, Op
+from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.totals import total_of
@@ -86,7 +86,7 @@ def simulate(
         steps.check_numbers(workload, lowering, numbers)
     room = steps.room(workload, lowering, engine, check, numbers)
     layers = []
-    asked = check, seed, watch, room, numbers, journey, workload.inputs()
+    asked = check, seed, watch, room, numbers, journey, workload.inputs(), dict(workload.riders)
     run = _Run(workload, family, steps, lowering, engine, *asked)
     for layer in run.results():
         layers.append(layer)
@@ -142,6 +142,7 @@ class _Run:
     numbers: Numbers
     journey: Journey | None
     inputs: Mapping[str, tuple[str, ...]]
+    riders: Mapping[str, tuple[str, ...]]
 
     def results(self) -> Iterator[LayerResult]:
         """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
@@ -169,9 +170,10 @@ class _Run:
 
     def _left(self, begun: Begun) -> Left:
         """What is left to do for a layer that is timed, and the bytes it takes."""
-        layer, inputs = begun.layer, self.inputs.get(begun.layer.name, ())
+        layer = begun.layer
+        inputs, riders = self.inputs.get(layer.name, ()), self.riders.get(layer.name, ())
         needs = self.room.needs[layer.shape_key, self._lowerings[layer.name]]
-        return needs.total, lambda: replace(begun.rest(), inputs=inputs)
+        return needs.total, lambda: replace(begun.rest(), inputs=inputs, riders=riders)
 
 
 def _done(task: Left) -> LayerResult:
@@ -212,13 +214,19 @@ def select_layers(workload: Workload, glob: str) -> Workload:
         InputError: when none does.
     """
     if not any(fnmatchcase(layer.name, glob) for layer in workload.layers):
-        names = [layer.name for layer in workload.layers]
-        borne = any(isinstance(layer, Fused) for layer in workload.layers)
-        riders = "; what rides on a layer's results goes by the name of that layer" if borne else ""
-        left_out = len(workload.never_timed) < len(workload.not_timed)
-        more = "; layers that are not the array's are left out, and --ops all has them" if left_out else ""
-        raise InputError(
-            f"no layer of {workload.name} matches {glob!r}{did_you_mean(glob, names) or ';'} it has "
-            f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{riders}{more}"
-        )
+        raise InputError(f"no layer of {workload.name} matches {glob!r}{_instead(workload, glob)}")
     return workload.with_layers(lambda layer: fnmatchcase(layer.name, glob))
+
+
+def _instead(workload: Workload, glob: str) -> str:
+    """What may have been meant by a name that no layer has."""
+    riding = [(name, bearer) for bearer, riders in workload.riders for name in riders if fnmatchcase(name, glob)]
+    if riding:
+        name, bearer = riding[0]
+        more = f", and {len(riding) - 1:,} more do so on those of others" if len(riding) > 1 else ""
+        return f": {name} rides on the results of {bearer}{more}; name that, or leave sequencer.fusion out"
+    names = [layer.name for layer in workload.layers]
+    left_out = len(workload.never_timed) < len(workload.not_timed)
+    more = "; layers that are not the array's are left out, and --ops all has them" if left_out else ""
+    hint = did_you_mean(glob, names) or ";"
+    return f"{hint} it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{more}"

@@ -88,7 +88,8 @@ class Workload:
     `not_timed` are ops of the network that are no layers and take no time here, such as ("Relu", 49); `not_known`
     those that nobody here knows, which may have been convolutions and products too. `sizes` are those that its file
     names and its layers were worked out from, such as ("seq", 128). `edges` say what layers read, where that is known;
-    in Python also a mapping of names: {"conv2": ["conv1"]}.
+    in Python also a mapping of names: {"conv2": ["conv1"]}. `riders` are, by the layer that carries them, the names of
+    those that became part of it.
     """
 
     name: Annotated[str, Name()]
@@ -100,6 +101,7 @@ class Workload:
     not_known: Annotated[Counts, PlainValidator(counts_of)] = ()
     sizes: Annotated[Sizes, PlainValidator(read_sizes)] = ()
     edges: Annotated[Edges, PlainValidator(read_edges)] = ()
+    riders: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}

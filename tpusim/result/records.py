@@ -24,6 +24,9 @@ STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_con
 _WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")
 """What the JSON of a result has only where there is any."""
 
+_OF_LAYERS_WHERE_ANY = ("own", "riders")
+"""The same of a layer."""
+
 _ASKED_TOO = ("dtype", "sums")
 """What a run was asked besides; the JSON has it before what came of it."""
 
@@ -146,7 +149,8 @@ class LayerResult:
     only its family tells, by name; the JSON has `own` only where there is any.
     `hidden_cycles` are those by which it takes fewer than alone, as it overlaps with others; below zero where it takes
     more. `apart` says why it does not overlap with the one ahead, where layers are to. `hbm_saved_bytes` are those that
-    it moves fewer than alone, as what it reads or makes stays on chip; `residency` says where.
+    it moves fewer than alone, as what it reads or makes stays on chip; `residency` says where. `riders` are the layers
+    that ride on its results, in their order; the JSON has them only where there are any.
     """
 
     name: str
@@ -185,6 +189,7 @@ class LayerResult:
     apart: str = ""
     hbm_saved_bytes: Count = 0
     residency: Residency | None = None
+    riders: tuple[str, ...] = ()
 
     @property
     def wrong(self) -> int:
@@ -270,7 +275,10 @@ class Result:
         held = asdict(self)
         names = [name for name in held if name not in _ASKED_TOO]
         names[names.index("total") : names.index("total")] = _ASKED_TOO
-        held["layers"] = [{name: each[name] for name in each if each[name] or name != "own"} for each in held["layers"]]
+        held["layers"] = [
+            {name: each[name] for name in each if each[name] or name not in _OF_LAYERS_WHERE_ANY}
+            for each in held["layers"]
+        ]
         made = {name: held[name] for name in names if held[name] or name not in _WHERE_ANY}
         return {**made, "by_op": {op: asdict(use) for op, use in by_op(self.layers).items()}}
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
@@ -12,7 +11,8 @@ from typing import Any, Protocol
 
 from tpusim.machines.family import KEY, USUAL
 from tpusim.machines.tpu.description import optional_fields
-from tpusim.result.records import LayerResult, Result
+from tpusim.report.tables.compare_carried import Matched, Together, matched
+from tpusim.result.records import Result
 from tpusim.result.vocabulary.fields import by_path
 
 _ASKED = ("workload", "batch", "lowering", "engine", "dtype", "sums", "seed", "tpusim")
@@ -69,6 +69,11 @@ class Row:
     def time_ratio(self) -> float | None:
         """Time after over time before."""
         return self.after.time_us / self.before.time_us if self.before and self.after else None
+
+    @property
+    def layers(self) -> int:
+        """Layers of one side that are one on the other, and that one; 1 where both have it alike."""
+        return max(side.layers if isinstance(side, Together) else 1 for side in (self.before, self.after))
 
     @property
     def unchanged(self) -> bool:
@@ -136,21 +141,28 @@ class ComparedResults(Compared):
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """Every layer of either, in the order of the network; those that are only after come last."""
-        before, after = (dict(_by_name(result.layers)) for result in (self.before, self.after))
+        """Every layer of either, in the order of the network; those that are only after come last.
+
+        Layers of one that ride on another's results in the other are a row with it.
+        """
+        before, after = matched(self.before, self.after)
         return tuple(Row(name[0], before.get(name), after.get(name)) for name in {**before, **after})
 
     @property
     def rewired(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """By layer what it reads in each, where that differs.
 
-        Nothing where one does not tell, nor where that follows from layers that only one of them has.
+        Nothing where one does not tell, nor where that follows from layers that only one of them has. Of several layers
+        that are one in the other, in any order.
         """
         alone = {row.name for row in self.rows if not (row.before and row.after)}
-        both = ((one.name, (one.inputs, two.inputs)) for one, two in self.common
-                if isinstance(one, LayerResult) and isinstance(two, LayerResult))  # fmt: skip
-        return {name: (one, two) for name, (one, two) in both
-                if one and two and one != two and alone.isdisjoint({*one, *two})}  # fmt: skip
+        found = {}
+        for row in self.rows:
+            one, two = (side.inputs if isinstance(side, Matched) else () for side in (row.before, row.after))
+            same = {*one} == {*two} if row.layers > 1 else one == two
+            if one and two and not same and alone.isdisjoint({*one, *two}):
+                found[row.name] = one, two
+        return found
 
     @property
     def same_clock(self) -> bool:
@@ -163,14 +175,6 @@ ORDERS: dict[str, Callable[[Row], float]] = {
     "network": lambda row: 0,
 }
 """What rows are sorted by; equal ones stay in the order of the network."""
-
-
-def _by_name(layers: Iterable[LayerResult]) -> Iterator[tuple[tuple[str, int], LayerResult]]:
-    """Layers with their names, numbered so that a second of one name is not taken for the first."""
-    seen: Counter[str] = Counter()
-    for layer in layers:
-        yield (layer.name, seen[layer.name]), layer
-        seen[layer.name] += 1
 
 
 def _named(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

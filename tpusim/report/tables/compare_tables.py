@@ -10,12 +10,13 @@ from rich.table import Table
 
 from tpusim.base.words import counted
 from tpusim.report.tables.compare_results import ORDERS, Change, Compared, ComparedResults, Measured, Row
-from tpusim.report.tables.layout import Column, fitting, legend, table
+from tpusim.report.tables.layout import WIDEST, Column, fitting, legend, table
 from tpusim.report.tables.run import first_wrong, heading, verdict
+from tpusim.report.tables.together import overlap_notice, riding
 from tpusim.report.text import document, folded, percent, scale, shortened, three_digits
 from tpusim.result.by_op import by_op
 from tpusim.result.records import Result
-from tpusim.result.vocabulary.figures import LAYER, TIMES
+from tpusim.result.vocabulary.figures import BYTES, JOULES, LAYER, TIMES, Units
 from tpusim.result.vocabulary.runs import left_out
 
 
@@ -47,8 +48,9 @@ def layers_table(compared: ComparedResults, order: str, width: int | None = None
 
 
 def layers_legend(compared: ComparedResults, order: str, width: int | None = None) -> str:
-    """What the columns of `layers_table` hold."""
-    return legend(_shown(compared, _rows(compared, order), width), width)
+    """What the columns of `layers_table` hold, and what cycles are where layers overlap."""
+    shares = _SHARES if any(map(overlap_notice, (compared.before, compared.after))) else ""
+    return folded([f"{legend(_shown(compared, _rows(compared, order), width))} {shares}"], min(width or WIDEST, WIDEST))
 
 
 def _rows(compared: ComparedResults, order: str) -> list[Row]:
@@ -76,6 +78,7 @@ def totals(compared: ComparedResults, width: int) -> str:
         f"Total: {before.cycles:,} -> {after.cycles:,} cycles ({times(after.cycles, before.cycles)}); "
         f"{times_taken(before.time_us, after.time_us)}; PE utilisation {percent(before.pe_utilization)} -> "
         f"{percent(after.pe_utilization)} %",
+        *_moved(compared),
         *_per_image(compared),
         *_common(compared),
         *_by_op(compared),
@@ -103,9 +106,10 @@ def rewired(compared: ComparedResults, width: int) -> str:
 
 
 def verdicts(compared: ComparedResults, width: int) -> str:
-    """Whether the outputs of each were right."""
+    """What of each is not apart, and whether its outputs were right."""
     lines = []
     for letter, result in zip("AB", (compared.before, compared.after), strict=True):
+        lines += [f"{letter}: {told}" for told in (riding(result), *overlap_notice(result).splitlines()) if told]
         wrong = first_wrong(result)
         more = f" WRONG: {wrong}; its cycles may be those of another computation." if wrong else ""
         lines.append(f"{letter}: {verdict(result)}{more}")
@@ -113,7 +117,7 @@ def verdicts(compared: ComparedResults, width: int) -> str:
 
 
 def to_json(compared: ComparedResults) -> str:
-    """Everything, for other tools; null where a layer is in one result only."""
+    """Everything, for other tools; null where a layer is in one result only, and how many are one in the other."""
     before, after = compared.before.total, compared.after.total
     return document(
         changes=[asdict(change) for change in compared.changes],
@@ -128,6 +132,7 @@ def to_json(compared: ComparedResults) -> str:
                 **sides(row.before, row.after, "cycles", "time_us", "macs", "pe_utilization"),
                 "ratio": row.ratio,
                 "mac_ratio": row.mac_ratio,
+                **({"layers": row.layers} if row.layers > 1 else {}),
                 **({"inputs": compared.rewired[row.name]} if row.name in compared.rewired else {}),
             }
             for row in compared.rows
@@ -146,17 +151,27 @@ def sides(before: Measured | None, after: Measured | None, *names: str) -> dict[
 
 _PE = f"PE %: {LAYER['pe_utilization'].label}, {LAYER['pe_utilization'].meaning}"
 _OF_A = "of A: the change in percent of all of A's cycles"
+_CARRIED = "+1: with a layer that rides on its results in A or in B, and is apart in the other"
+_SHARES = (
+    "Where layers overlap, the cycles of each are its share; in them it may wait for transfers of those before it."
+)
 _BY_MAC = "MAC: the same by the MAC, as the work differs"
 _IN_TIME = "time: the same in time, as the clocks differ"
 
 
 def _columns(compared: ComparedResults, name_width: int | None) -> list[Column[Row]]:
     all_of_a = compared.before.total.cycles
+    carried = any(row.layers > 1 for row in compared.rows)
     return [
-        Column("layer", lambda row: shortened(row.name, name_width), justify="left"),
+        Column("layer", lambda row: _called(row, name_width), justify="left", legend=_CARRIED * carried),
         *measured_columns(compared),
         Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4, legend=_OF_A),
     ]
+
+
+def _called(row: Row, width: int | None) -> str:
+    others = f" +{row.layers - 1}" if row.layers > 1 else ""
+    return shortened(row.name, width and width - len(others)) + others
 
 
 def measured_columns(compared: Compared) -> list[Column[Row]]:
@@ -199,8 +214,23 @@ def times(after: float, before: float = 1) -> str:
 
 def times_taken(before: float, after: float) -> str:
     """Two times in one unit: "3.56 -> 1.78 ms (x 0.500)"."""
-    unit, size = scale((before, after), TIMES)
+    return _two_of(before, after, TIMES)
+
+
+def _two_of(before: float, after: float, units: Units) -> str:
+    unit, size = scale((before, after), units)
     return f"{three_digits(before / size)} -> {three_digits(after / size)} {unit} ({times(after, before)})"
+
+
+def _moved(compared: ComparedResults) -> list[str]:
+    """Bytes and joules, where they differ."""
+    totals = compared.before.total, compared.after.total
+    moved = [total.hbm_read_bytes + total.hbm_write_bytes for total in totals]
+    energies = [total.energy_use.energy for total in totals if total.energy_use]
+    told = [f"HBM traffic {_two_of(moved[0], moved[1], BYTES)}"] * (moved[0] != moved[1])
+    if len(energies) == len(totals) and energies[0] != energies[1]:
+        told.append(f"energy, a model, {_two_of(energies[0], energies[1], JOULES)}")
+    return ["; ".join(told)] if told else []
 
 
 def _given(value: Any) -> str:

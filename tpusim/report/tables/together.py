@@ -6,7 +6,6 @@ from collections import Counter
 
 from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
-from tpusim.network.ops import Fused
 from tpusim.network.workload import Workload
 from tpusim.report.text import percent, quantity
 from tpusim.result.records import Result
@@ -17,11 +16,8 @@ def fusion_notice(work: Workload, result: Result) -> str:
     """How many layers ride on the results of others, or why none does; empty where none is to."""
     if result.hardware.get("sequencer", {}).get("fusion") != "results":
         return ""
-    bearers = [layer for layer in work.layers if isinstance(layer, Fused)]
-    if bearers:
-        riders = sum(layer.adds + len(layer.finish) for layer in bearers)
-        ride = "rides" if riders == 1 else "ride"
-        return f"{counted(riders, 'layer')} {ride} on the results of {len(bearers):,} (+ in their shapes)."
+    if told := riding(result):
+        return f"{told[:-1]} (+ in their shapes)."
     if len(work.never_timed) < len(work.not_timed):
         why = "additions and activations are left out; --ops all has them"
     elif not work.edges:
@@ -29,6 +25,15 @@ def fusion_notice(work: Workload, result: Result) -> str:
     else:
         why = "none follows a convolution or a product in a way that it could"
     return f"No layer rides on the results of another: {why}."
+
+
+def riding(result: Result) -> str:
+    """How many layers ride on the results of how many others; empty where none does."""
+    carried = [len(layer.riders) for layer in result.layers if layer.riders]
+    riders = sum(carried)
+    if not riders:
+        return ""
+    return f"{counted(riders, 'layer')} {'rides' if riders == 1 else 'ride'} on the results of {len(carried):,}."
 
 
 def overlap_notice(result: Result) -> str:
