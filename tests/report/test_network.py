@@ -40,6 +40,15 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return simulate(load_workload(path, 2), load_hardware("tiny_4x4"))
 
 
+@pytest.fixture(scope="module")
+def staying(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """The same, whose first layer carries the activation, and whose outcomes stay on chip."""
+    path = tmp_path_factory.mktemp("staying") / "block.yaml"
+    path.write_text(BLOCK)
+    both = ["sequencer.between_layers=stay", "sequencer.fusion=results", "vector_unit.alus=16"]
+    return simulate(load_workload(path, 2), load_hardware("tiny_4x4", both), check=False)
+
+
 def picture(result: Result, name: str) -> str:
     (found,) = (each for each in plots(result) if each.name == name)
     return found.contents("svg").decode()
@@ -138,19 +147,39 @@ def test_two_runs_are_compared_by_op(block: Result) -> None:
     assert "by op" not in totals(ComparedResults(alone, alone), 79)
 
 
-def test_the_page_holds_the_picture(block: Result, tmp_path: Path) -> None:
-    text = page_of(block, tmp_path).read_text()
-    shown = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])["network"]
-    kind, _, held = shown["source"].partition(",")
-    assert kind == "data:image/svg+xml;base64"
-    assert b64decode(held).decode() == picture(block, "network")
-    assert shown["caption"].startswith("The layers of block at batch 2 on tiny_4x4")
+def test_the_page_holds_pictures(staying: Result, tmp_path: Path) -> None:
+    text = page_of(staying, tmp_path).read_text()
+    shown = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])
+    begins = {"network": "The layers of block", "held": "What the vector memory of a lane holds in block"}
+    for key, name in (("network", "network"), ("held", "memory")):
+        kind, _, held = shown[key]["source"].partition(",")
+        assert kind == "data:image/svg+xml;base64"
+        assert b64decode(held).decode() == picture(staying, name)
+        assert shown[key]["caption"].startswith(f"{begins[key]} at batch 2 on tiny_4x4")
     assert "img-src data:" in text
 
 
 def test_a_page_of_a_list_of_layers_has_no_picture(block: Result, tmp_path: Path) -> None:
     apart = replace(block, layers=tuple(replace(layer, inputs=()) for layer in block.layers))
-    assert '"network":null' in page_of(apart, tmp_path).read_text()
+    assert '"network":null,"held":null' in page_of(apart, tmp_path).read_text()
+
+
+def test_the_page_says_what_rides_and_what_stays(staying: Result, block: Result) -> None:
+    data = run_data(staying)
+    told = {layer["name"]: (layer["riders"], layer["overlap"]) for layer in data["layers"]}
+    assert {name: riders for name, (riders, _) in told.items()} == {"conv": "relu", "conv2": "sum"}
+    assert re.search(r"^\d+ cycles (fewer|more) than alone; .*what it makes stays on chip for conv2", told["conv"][1])
+    said = [sentence[0] for sentence in data["sentences"]]
+    assert "2 layers ride on the results of 2." in said
+    assert any(each.startswith("On chip stay outcomes of 1 of 2 layers: ") for each in said)
+    assert {(layer["riders"], layer["overlap"]) for layer in run_data(block)["layers"]} == {("", "")}
+
+
+def test_utilisation_is_that_of_layers_that_multiply(block: Result) -> None:
+    assert "relu" not in picture(block, "pe_utilization")
+    of = {each.name: each.caption for each in plots(block)}
+    assert " of each layer that multiplies of block " in of["pe_utilization"]
+    assert of["roofline"].endswith(" Layers that multiply or move nothing are left out.")
 
 
 def test_the_page_says_what_layers_read(block: Result) -> None:

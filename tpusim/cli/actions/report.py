@@ -38,10 +38,10 @@ def points_of(source: Path) -> SweepPoints:
 def _run_page(source: Path) -> bytes:
     result = read_result(source)
     # It draws with matplotlib, which takes a second to import; `compare` reads sweeps from here, too.
-    from tpusim.report.page.network_picture import network_picture
+    from tpusim.report.page.pictures import pictures
 
     try:
-        data = {**run_data(result), "network": network_picture(result)}
+        data = {**run_data(result), **pictures(result)}
         words = [plain(sentence, result) for sentence in data["sentences"]]
         return page("run", data["title"], [data["verdict"]["text"], *words], data)
     except InputError as error:

@@ -16,6 +16,7 @@ from tpusim.report.style import hatches
 from tpusim.report.tables import run as tables
 from tpusim.report.tables.energy import energy_sentence
 from tpusim.report.tables.own import own_text
+from tpusim.report.tables.together import overlap_of
 from tpusim.result.records import LayerResult, Result, Total, told
 from tpusim.result.vocabulary.energies import parts_in as energies_in
 from tpusim.result.vocabulary.figures import FIGURES, LAYER, LESS, PERCENT, Figure, known, value_of
@@ -110,6 +111,8 @@ def _layer(layer: LayerResult, run_cycles: int, states: Sequence[State]) -> dict
         "wrong": layer.wrong > 0,
         "mapping": _mapping(layer),
         "reads": ", ".join(layer.inputs),
+        "riders": ", ".join(layer.riders),
+        "overlap": overlap_of(layer),
         "units": _unit_shares(layer.units),
         "mismatch": str(layer.first_mismatch) if layer.first_mismatch else None,
     }

@@ -10,6 +10,7 @@ from tpusim.report.plots.roofline import Peaks, memory_roof
 from tpusim.report.tables.by_op import op_sentence
 from tpusim.report.tables.run import first_wrong, word_notice
 from tpusim.report.tables.run import verdict as verdict_text
+from tpusim.report.tables.together import overlap_notice, riding
 from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import FIELDS
@@ -68,10 +69,16 @@ def sentences(result: Result, peaks: Peaks) -> list[Sentence]:
         _bound_by_memory(result, peaks),
         [op_sentence(result)],
         [lowered_by(result)],
+        [riding(result)],
+        *map(_alone, overlap_notice(result).splitlines()),
         [word_notice(result)],
         [left_out(result.not_timed.items(), result.not_known.items())],
     ]
     return [sentence for sentence in found if any(sentence)]
+
+
+def _alone(text: str) -> Sentence:
+    return [text]
 
 
 def plain(sentence: Sequence[Piece], result: Result) -> str:

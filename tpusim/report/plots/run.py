@@ -36,36 +36,67 @@ _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 
 def plots(result: Result) -> tuple[Picture, ...]:
     """Every picture of a run of which there is anything to see. Raises InputError when the result's machine is none."""
-    run = _run(result)
-    mapped = " Black: mapping efficiency, the share of PEs that hold a weight." * known(result.layers, _MAPPED)
-    utilization = (
-        f"PE utilisation (MACs over PEs and cycles) of each layer of {run}.{mapped}"
-        f" Dashed: the whole network, {100 * result.total.pe_utilization:.1f} %."
-    )
-    breakdown = (
-        f"What the {main_title(result.total)} did in each layer of {run}: cycles (above) and their shares (below), by"
-        f" cause. The network takes {result.total.cycles:,} cycles."
-    )
-    roofline = (
-        f"Speed of each layer of {run} over its operations a byte of HBM traffic, two a MAC. The lines are what"
-        " the HBM's bandwidth and the PEs allow. Larger marks take more cycles; circles are convolutions, squares"
-        " matrix products."
-    )
-    peaks, title = peaks_of(hardware_of(result)), _title(result)
-    by_ops = f"Time of {run} by the kind of op, with its share and its layers."
-    held = (
-        f"What the vector memories of a lane hold in {run}: what layers make, from the layer that makes it to the last"
-        " that reads it on chip, and what layers need for themselves. Layers overlap a little more than is drawn."
-    )
-    pictures = (
-        Picture("pe_utilization", utilization, partial(_utilization, result)),
-        Picture("cycle_breakdown", breakdown, partial(_breakdown, result)),
-        Picture("roofline", roofline, partial(_roofline, result, peaks)) if _spots(result) else None,
-        Picture("time_by_op", by_ops, partial(ops.draw, result, title)) if len(by_op(result.layers)) > 1 else None,
-        Picture("memory", held, partial(memory.draw, result, title)) if memory.stays(result) else None,
+    # First, as whatever is drawn needs it.
+    peaks = peaks_of(hardware_of(result))
+    made = (
+        _utilization_of(result),
+        _breakdown_of(result),
+        _roofline_of(result, peaks),
+        _ops_of(result),
+        memory_of(result),
         network_of(result),
     )
-    return tuple(picture for picture in pictures if picture is not None)
+    return tuple(picture for picture in made if picture is not None)
+
+
+def _utilization_of(result: Result) -> Picture | None:
+    if not any(layer.macs for layer in result.layers):
+        return None
+    mapped = " Black: mapping efficiency, the share of PEs that hold a weight." * known(result.layers, _MAPPED)
+    which = "" if all(layer.macs for layer in result.layers) else " that multiplies"
+    caption = (
+        f"PE utilisation (MACs over PEs and cycles) of each layer{which} of {_run(result)}.{mapped}"
+        f" Dashed: the whole network, {100 * result.total.pe_utilization:.1f} %."
+    )
+    return Picture("pe_utilization", caption, partial(_utilization, result))
+
+
+def _breakdown_of(result: Result) -> Picture:
+    caption = (
+        f"What the {main_title(result.total)} did in each layer of {_run(result)}: cycles (above) and their shares"
+        f" (below), by cause. The network takes {result.total.cycles:,} cycles."
+    )
+    return Picture("cycle_breakdown", caption, partial(_breakdown, result))
+
+
+def _roofline_of(result: Result, peaks: Peaks) -> Picture | None:
+    spots = _spots(result)
+    left = "" if len(spots) == len(result.layers) else " Layers that multiply or move nothing are left out."
+    caption = (
+        f"Speed of each layer of {_run(result)} over its operations a byte of HBM traffic, two a MAC. The lines are"
+        " what HBM's bandwidth and the PEs allow. Larger marks take more cycles; circles are convolutions, squares"
+        f" matrix products.{left}"
+    )
+    return Picture("roofline", caption, partial(_roofline, result, peaks)) if spots else None
+
+
+def _ops_of(result: Result) -> Picture | None:
+    if len(by_op(result.layers)) < 2:
+        return None
+    caption = f"Time of {_run(result)} by the kind of op, with its share and its layers."
+    return Picture("time_by_op", caption, partial(ops.draw, result, _title(result)))
+
+
+def memory_of(result: Result) -> Picture | None:
+    """The picture of what stays on chip between layers; None where nothing does."""
+    if not memory.stays(result):
+        return None
+    caption = (
+        f"What the vector memory of a lane holds in {_run(result)}: what layers make, from the layer that makes it to"
+        " the last that reads it on chip, and what layers need for themselves. Layers overlap a little more than is"
+        " drawn."
+    )
+    return Picture("memory", caption, partial(memory.draw, result, _title(result)))
 
 
 def network_of(result: Result) -> Picture | None:
@@ -89,10 +120,10 @@ def _run(result: Result) -> str:
 
 
 def _utilization(result: Result) -> Figure:
-    """Bars of PE utilisation per layer, each with its mapping efficiency, and the network's line."""
-    figure = _figure_of_layers(result, 3.4)
+    """Bars of PE utilisation per layer that multiplies, each with its mapping efficiency, and the network's line."""
+    layers, total = [layer for layer in result.layers if layer.macs], 100 * result.total.pe_utilization
+    figure, x = _figure_of_layers(layers, 3.4), np.arange(len(layers))
     axes = figure.subplots()
-    layers, total, x = result.layers, 100 * result.total.pe_utilization, np.arange(len(result.layers))
     used = np.array([100 * layer.pe_utilization for layer in layers])
     bars(axes, len(layers))(x, used, 0.8, color=GREY, label="PE utilisation")
     if known(layers, _MAPPED):
@@ -108,7 +139,7 @@ def _utilization(result: Result) -> Figure:
 
 def _breakdown(result: Result) -> Figure:
     """Where the cycles of the main unit went: stacked cycles, and below them their shares."""
-    figure = _figure_of_layers(result, 5.2)
+    figure = _figure_of_layers(result.layers, 5.2)
     cycles, shares = figure.subplots(2, 1, sharex=True)
     layers = result.layers
     arrays = [main_account(layer) for layer in layers]
@@ -130,9 +161,9 @@ def _breakdown(result: Result) -> Figure:
     return figure
 
 
-def _figure_of_layers(result: Result, height: float) -> Figure:
-    width = min(max(5.2, 1.5 + 0.13 * len(result.layers)), 12.0)
-    longest = max(len(shortened(layer.name, _NAME_WIDTH)) for layer in result.layers)
+def _figure_of_layers(layers: Sequence[LayerResult], height: float) -> Figure:
+    width = min(max(5.2, 1.5 + 0.13 * len(layers)), 12.0)
+    longest = max(len(shortened(layer.name, _NAME_WIDTH)) for layer in layers)
     return figure_of(width, height + 0.055 * longest)
 
 

@@ -8,7 +8,7 @@ from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
 from tpusim.network.workload import Workload
 from tpusim.report.text import percent, quantity
-from tpusim.result.records import Result
+from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.figures import BYTES
 
 
@@ -34,6 +34,18 @@ def riding(result: Result) -> str:
     if not riders:
         return ""
     return f"{counted(riders, 'layer')} {'rides' if riders == 1 else 'ride'} on the results of {len(carried):,}."
+
+
+def overlap_of(layer: LayerResult) -> str:
+    """What a layer saves as it overlaps with others, and who reads on chip what it makes; empty where it is alone."""
+    hidden, found = layer.hidden_cycles, layer.residency
+    told = [f"{abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than alone"] if hidden else []
+    told += [f"{quantity(layer.hbm_saved_bytes, BYTES)} fewer through HBM"] if layer.hbm_saved_bytes else []
+    if found and found.outcome:
+        too = ", and goes to HBM as well" if found.spilled else ""
+        told.append(f"what it makes stays on chip for {', '.join(found.readers)}{too}")
+    told += [f"begins on an empty machine, as {layer.apart}"] if layer.apart else []
+    return "; ".join(told)
 
 
 def overlap_notice(result: Result) -> str:

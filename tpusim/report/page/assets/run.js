@@ -44,7 +44,7 @@ function showDetails(item) {
       ["time", `${whole(layer.cycles)} cycles, ${timeAndShare(layer)} of the run`],
       [data.unit.name, data.states.map((state, k) => `${state.label} ${percent(layer.states[k] / layer.cycles)} %`).join(", ")],
       ["busy", busy],
-      ...(layer.reads ? [["reads", layer.reads]] : []),
+      ...[["reads", layer.reads], ["carries", layer.riders], ["overlap", layer.overlap]].filter(([, words]) => words),
       ["mapping", layer.mapping],
       ["check", checkOf(layer)],
     ].map(([term, words]) => [html("dt", {}, term), html("dd", {}, words)])));
@@ -139,9 +139,9 @@ function rooflineSection() {
       + (left ? ` ${left} without MACs or traffic left out.` : ""), roofline));
 }
 
-const networkSection = ({ source, caption }) => section("The network",
+const pictureSection = (title, head, { source, caption }) => section(title,
   html("figure", {},
-    html("figcaption", {}, html("h3", {}, "What each layer reads, and its time"), html("p", {}, caption)),
+    html("figcaption", {}, html("h3", {}, head), html("p", {}, caption)),
     html("div", { class: "scroller" }, html("img", { class: "picture", src: source, alt: caption }))));
 
 const units = () => section("The machine at work",
@@ -166,7 +166,8 @@ page.append(
       "Length is time, split as above; at the end the layer's time and its share of the run.", costliest)) : "",
   byLayer(),
   rooflineSection(),
-  data.network ? networkSection(data.network) : "",
+  data.held ? pictureSection("What stays on chip", "Vector memory over time", data.held) : "",
+  data.network ? pictureSection("The network", "What each layer reads, and its time", data.network) : "",
   data.diagram ? html("div", { id: "units" }, units()) : "",
   html("div", { id: "layers" }, section("Layers",
     html("p", { class: "note" }, "Pick a row for its details. Arrow keys walk, Enter picks; heads sort."),
