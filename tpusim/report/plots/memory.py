@@ -21,6 +21,8 @@ from tpusim.result.vocabulary.figures import TIMES
 _TYPE = 5.5
 _LETTER, _LINE = 0.045, 0.08
 """Inches of a letter of that type, and of a line of it."""
+_EDGED = 0.03
+"""Inches of a box at least that has an edge of its own: of a smaller one it would leave nothing."""
 _WIDTH, _HEIGHT = 7.2, 3.6
 _INSIDE = 6.4, 2.6
 """Inches of the picture, and about those inside its axes."""
@@ -92,8 +94,11 @@ def _box(axes: Axes, held: _Held, to: _Scale) -> None:
     """Later ones cover those whose place they take; a name stands in it, or along it, where it fits whole."""
     since, width = held.since / to.time, (held.until - held.since) / to.time
     first, height = held.words.first * to.kib, held.words.words * to.kib
-    axes.add_patch(Rectangle((since, first), width, height, **_look(bool(held.name))))
     across, up = width / to.end * _INSIDE[0], height / to.top * _INSIDE[1]
+    look = _look(bool(held.name))
+    if min(across, up) < _EDGED:
+        look |= {"edgecolor": look["facecolor"], "hatch": ""}
+    axes.add_patch(Rectangle((since, first), width, height, **look))
     long = len(held.name) * _LETTER
     along, upright = across > long and up > _LINE, up > long and across > _LINE
     if held.name and (along or upright):

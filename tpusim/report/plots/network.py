@@ -22,7 +22,7 @@ from tpusim.result.vocabulary.figures import TIMES
 
 MOST_LAYERS = 1000
 """A picture of more cannot be read."""
-MOST_APART = 8
+MOST_APART = 3
 """So many layers side by side that are alike, such as the heads of an attention, are drawn one by one."""
 
 _ROWS = 44
