@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +12,7 @@ from tpusim import simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.fusion import fused
 from tpusim.flow.tracing import recordings, trace
+from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Add, Gemm, Relu
 from tpusim.network.workload import Workload
 from tpusim.report.tables.together import overlap_notice
@@ -137,7 +139,19 @@ def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     assert f"Not between all: 1 layer on an empty machine, as {why}." in overlap_notice(result)
 
 
-def test_what_takes_layers_one_by_one_refuses() -> None:
-    for asks in (lambda: trace(Workload("one", 4, (FIRST,)), OVERLAP), lambda: recordings(BLOCK, OVERLAP)):
-        with pytest.raises(InputError, match="between_layers: overlap: a trace takes each layer by itself"):
-            asks()
+@pytest.mark.parametrize("hardware", [OVERLAP, STAY, DRAIN])
+def test_what_is_recorded_is_what_a_run_says(hardware: Hardware) -> None:
+    """Layer by layer, though those that overlap are recorded as one."""
+    found = [(stretch, span) for stretch in recordings(BLOCK, hardware) for span in pairwise(stretch.cuts)]
+    layers = [layer for stretch in recordings(BLOCK, hardware) for layer in stretch.layers]
+    cycles = {layer.name: stop - first for layer, (_, (first, stop)) in zip(layers, found, strict=True)}
+    assert cycles == {layer.name: layer.cycles for layer in simulate(BLOCK, hardware, check=False).layers}
+    together = {len(stretch.layers) for stretch, _ in found}
+    assert together == ({1} if hardware is DRAIN else {len(BLOCK.layers)})
+
+
+def test_a_layer_by_itself_is_traced_whatever_is_asked_of_several() -> None:
+    one = Workload("one", 4, (FIRST,))
+    assert trace(one, OVERLAP)[0] == trace(one, DRAIN)[0]
+    with pytest.raises(InputError, match="a trace of lanes shows one layer"):
+        trace(BLOCK, OVERLAP)

@@ -8,7 +8,7 @@ from tests.strategies import machine
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.fusion import fused
-from tpusim.flow.simulation import select_layers
+from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops import Add, Clip, Conv2d, Fused, Gemm, HardSwish, LeakyRelu, Op, Pool2d, Relu
 from tpusim.network.workload import OwnLowering, Workload

@@ -24,7 +24,7 @@ from tpusim.flow import need
 from tpusim.flow.choice import prepared
 from tpusim.flow.lowerings import AUTO, candidates, known
 from tpusim.flow.need import PASS_BYTES, Asked, need_of
-from tpusim.flow.simulation import select_layers
+from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import registry
 from tpusim.machines.tpu.lowering.registry import LOWERINGS

@@ -14,7 +14,7 @@ from tpusim.base.errors import InputError
 from tpusim.input.document import Document
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.ops import Gemm
-from tpusim.network.workload import load_workload, open_workload
+from tpusim.network.workload_file import load_workload, open_workload
 
 RATE = TensorProto.INT64
 

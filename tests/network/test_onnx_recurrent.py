@@ -14,7 +14,7 @@ from tests.network.test_onnx_models import model_of, node, saved
 from tpusim.base.errors import InputError
 from tpusim.network.formats import read_graph
 from tpusim.network.formats.asked import ModelOptions
-from tpusim.network.workload import load_workload, open_workload
+from tpusim.network.workload_file import load_workload, open_workload
 from tpusim.reference.nodes import Call, compute
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -23,7 +23,7 @@ from vcd.reader import TokenKind, tokenize
 from tests.strategies import machine
 from tpusim.cli import app as cli
 from tpusim.cli.actions import trace as action
-from tpusim.flow.simulation import select_layers
+from tpusim.flow.selection import select_layers
 from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
@@ -442,6 +442,36 @@ def test_a_vcd_is_for_small_machines() -> None:
     assert "of 128 lanes a VCD holds 31,250 cycles, not" in result.stderr
     assert "use --from and --to" in result.stderr
     assert not list(Path().iterdir())
+
+
+PAIR = """name: pair
+layers:
+  - {name: one, op: conv2d, in_channels: 4, in_height: 6, in_width: 6, out_channels: 8, kernel: 3, padding: 1}
+  - {name: relu, op: relu}
+  - {name: two, op: conv2d, out_channels: 4, kernel: 3, inputs: [relu]}
+"""
+
+
+@pytest.mark.parametrize("between", ["overlap", "stay"])
+def test_layers_that_overlap_are_seen_to(between: str) -> None:
+    """Their shares of the time are those of a run, and what each begins with comes while the one ahead is at work."""
+    Path("pair.yaml").write_text(PAIR)
+    asked = ("pair.yaml", *TINY, "--set", f"sequencer.between_layers={between}")
+    ran = json.loads(tpusim("run", *asked, "--no-check", "--json", "-").stdout)
+    assert tpusim("trace", *asked, "-o", "pair.pftrace").exit_code == 0
+    found = read("pair.pftrace")
+    layers = {name: (begin, end) for begin, end, name, _ in found.slices["layer"]}
+    assert {name: end - begin for name, (begin, end) in layers.items()} == {
+        layer["name"]: layer["cycles"] for layer in ran["layers"]
+    }
+    transfers = [*found.slices["dma_0"], *found.slices["dma_1"]]
+    fetched = [begin for begin, _, name, told in transfers if (name, told["layer"]) == ("filter fill", "two")]
+    assert min(fetched) < layers["relu"][1]
+    for unit in UNITS:
+        assert account(found, unit, 0, ran["total"]["cycles"]) == reported(ran["total"]["units"][unit])
+    assert max(value for _, value in found.values["words in use"]) > 0
+    filled = {told["layer"] for _, _, name, told in transfers if name == "ifmap fill"}
+    assert filled == ({"one", "relu", "two"} if between == "overlap" else {"one"})
 
 
 # ---- counters of a timeline made by hand

@@ -62,7 +62,9 @@ Lowering = Annotated[
         autocompletion=words(known()),
     ),
 ]
-Layers = Annotated[str, Option(metavar="GLOB", help="Only the layers of such names: 'layer1.*'.")]
+Layers = Annotated[
+    str, Option(metavar="GLOB", help="Only layers of such names: 'layer1.*'; or from one to another: conv1..maxpool.")
+]
 Changes = Annotated[
     list[str] | None, Option("--set", metavar="PATH=VALUE", help="Change a hardware field: array.rows=64. Repeatable.")
 ]

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -205,28 +204,3 @@ def shared(
             yield layer, name, known[kind]
         else:
             yield layer, name, made(layer, name)
-
-
-def select_layers(workload: Workload, glob: str) -> Workload:
-    """The workload with only the layers whose name matches `glob`.
-
-    Raises:
-        InputError: when none does.
-    """
-    if not any(fnmatchcase(layer.name, glob) for layer in workload.layers):
-        raise InputError(f"no layer of {workload.name} matches {glob!r}{_instead(workload, glob)}")
-    return workload.with_layers(lambda layer: fnmatchcase(layer.name, glob))
-
-
-def _instead(workload: Workload, glob: str) -> str:
-    """What may have been meant by a name that no layer has."""
-    riding = [(name, bearer) for bearer, riders in workload.riders for name in riders if fnmatchcase(name, glob)]
-    if riding:
-        name, bearer = riding[0]
-        more = f", and {len(riding) - 1:,} more do so on those of others" if len(riding) > 1 else ""
-        return f": {name} rides on the results of {bearer}{more}; name that, or leave sequencer.fusion out"
-    names = [layer.name for layer in workload.layers]
-    left_out = len(workload.never_timed) < len(workload.not_timed)
-    more = "; layers that are not the array's are left out, and --ops all has them" if left_out else ""
-    hint = did_you_mean(glob, names) or ";"
-    return f"{hint} it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{more}"

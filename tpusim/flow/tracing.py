@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tpusim.base.errors import CheckFailed, InputError
-from tpusim.flow.chains import check_alone
+from tpusim.flow.chains import chains_of
 from tpusim.flow.choice import prepared, unsaid
-from tpusim.flow.engines import memory_needed, need_numba
+from tpusim.flow.engines import Prepared, Task, memory_needed, need_numba, unwatched
 from tpusim.flow.lowerings import asked_of, usual
 from tpusim.flow.modelled import Ready
-from tpusim.flow.need import room_for
+from tpusim.flow.need import Room, room_for
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.simulation import shared
 from tpusim.flow.steps import steps_of
@@ -18,10 +19,22 @@ from tpusim.flow.verify import as_floats, failures_named, operands_of
 from tpusim.machines.family import Machine, Slot, family_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.shares import cuts_of
 from tpusim.machines.tpu.event.tracks import Recording
 from tpusim.machines.tpu.observation.lane_trace import Cycle, Watch
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Layers that ran as one, mostly one alone: what every unit did, and the first cycle of each layer, with the one
+    after the last.
+    """
+
+    layers: tuple[Op, ...]
+    recording: Recording
+    cuts: tuple[int, ...]
 
 
 def trace(
@@ -39,7 +52,6 @@ def trace(
         DeadlockError: the Program's steps wait for one another for ever.
     """
     layer = _only_layer(workload)
-    check_alone(hardware, "a trace")
     need_numba()
     from tpusim.machines.tpu import register
 
@@ -57,25 +69,43 @@ def trace(
     return total, cycles
 
 
-def recordings(
-    workload: Workload, hardware: Hardware, *, lowering: str = "channel_first"
-) -> Iterator[tuple[Op, Recording]]:
-    """Runs of the event engine, layer by layer, that tell what every unit does when. Layers of one shape share theirs.
+def recordings(workload: Workload, hardware: Hardware, *, lowering: str = "channel_first") -> Iterator[Stretch]:
+    """Runs of the event engine that tell what every unit does when, in the order of the network.
+
+    Where layers overlap, those of a chain are one run. Others of one shape share theirs.
 
     Raises:
         InputError: an unknown lowering, a layer that cannot fit (CapacityError, names the layer), or one for which this
             computer has too little memory.
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
+    room = room_for(workload, hardware, lowering, "event", check=False)
+    overlap = hardware.sequencer.between_layers != "drain"
+    return (_overlapping if overlap else _one_by_one)(workload, hardware, lowering, room)
 
+
+def _one_by_one(workload: Workload, hardware: Hardware, lowering: str, room: Room) -> Iterator[Stretch]:
     def record(layer: Op, asked: str) -> Recording:
         program = prepared(layer, workload.batch, hardware, asked).program
         with failures_named(layer):
             return event.record(program, hardware)
 
-    check_alone(hardware, "a trace")
-    room = room_for(workload, hardware, lowering, "event", check=False)
-    return ((layer, recorded) for layer, _, recorded in shared(workload, lowering, record, room))
+    for layer, _, recorded in shared(workload, lowering, record, room):
+        yield Stretch((layer,), recorded, (0, recorded.cycles))
+
+
+def _overlapping(workload: Workload, hardware: Hardware, lowering: str, room: Room) -> Iterator[Stretch]:
+    def ready(layer: Op, asked: str) -> Prepared:
+        return prepared(layer, workload.batch, hardware, asked)
+
+    lowered = shared(workload, lowering, ready, room)
+    tasks = (Task(layer, workload.batch, each, False, 0, unwatched) for layer, _, each in lowered)
+    for chain in chains_of(tasks, workload, hardware, room):
+        with failures_named(chain):
+            recorded = event.record(chain.program, hardware)
+        layers = tuple(task.layer for task in chain.tasks)
+        cuts = cuts_of(recorded.log, recorded.program) if len(layers) > 1 else (0, recorded.cycles)
+        yield Stretch(layers, recorded, tuple(cuts))
 
 
 def slots(

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tests.strategies import machine
 from tpusim.cli import app as cli
-from tpusim.flow.simulation import select_layers
+from tpusim.flow.selection import select_layers
 from tpusim.flow.tracing import trace as simulated
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event

@@ -7,13 +7,18 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import conv, layers, machine, machines
+from tests.agreement.chains import Chain
+from tests.agreement.test_agreement import suppose
+from tests.agreement.test_residence import found_for, with_room
+from tests.strategies import DICE, cases, conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.shares import cuts_of
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.observation.occupancy import words_in_use
+from tpusim.machines.tpu.program.joined import linked
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill
@@ -100,3 +105,24 @@ def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
     cycles, words = words_in_use(program, timeline)
     pieces = [program.steps[fill] for fill in (*unnamed, last)]
     assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, Fill))
+
+
+@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@given(chain=with_room(), leaves=st.booleans())
+def test_what_stays_is_in_use_until_its_last_reader_has_it(chain: Chain, leaves: bool) -> None:
+    """From no word to no word, never more than there are, and no fewer than an outcome has while readers run."""
+    found = found_for(chain, leaves)
+    suppose(len(found.allocations) > 0)
+    program = linked(found.layers, chain.hardware, found.stay)
+    suppose(len(program.steps) < 500)
+    recorded = event.record(program, chain.hardware)
+    timeline = recorded.timeline()
+    cycles, words = words_in_use(program, timeline)
+    assert words.min() >= 0
+    assert words.max() <= chain.hardware.capacity_words
+    assert words[-1] == 0
+    cuts = cuts_of(recorded.log, program)
+    for each in found.allocations:
+        last = max(layer for layer, _ in each.readers)
+        begins, made = cuts[last], cuts[each.maker + 1]
+        assert words[np.searchsorted(cycles, max(begins, made), "right") - 1] > 0

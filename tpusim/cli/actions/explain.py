@@ -13,7 +13,7 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import deliver, say, show, terminal_width
 from tpusim.flow.lowerings import asked_of, usual
-from tpusim.flow.simulation import select_layers
+from tpusim.flow.selection import select_layers
 from tpusim.flow.steps import tpu_only
 from tpusim.machines.family import Machine, family_of
 from tpusim.machines.tpu.description import Hardware

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -13,7 +12,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import AUTO, check_own
-from tpusim.flow.simulation import select_layers
+from tpusim.flow.selection import names_wanted, select_layers
 from tpusim.input.arrays import Arrays
 from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
@@ -34,8 +33,9 @@ def load(
     asked: ModelOptions = NOTHING,
     lowering: str | None = None,
 ) -> tuple[Workload, Machine]:
-    """Return the workload, of its layers those whose name matches `layers`, and the machine. It is to be run by
-    `lowering`. Without a `batch` it is for as many images as the arrays that are `asked` for hold, else BATCH.
+    """Return the workload, of its layers those that `layers` means, and the machine. It is to be run by `lowering`.
+
+    Without a `batch` it is for as many images as the arrays that are `asked` for hold, else BATCH.
 
     What there is to know of a model of another tool is told on stderr.
 
@@ -69,7 +69,7 @@ def _fused(work: Workload, machine: Machine, lowering: str | None, layers: str) 
         def watch(layer: str, doing: str) -> None:
             meter.show(place[layer], f"{layer}: {doing}")
 
-        return fused(work, machine, lowering, lambda name: fnmatchcase(name, layers), watch)
+        return fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
 
 
 def asked_of(

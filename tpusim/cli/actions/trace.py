@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from tpusim.base.extras import need
 from tpusim.base.files import probe, write
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.tracing import recordings
+from tpusim.flow.tracing import Stretch, recordings
 from tpusim.flow.tracing import trace as simulated_trace
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.lane_trace import Cycle
@@ -24,7 +24,7 @@ from tpusim.report.trace import text as trace_text
 from tpusim.report.trace.size import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES
 
 if TYPE_CHECKING:
-    from tpusim.report.trace.perfetto import Placed
+    from tpusim.report.trace.perfetto import Placed, Span
 
 TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
 FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
@@ -140,37 +140,44 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
     """Return what the file holds, from the event engine."""
     from tpusim.report.trace.perfetto import perfetto
 
-    shown, total = _layers_shown(wanted, out)
+    placed, total = _placed(wanted, out)
     end = wanted.end(total)
     title = f"{wanted.work.name}, batch {wanted.work.batch}, on {wanted.hardware.name}"
-    with Meter(len(shown)) as meter:
-        return perfetto(title, shown, wanted.hardware, wanted.first, end, lambda done: meter.show(done, "written"))
+    with Meter(sum(len(each.layers) for each in placed)) as meter:
+        return perfetto(title, placed, wanted.hardware, wanted.first, end, lambda done: meter.show(done, "written"))
 
 
-def _layers_shown(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
-    """Return the layers shown, on one axis of time, and how many cycles there are up to the last."""
+def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
+    """Return what is shown, on one axis of time, and how many cycles there are up to the last of it."""
     from tpusim.report.trace.perfetto import Placed
 
     placed: list[Placed] = []
     inputs = wanted.work.inputs()
-    at = cycles = slices = 0
+    at = cycles = slices = done = 0
     with Meter(len(wanted.work.layers)) as meter:
-        for done, (layer, run) in enumerate(recordings(wanted.work, wanted.hardware, lowering=wanted.lowering), 1):
+        for stretch in recordings(wanted.work, wanted.hardware, lowering=wanted.lowering):
+            run, last = stretch.recording, stretch.layers[-1].name
             first = max(wanted.first - at, 0)
             stop = run.cycles if wanted.last is None else min(run.cycles, wanted.last + 1 - at)
             if first < stop:
                 cycles += stop - first
-                not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", layer.name, out)
-                placed.append(
-                    Placed(layer.name, at, run.program, run.timeline(first, stop), inputs.get(layer.name, ()))
-                )
+                not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", last, out)
+                placed.append(Placed(at, run.program, run.timeline(first, stop), tuple(_spans(stretch, inputs))))
                 slices += placed[-1].timeline.clipped(first, stop).slices
-                not_beyond(slices, MOST_SLICES, "slices", layer.name, out)
+                not_beyond(slices, MOST_SLICES, "slices", last, out)
             at += run.cycles
-            meter.show(done, layer.name)
+            done += len(stretch.layers)
+            meter.show(done, last)
             if wanted.last is not None and at > wanted.last:
                 break
     return placed, at
+
+
+def _spans(stretch: Stretch, inputs: Mapping[str, tuple[str, ...]]) -> Iterator[Span]:
+    from tpusim.report.trace.perfetto import Span
+
+    for layer, (first, stop) in zip(stretch.layers, pairwise(stretch.cuts), strict=True):
+        yield Span(layer.name, first, stop, inputs.get(layer.name, ()))
 
 
 def not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:

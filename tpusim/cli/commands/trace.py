@@ -38,7 +38,7 @@ def trace(
     As text, picture (.png, .svg, .pdf) or .vcd: every lane in every cycle of one layer, from the register engine.
 
     As .perfetto-trace (or .pftrace): what every unit does, and what it waits for, in one layer or many, from the event
-    engine.
+    engine. Where layers overlap (sequencer.between_layers) they do so here.
 
     Of machines of other families, a .perfetto-trace alone: of a GPU kernels, waves of blocks, and what an SM does.
 

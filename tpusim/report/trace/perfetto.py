@@ -5,8 +5,9 @@ A nanosecond of the trace is a cycle, so that every slice is exact and lengths a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpusim.base.version import __version__
 from tpusim.machines.tpu.description import Hardware
@@ -20,6 +21,10 @@ from tpusim.report.trace.perfetto_packets import Arguments, Packets
 from tpusim.result.vocabulary.states import CLIENTS
 
 _TRANSFERS = "Transfers from their start to their last word on the chip or off it; two may be under way at once."
+_LAYERS = (
+    "Layers, one after another; of those that overlap each from when the array is done with the one ahead, as their "
+    "cycles are counted."
+)
 TRACKS = {
     "hbm": "The HBM bus: busy with transfers, blocked by steps they wait for, or kept back by a port that was taken.",
     **{
@@ -43,15 +48,23 @@ TRACKS = {
 _MOST_WINDOWS = 1000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """A layer on the time axis of a trace: its cycle 0 is cycle `at`."""
+class Span(NamedTuple):
+    """A layer's share of the time: cycles [first, stop) of those of its Program; and what it reads, where known."""
 
     name: str
+    first: int
+    stop: int
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A Program on the time axis of a trace, of a layer or of several that overlap: its cycle 0 is cycle `at`."""
+
     at: int
     program: Program
     timeline: Timeline
-    reads: tuple[str, ...] = ()
+    layers: tuple[Span, ...]
 
     @property
     def stop(self) -> int:
@@ -60,44 +73,54 @@ class Placed:
 
 
 def perfetto(
-    title: str, layers: Sequence[Placed], hardware: Hardware, first: int, stop: int, watch: Watch = unwatched
+    title: str, placed: Sequence[Placed], hardware: Hardware, first: int, stop: int, watch: Watch = unwatched
 ) -> bytes:
-    """The file's contents: what `layers`, one after another, do in cycles [first, stop), which cover part of each.
+    """The file's contents: what Programs, one after another, do in cycles [first, stop), which cover part of each.
 
     `watch` is told how many layers are written.
     """
     packets = Packets()
     time = f"1 ns here is 1 cycle ({1e9 / hardware.clock_hz:.4g} ns at {frequency(hardware.clock_hz)})"
     root = packets.track(f"{title}: {time}", f"tpusim {__version__}, seen from lane 0. {time}.")
-    layer_track = packets.track("layer", "Layers, one after another.", root)
-    known = {name for layer in layers for name in layer.timeline.tracks}
+    layer_track = packets.track("layer", _LAYERS, root)
+    known = {name for each in placed for name in each.timeline.tracks}
     tracks = {name: packets.track(name, about, root) for name, about in TRACKS.items() if name in known}
     window = max(1, -(-(stop - first) // _MOST_WINDOWS))
     series = {
         name: packets.track(name, about.format(window=window), root, unit) for name, (unit, about) in COUNTERS.items()
     }
-    for done, layer in enumerate(layers):
+    done = 0
+    for each in placed:
         watch(done)
-        start, end = max(first, layer.at), min(stop, layer.stop)
-        packets.slices(layer_track, [Slice(start, end, layer.name, 0)], [_told(layer)], 0)
-        shown, arguments = layer.timeline.clipped(start - layer.at, end - layer.at), _arguments(layer.program)
-        for name, track in shown.tracks.items():
-            packets.slices(tracks[name], track, arguments, layer.at)
-        edges = windows(start - layer.at, end - layer.at, window)
-        for name, (cycles, values) in counters(layer.program, layer.timeline, hardware, edges).items():
-            packets.values(series[name], zip((cycles + layer.at).tolist(), values.tolist(), strict=True))
+        start, end = max(first, each.at) - each.at, min(stop, each.stop) - each.at
+        packets.slices(layer_track, _clipped(each.layers, start, end), [*map(_told, each.layers)], each.at)
+        arguments = _arguments(each.program, each.layers)
+        for name, track in each.timeline.clipped(start, end).tracks.items():
+            packets.slices(tracks[name], track, arguments, each.at)
+        edges = windows(start, end, window)
+        for name, (cycles, values) in counters(each.program, each.timeline, hardware, edges).items():
+            packets.values(series[name], zip((cycles + each.at).tolist(), values.tolist(), strict=True))
+        done += len(each.layers)
     for counter in series.values():
         packets.values(counter, [(stop, 0.0)])
     return packets.to_bytes()
 
 
-def _told(layer: Placed) -> Arguments:
+def _clipped(layers: Sequence[Span], first: int, stop: int) -> Iterator[Slice]:
+    for number, layer in enumerate(layers):
+        if layer.first < stop and layer.stop > first:
+            yield Slice(max(first, layer.first), min(stop, layer.stop), layer.name, number)
+
+
+def _told(layer: Span) -> Arguments:
     """What is told of a layer: its cycles, and what it reads where that is known."""
     reads = {"reads": ", ".join(layer.reads)} if layer.reads else {}
-    return {"cycles": layer.timeline.cycles, **reads}
+    return {"cycles": layer.stop - layer.first, **reads}
 
 
-def _arguments(program: Program) -> list[Arguments]:
-    """What is told of each step, passes numbered from 0."""
+def _arguments(program: Program, layers: Sequence[Span]) -> list[Arguments]:
+    """What is told of each step, passes numbered from 0; of several layers also whose it is."""
     numbers = {index: {"pass": number} for index, number in program.passes.items()}
-    return [{**numbers.get(index, {}), **step.facts} for index, step in enumerate(program.steps)]
+    whose = [{"layer": layers[number].name} for number in program.layers] or [{} for _ in program.steps]
+    told = enumerate(zip(program.steps, whose, strict=True))
+    return [{**layer, **numbers.get(index, {}), **step.facts} for index, (step, layer) in told]

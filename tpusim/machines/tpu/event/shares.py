@@ -25,7 +25,7 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
     What is the array's and the vector unit's belongs to a layer's steps; of all else it has what there is in its time.
     """
     log, program, hardware = run.log, run.program, run.hardware
-    cuts = _cuts(log, program)
+    cuts = cuts_of(log, program)
     shared = {
         "preload": _counts(preloads(log.loads, run.ports, hardware), cuts),
         "hbm": _counts(bus(log.moves), cuts),
@@ -40,7 +40,7 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
     return tuple(found)
 
 
-def _cuts(log: Log, program: Program) -> list[int]:
+def cuts_of(log: Log, program: Program) -> list[int]:
     """The first cycle of each layer, and the one after the last: the array ended the step ahead of each in time."""
     ended = {work.step: work.ended for work in log.works}
     for step, cycle, *_ in unrolled([(each.steps, each.every, each[2:7]) for each in log.passes]).tolist():
