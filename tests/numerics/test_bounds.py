@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.numerics.bounds import bounded, gamma, moved
+from tpusim.numerics.bounds import bounded, gamma, moved, surely_near
 from tpusim.numerics.equality import compare
 
 NUMBERS = st.floats(width=32, min_value=-(2.0**50), max_value=2.0**50)
@@ -36,6 +36,36 @@ def test_no_order_goes_beyond_it(pairs, random) -> None:
     room = Fraction(1001, 1000) * Fraction(gamma(len(pairs))) * magnitude + len(pairs) * Fraction(2) ** -149
     assert Fraction(float(want["bound"])) <= room
     assert abs(Fraction(float(want["value"])) - true) <= room
+
+
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS), min_size=9, max_size=40),
+    st.sampled_from([0, 0.5, 0.9, 1, 1.1]),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_surely_near_is_within_the_bound(pairs, share, random) -> None:
+    """Of a sum in three shares, and results as far from it as they may be, or further."""
+    first, second = np.float32(pairs).T
+    products, own = first * second, -(-len(pairs) // 3) + 2
+    shares = [np.float32(0)] * 3
+    for number, each in enumerate(random.sample([*products], len(products))):
+        shares[number % 3] += each
+    value = np.float32([(shares[0] + shares[1]) + shares[2]])
+    least = np.float32([(abs(shares[0]) + abs(shares[1])) + abs(shares[2])])
+    left = gamma(len(pairs)) - gamma(own)
+    result = value + np.float32(share * left) * least * random.choice([-1, 1])
+    true = sum(Fraction(float(a)) * Fraction(float(b)) for a, b in pairs)
+    magnitude = sum(abs(Fraction(float(a)) * Fraction(float(b))) for a, b in pairs)
+    near = surely_near(np.abs(result - value), least, len(pairs), own).all()
+    if near:
+        bound = Fraction(gamma(len(pairs))) * magnitude + len(pairs) * Fraction(2) ** -149
+        assert abs(Fraction(float(result[0])) - true) <= bound
+    # Nothing near the sum is left to float64 where its shares are all there is.
+    assert near or share > 0.5 or np.abs(result - value) < 1e-44
+
+
+def test_what_is_rounded_as_often_settles_nothing_that_differs() -> None:
+    assert list(surely_near(np.float32([0, 1e-9]), np.ones(2, np.float32), 4, 4)) == [True, False]
 
 
 def test_a_sum_that_loses_all_it_can() -> None:

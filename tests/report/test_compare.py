@@ -162,7 +162,7 @@ def test_an_error_that_rounds_to_all_of_its_bound_is_within_it() -> None:
     def told(**changes: float) -> str:
         return verdict(replace(result, total=replace(result.total, **changes)))
 
-    assert "The largest error of these is 99.9 % of its bound." in told(error_share=0.99999)
+    assert "The largest error worked out is 99.9 % of its bound." in told(error_share=0.99999)
     assert "is 12.3 % of" in told(error_share=0.1234)
     assert "is 123 % of" in told(error_share=1.234, outputs_mismatched=1)
 

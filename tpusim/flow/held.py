@@ -104,22 +104,3 @@ class Held:
         channels, rows, cols, images = map(len, box)
         elements = rows * cols * images * max(channels, len(self._expectation.operands["ifmap"]))
         return elements * self._expectation.number.itemsize <= BOX_BYTES
-
-
-class Kept:
-    """What a Program writes to one of its tensors, held against the reference, and kept as well."""
-
-    def __init__(self, held: Held, program: Program, name: str) -> None:
-        self._held, spills = held, (step for step in program.steps if isinstance(step, Spill))
-        parts = [part for step in spills if step.tensor.name == name for part in step.parts]
-        self._tensor = HbmTensor(program.tensor(name), np.array(np.nan, program.number), parts)
-
-    def write(self, part: Part, values: Tensor) -> None:
-        """Both."""
-        self._held.write(part, values)
-        self._tensor.write(part, values)
-
-    @property
-    def values(self) -> Tensor:
-        """The tensor; NaN where it never was written."""
-        return self._tensor.values

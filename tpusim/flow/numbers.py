@@ -150,30 +150,31 @@ class Expectation:
     @property
     def number(self) -> np.dtype[Any]:
         """What is expected of an element: a number, or a BOUNDED one."""
-        return BOUNDED if self._bounded else np.dtype(np.float64 if self._doubles else np.float32)
+        return BOUNDED if self.bounded else np.dtype(np.float64 if self._doubles else np.float32)
 
     def of(self, box: Box) -> Values:
         """What is expected of the elements in a box of the tensor."""
         true = reference.TENSORS[self.tensor].compute(self.layer, self._exact, box)
-        if not self._bounded:
+        if not self.bounded:
             return true
-        if not self._roundings:
+        if not self.roundings:
             return moved(true)
-        return bounded(true, self._magnitudes(box, true), self._roundings)
+        return bounded(true, self._magnitudes(box, true), self.roundings)
 
     def _magnitudes(self, box: Box, true: Values) -> Values:
         if isinstance(self.layer, RowOp):
-            return rows.magnitudes(self.layer, self._exact, box, true, gamma(self._roundings))
+            return rows.magnitudes(self.layer, self._exact, box, true, gamma(self.roundings))
         return magnitudes(self.layer, self._sizes, box, true)
 
     @cached_property
-    def _bounded(self) -> bool:
+    def bounded(self) -> bool:
+        """Whether its elements are BOUNDED."""
         return self.numbers.of(self.layer).bounded
 
     @cached_property
     def _doubles(self) -> bool:
         """Whether the reference works in float64: float32 rounds, or would lose what the machine holds in float64."""
-        return self._bounded or self.numbers.needs_doubles(self.layer, self._batch)
+        return self.bounded or self.numbers.needs_doubles(self.layer, self._batch)
 
     @property
     def _batch(self) -> int:
@@ -181,9 +182,11 @@ class Expectation:
 
     @cached_property
     def _exact(self) -> Operands:
-        """The operands as what the sums are computed in."""
+        """The operands as what the sums are computed in; that is float64 where one of them is."""
         if not self._doubles:
             return self.operands
+        if "filter" in self.operands:
+            return {**self.operands, "filter": self.operands["filter"].astype(np.float64)}
         return {name: each.astype(np.float64) for name, each in self.operands.items()}
 
     @cached_property
@@ -192,6 +195,6 @@ class Expectation:
         return {name: np.abs(each) for name, each in self.operands.items()}
 
     @cached_property
-    def _roundings(self) -> int:
+    def roundings(self) -> int:
         """How often a sum is rounded at most, in whatever order; what is only moved never is."""
         return roundings(self.layer, self._batch) if self.tensor == OFMAP else 0

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from tpusim import reference
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
-from tpusim.flow.held import Held, Kept, Told, unheard
+from tpusim.flow.held import Held, Told, unheard
 from tpusim.flow.numbers import SMALL, Expectation, Numbers
+from tpusim.flow.whole import Kept, verdict_of_whole
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import OFMAP
-from tpusim.numerics.equality import Verdict, compare
+from tpusim.numerics.equality import Verdict
 from tpusim.reference import Operand, Operands, Tensor
 
 Take = Callable[[Tensor], None]
@@ -76,15 +76,17 @@ def check_values(
         check_program(program, hardware)
         held = {
             name: Held(layer, program, name, Expectation(layer, name, operands, numbers), told_of.get(name, unheard))
-            for name in _written(program)
+            for name in _written(program) - ({OFMAP} if take else set())
         }
         takers: dict[str, datapath.Taker] = {**held}
         if take:
-            takers[OFMAP] = kept = Kept(held[OFMAP], program, OFMAP)
+            takers[OFMAP] = kept = Kept(program, OFMAP, told)
         datapath.run(program, hardware, operands, takers, in_array_order=numbers.in_array_order)
+    verdicts = {name: each.verdict() for name, each in held.items()}
     if take:
         take(kept.values)
-    return _together({name: each.verdict() for name, each in held.items()})
+        verdicts[OFMAP] = verdict_of_whole(Expectation(layer, OFMAP, operands, numbers), kept.values)
+    return _together(verdicts)
 
 
 def _written(program: Program) -> set[str]:
@@ -109,13 +111,7 @@ def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor], num
     """Hold what a Program has written against the reference, of what that knows."""
     known = {name: each for name, each in written.items() if name in reference.TENSORS}
     held = {name: (Expectation(layer, name, operands, numbers), each) for name, each in known.items()}
-    return _together({name: _verdict_of(*each) for name, each in held.items()})
-
-
-def _verdict_of(expectation: Expectation, written: Tensor) -> Verdict:
-    channels, rows, cols, images = map(range, written.shape)
-    element_name = partial(reference.TENSORS[expectation.tensor].element_name, expectation.layer)
-    return compare(written, expectation.of((channels, rows, cols, images)), element_name, expectation.tensor)
+    return _together({name: verdict_of_whole(*each) for name, each in held.items()})
 
 
 def _together(verdicts: Mapping[str, Verdict]) -> Verdict:

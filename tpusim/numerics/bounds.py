@@ -52,3 +52,15 @@ def moved(true: Values) -> Values:
     expected = np.zeros(true.shape, BOUNDED)
     expected["value"] = true
     return expected
+
+
+def surely_near(apart: Values, least: Values, roundings: int, own: int) -> Values:
+    """Which results, of at most so many roundings, are within the bound for certain, seen from a sum in float32.
+
+    `apart` is how far they are from that sum, which is rounded `own` times at most itself, fewer than they, and so
+    within gamma(own) of the true one: what is left of gamma(roundings), times what the magnitudes come to at `least`,
+    rounded `own` times as well, they may be apart. The last factor is for the roundings of all this, here and there.
+    What is lost where numbers are too small to be held with all bits, on both sides, is no more than `bounded` allows.
+    """
+    left = (gamma(roundings) - gamma(own)) * (1 - gamma(own + 8))
+    return np.asarray(apart <= least * np.float32(left))

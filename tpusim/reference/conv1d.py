@@ -12,7 +12,7 @@ def compute(layer: Conv1d, operands: Operands, box: tuple[range, range, range, r
     """out[o, 0, x, n] = sum over c, j of filter[o, 0, j, c] * ifmap[c, 0, x*s+j*d-p, n], group by group, in `box`."""
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, _, positions, images = box
-    sums = np.zeros((len(channels), len(positions), len(images)), number_of(ifmap))
+    sums = np.zeros((len(channels), len(positions), len(images)), number_of(ifmap, filter_))
     into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
     for group in range(channels.start // out, (channels.stop - 1) // out + 1):
         own = range(max(channels.start, group * out), min(channels.stop, (group + 1) * out))

@@ -19,7 +19,7 @@ def compute(layer: ConvTranspose2d, operands: Operands, box: _Box) -> Tensor:
     """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, rows, cols, images = box
-    outputs = np.zeros([len(part) for part in box], number_of(ifmap))
+    outputs = np.zeros([len(part) for part in box], number_of(ifmap, filter_))
     size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups
     batch = slice(images.start, images.stop)
     for group in range(channels.start // size, (channels.stop - 1) // size + 1):

@@ -22,7 +22,7 @@ def compute(layer: DeformConv2d, operands: Operands, box: _Box) -> Tensor:
     """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, rows, cols, images = box
-    outputs = np.zeros([len(part) for part in box], number_of(ifmap))
+    outputs = np.zeros([len(part) for part in box], number_of(ifmap, filter_))
     size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups
     given, points = offsets_of_shape(layer, ifmap.shape[-1]), (rows, cols, images)
     for group in range(channels.start // size, (channels.stop - 1) // size + 1):
@@ -31,6 +31,7 @@ def compute(layer: DeformConv2d, operands: Operands, box: _Box) -> Tensor:
         place = outputs[mine.start - channels.start : mine.stop - channels.start]
         for tap in np.ndindex(*layer.kernel):
             samples = _samples(layer, ifmap, range(group * into, (group + 1) * into), tap, given, points)
+            samples = samples.astype(outputs.dtype, copy=False)
             place += (weights[:, *tap] @ samples.reshape(into, -1)).reshape(place.shape)
     return outputs
 
@@ -46,7 +47,7 @@ def _samples(
     points: tuple[range, range, range],
 ) -> Tensor:  # fmt: skip
     """What a tap samples of some channels for the outputs in `points`, [channel, row, col, image]."""
-    samples = np.empty((len(channels), *map(len, points)), number_of(ifmap))
+    samples = np.empty((len(channels), *map(len, points)))
     size = layer.in_channels // layer.offset_groups
     for number in range(channels.start // size, (channels.stop - 1) // size + 1):
         here = np.ix_((number,), (tap[0],), (tap[1],), *points)

@@ -52,6 +52,7 @@ def _group(layer: Conv2d, ifmap: Operand, box: _Box) -> Tensor:
     ks = range(first, first + len(box[0]))
     taps = range(first // size, (ks.stop - 1) // size + 1)
     channels = range(first % size, (ks.stop - 1) % size + 1) if len(taps) == 1 else range(size)
-    fields = receptive_fields(layer, ifmap[group * size + channels.start : group * size + channels.stop], box)
+    mine = ifmap[group * size + channels.start : group * size + channels.stop]
+    fields = receptive_fields(layer, mine, box, number_of(ifmap))
     first -= taps.start * size + channels.start
     return np.concatenate([fields[divmod(tap, width)] for tap in taps])[first : first + len(ks)]

@@ -29,9 +29,9 @@ OPERAND_BITS = 4
 """Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
 
 
-def number_of(operand: Operand) -> np.dtype[Any]:
-    """What sums of such operands are computed in: float32, or float64 where they come in that."""
-    return np.result_type(operand, np.float32)
+def number_of(*operands: Operand) -> np.dtype[Any]:
+    """What sums of such operands are computed in: float32, or float64 where one of them comes in that."""
+    return np.result_type(np.float32, *(each.dtype for each in operands))
 
 
 def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:

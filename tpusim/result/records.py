@@ -143,7 +143,8 @@ class LayerResult:
     `lowering` is the one that its Program is from, also where the run was asked for another name, such as "auto".
     A layer may be lowered by writing a tensor to HBM and reading it again: an intermediate, of `lowered_bytes` in all,
     which cost `transformation_cycles` of the bus, and whose elements are checked as the outputs are. `error_share`
-    is the largest error of an output over its proven bound; None where outputs must be equal.
+    is the largest error of an output over its proven bound, of those that had to be worked out to tell that they are
+    right, and the one that seemed to be the furthest off; None where there are none, or outputs must be equal.
     `inputs` are the layers, and inputs of the network, whose outputs it reads, where its file says so.
     Passes, vector memories and blocks are a TPU's: of a machine of another family they are None, and `own` holds what
     only its family tells, by name; the JSON has `own` only where there is any.

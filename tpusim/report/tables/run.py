@@ -232,7 +232,7 @@ def verdict(result: Result) -> str:
     counts = f"{right:,} of {total.outputs:,} elements {held}, {total.outputs_mismatched:,} wrong."
     if share is not None:
         told = 100 * share if total.outputs_mismatched else min(100 * share, _MOST_OF_A_BOUND)
-        counts += f" The largest error of these is {told:.3g} % of its bound."
+        counts += f" The largest error worked out is {told:.3g} % of its bound."
     if total.intermediates_checked:
         counts += f" Of {total.intermediates_checked:,} on the way to them, {total.intermediates_mismatched:,} wrong."
     if total.outputs_checked < total.outputs:
