@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
+from tpusim.flow.parts import Parts, Values, together
 from tpusim.flow.vector_node_layers import vector_layers
 from tpusim.network.graph import Node
 from tpusim.network.ops import Op
 from tpusim.reference.nodes import Call
 from tpusim.reference.nodes.products import with_bias
-
-Values = NDArray[Any]
-Parts = list[Values]
 
 
 class NodeLayers(Protocol):
@@ -51,17 +48,16 @@ class Convolution:
         self.bias = _shared(bias[0], "biases") if bias and bias[0] else None
 
     def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        together = self.maps[0] if len(self.maps) == 1 else np.concatenate(self.maps)
-        maps = np.moveaxis(together[number * batch : (number + 1) * batch], 0, -1)
+        maps = np.moveaxis(together(self.maps)[number * batch : (number + 1) * batch], 0, -1)
         sources = layer.sources(batch)
         return {"ifmap": maps.reshape(sources["ifmap"]), "filter": self.weights(layer).reshape(sources["filter"])}
 
     def weights(self, layer: Op) -> Values:
         """[out_channel, *taps, channel of the group]."""
-        return np.moveaxis(self.filter, 1, -1)
+        return np.ascontiguousarray(np.moveaxis(self.filter, 1, -1))
 
     def results(self, ofmaps: Sequence[Values]) -> Parts:
-        maps = np.concatenate([np.moveaxis(each, -1, 0) for each in ofmaps])
+        maps = together([np.moveaxis(each, -1, 0) for each in ofmaps])
         if self.maps[0].ndim == 3:
             maps = maps[:, :, 0]
         if self.bias is not None:

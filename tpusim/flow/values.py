@@ -13,14 +13,16 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.flow.node_layers import NodeLayers, Parts, Values, node_layers
+from tpusim.flow.node_layers import NodeLayers, node_layers
 from tpusim.flow.numbers import Numbers
+from tpusim.flow.parts import Parts, Values, together
 from tpusim.network.graph import Given, Graph, Node
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import F32
+from tpusim.numerics.finite import all_finite
 from tpusim.reference import Operand
-from tpusim.reference.nodes import NODES, Call, compute
+from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 
 _FAILURES = ArithmeticError, AttributeError, InputError, LookupError, MemoryError, TypeError, ValueError
 """What NumPy and Python raise for operands and attributes that do not fit one another."""
@@ -113,15 +115,24 @@ class Journey:
             self._work_out(node)
 
     def _work_out(self, node: Node) -> None:
-        operands = [self._value(name) if name else None for name in node.inputs]
-        parts = max((len(each) for each in operands if each is not None), default=1)
+        operands = [self._value(name) if name else [] for name in node.inputs]
+        parts = max(map(len, operands), default=1)
+        maps, *others = operands or [[]]
+        if node.op in IMAGE_BY_IMAGE and maps and all(len(each) < 2 for each in others):
+            alone = self._computed(node, [[together(maps)], *others], 1)
+            self._put(node, [_split(whole, parts) for (whole,) in alone])
+        else:
+            self._put(node, self._computed(node, operands, parts))
+
+    def _computed(self, node: Node, operands: Sequence[Parts], parts: int) -> list[Parts]:
+        """The results of a node, part by part."""
         call = Call(node.attributes, len(node.outputs), self.graph.opset)
         with _Told(node):
             results = [
-                compute(node.op, call, [None if each is None else each[part % len(each)] for each in operands])
+                compute(node.op, call, [each[part % len(each)] if each else None for each in operands])
                 for part in range(parts)
             ]
-        self._put(node, [list(each) for each in zip(*results, strict=True)])
+        return [list(each) for each in zip(*results, strict=True)]
 
     def _put(self, node: Node, results: Sequence[Parts]) -> None:
         """The results of a node; what nobody reads any more goes."""
@@ -138,9 +149,7 @@ class Journey:
 
     def _joined(self, parts: Parts) -> Values:
         """For the whole batch; what all images share, as it is."""
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
+        return together(parts) if len(parts) == 1 or parts[0].ndim else np.stack(parts)
 
 
 class _Underway:
@@ -274,7 +283,8 @@ def _split(values: Values, parts: int) -> Parts:
 def _not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:
     """Arrays that hold what no sum can be equal or near to, in words."""
     for name, each in arrays.items():
-        if count := each.size - int(np.count_nonzero(np.isfinite(each))):
+        if not all_finite(each):
+            count = each.size - int(np.count_nonzero(np.isfinite(each)))
             yield f"{count:,} of the {counted(each.size, 'number')} of {name!r} are infinite or nan"
 
 

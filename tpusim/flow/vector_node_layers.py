@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
+from tpusim.flow.parts import Parts, Values, together
 from tpusim.network.graph import Node
 from tpusim.network.ops import Move, Op, Rdiv, Rsub, Transpose
 from tpusim.network.ops.moves import AXES
 from tpusim.network.transposition import Transposition, transposition
 
-Values = NDArray[Any]
-Parts = list[Values]
 Shape = tuple[int, ...]
 
 
@@ -30,11 +27,11 @@ class Pooling:
         self.maps, self.flat = operands[0], not _keeps(node)
 
     def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        together = np.concatenate(self.maps)[number * batch : (number + 1) * batch]
-        return {"ifmap": np.moveaxis(together, 0, -1).reshape(layer.sources(batch)["ifmap"])}
+        maps = together(self.maps)[number * batch : (number + 1) * batch]
+        return {"ifmap": np.moveaxis(maps, 0, -1).reshape(layer.sources(batch)["ifmap"])}
 
     def results(self, ofmaps: Sequence[Values]) -> Parts:
-        maps = np.concatenate([np.moveaxis(each, -1, 0) for each in ofmaps])
+        maps = together([np.moveaxis(each, -1, 0) for each in ofmaps])
         if self.flat:
             maps = maps[:, :, 0, 0]
         return np.split(maps[:, :, 0] if self.maps[0].ndim == 3 and not self.flat else maps, len(self.maps))
@@ -67,6 +64,8 @@ class Elementwise:
             yield dict(zip(wanted, reversed(self.values.values()), strict=True))
 
     def _together(self, parts: Parts) -> Values:
+        if parts[0].ndim == len(self.shape) > 1:
+            return self._as_map(together(parts))
         return np.concatenate([self._as_map(each) for each in parts], axis=-1)
 
     def _as_map(self, values: Values) -> Values:
@@ -162,9 +161,8 @@ class Moving:
         self.values, self.shuffled = operands[0], node.op == "Transpose"
 
     def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        together = np.concatenate(self.values)
         *shape, images = layer.sources(batch)["ifmap"]
-        return {"ifmap": np.moveaxis(together.reshape(images, *shape), 0, -1)}
+        return {"ifmap": np.moveaxis(together(self.values).reshape(images, *shape), 0, -1)}
 
     def results(self, ofmaps: Sequence[Values]) -> Parts:
         """Groups of channels are an axis of their own; maps of one row may have none."""

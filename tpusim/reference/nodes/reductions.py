@@ -77,8 +77,11 @@ def _batch_normalization(
     if call.get("training_mode", 0):
         raise InputError("BatchNormalization as it is in training")
     factor = scale / np.sqrt(variance + call.get("epsilon", 1e-5))
-    shifted = (values - _along_channels(mean, values)) * _along_channels(factor, values)
-    return as_real(shifted + _along_channels(bias, values), values)
+    number = np.result_type(values, factor, mean, bias)
+    shifted = np.subtract(values, _along_channels(mean, values), dtype=number)
+    shifted *= _along_channels(factor, values)
+    shifted += _along_channels(bias, values)
+    return as_real(shifted, values)
 
 
 def _normalized(values: Values, axes: tuple[int, ...], epsilon: float) -> Values:
