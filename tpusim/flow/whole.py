@@ -14,8 +14,8 @@ from tpusim.flow.numbers import Expectation
 from tpusim.flow.screening import Screening
 from tpusim.machines.tpu.datapath.hbm import HbmTensor
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Spill
 from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.network.ops.op import Index
 from tpusim.numerics.equality import Values, Verdict, agreement, compare, larger
 from tpusim.reference import Box
