@@ -25,6 +25,8 @@ class PeArray:
         self.activations = Window(np.zeros(pes, wires.sums.dtype), axis=2)
         self.tags = Window(np.zeros(pes, np.int8), axis=2)
         self.sums = Window(np.zeros(pes, wires.sums.dtype), axis=1)
+        self.way = self.quiet = self.rows + self.cols
+        """Cycles in which nothing has entered: after those of the way of an activation and its sum, all is zero."""
 
     @property
     def working(self) -> int:
@@ -32,7 +34,13 @@ class PeArray:
         return int(np.count_nonzero(self.tags.registers))
 
     def sample(self) -> None:
-        """Work out what the registers will hold; the bottom row, which others see, is not touched."""
+        """Work out what the registers will hold; the bottom row, which others see, is not touched.
+
+        Nothing is worked out while all is zero and stays so.
+        """
+        self.quiet = 0 if self.wires.entering else self.quiet + 1
+        if self.quiet > self.way:
+            return
         _multiply(
             self.activations.cells, self.tags.cells, self.sums.cells, self.activations.head - 1, self.sums.head - 1,
             self.wires.activation, self.wires.activation_tag, self.wires.weights,
@@ -40,6 +48,9 @@ class PeArray:
 
     def commit(self) -> None:
         """All registers take their new value."""
+        self.wires.summing = self.quiet <= self.way
+        if not self.wires.summing:
+            return
         for window in (self.activations, self.tags, self.sums):
             window.shift()
         left, last = self.tags.head, self.rows - 1

@@ -23,7 +23,7 @@ class Deserializers:
         arrays, cols, _, self.elements = wires.results.shape
         self.word = np.zeros((arrays, cols, self.elements), wires.sums.dtype)
         self.held = np.zeros((arrays, cols), np.int64)
-        self.sums, self.tags = wires.sums.copy(), wires.sums_tag.copy()
+        self.sums, self.tags, self.summing = wires.sums.copy(), wires.sums_tag.copy(), False
 
     def complete(self, array: int) -> int:
         """Words lane 0 has collected from an array."""
@@ -36,12 +36,15 @@ class Deserializers:
 
     def sample(self) -> None:
         """Look at the bottom of the array."""
-        self.sums[:] = self.wires.sums
-        self.tags[:] = self.wires.sums_tag
+        self.summing = self.wires.summing
+        if self.summing:
+            self.sums[:] = self.wires.sums
+            self.tags[:] = self.wires.sums_tag
 
     def commit(self) -> None:
         """A sum joins its word; a full word goes to the vector unit."""
-        _collect(self.sums, self.tags, self.word, self.held, self.wires.results, self.wires.complete)
+        if self.summing:
+            _collect(self.sums, self.tags, self.word, self.held, self.wires.results, self.wires.complete)
 
 
 @kernel

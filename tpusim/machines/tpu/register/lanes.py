@@ -52,13 +52,15 @@ class Lanes:
         _, cols, _, elements = wires.results.shape
         self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
+        # Cycles for which some lane still has an order, or had one in the cycle before.
+        self.obeying = 0
         # Cycles for which some lane still has an order by which its vector unit works.
         self.working = 0
         # The pointers that go with the order: [lane, pointer]; and the pointer reader's registers, in lane 0.
         self.pointers = Window(np.zeros((lanes, max(reader[2], vector.together)), np.int64), axis=0)
         self.reader = np.zeros(reader[:2], number)
         # Ports in this cycle: the address touched, or NOWHERE, and the word.
-        self.addresses = np.zeros((ports, lanes), np.int64)
+        self.addresses = np.full((ports, lanes), NOWHERE, np.int64)
         self.words = np.zeros((ports, lanes, word_elements), number)
         self.registers = np.zeros(lanes, LANE)
         self.memory = np.zeros((lanes, depth, word_elements), number)
@@ -70,6 +72,10 @@ class Lanes:
 
     def order(self, orders: Sequence[Order]) -> None:
         """Lane 0 gets `orders`, one a port; every other lane its neighbour's."""
+        if any(order is not IDLE for order in orders):
+            self.obeying = len(self.registers) + 1
+        if self.still:
+            return
         for port, order in enumerate(orders):
             self.orders.cells[port, self.orders.head - 1] = NOTHING if order is IDLE else order
             if order.together:
@@ -80,6 +86,11 @@ class Lanes:
         self.pointers.shift()
         if self.banks:
             self.banks.shift()
+
+    @property
+    def still(self) -> bool:
+        """Whether no lane has an order, and so nothing is read or written; banks bring ifmap words by themselves."""
+        return not self.obeying and self.banks is None
 
     def _point(self, order: Order) -> None:
         """The pointers of an ifmap word, from the reader's registers, go down the lanes with its order; so do those by
@@ -96,6 +107,8 @@ class Lanes:
             CheckFailed: when an order names a word that the vector memory does not have.
             PortConflict: when a result is written that is not there yet, or no longer.
         """
+        if self.still:
+            return
         failed = _access(
             self.orders.cells, self.orders.head, self.pointers.cells, self.pointers.head, self.addresses, self.words,
             self.registers, self.settings.own, self.settings.bases, self.settings.counters, self.settings.tables,
@@ -115,6 +128,18 @@ class Lanes:
         Raises:
             PortConflict: when a serializer gets a word before the last one has left it.
         """
+        if not self.still:
+            self._move()
+            self.obeying = max(0, self.obeying - 1)
+        elif not (self.wires.entering or self.wires.loading):
+            return
+        self.wires.entering, self.wires.loading = _issue(
+            self.registers, self.serial, self.left, self.buffer, self.weight_serial, self.wires.activation,
+            self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
+        )  # fmt: skip
+
+    def _move(self) -> None:
+        """What was read or is to be written goes where it belongs."""
         failed = _commit(
             self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.memory, self.serial,
             self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values, self.reader, self.vector.words,
@@ -125,10 +150,6 @@ class Lanes:
             self.banks.commit()
         if failed >= 0:
             raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
-        _issue(
-            self.registers, self.serial, self.left, self.buffer, self.weight_serial, self.wires.activation,
-            self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
-        )  # fmt: skip
 
     def _work(self) -> None:
         """Where a lane has the last operand of a word, its vector unit works out the result."""
@@ -271,9 +292,13 @@ def _commit(
 def _issue(
     lanes: Records, serial: Floats, left: Counts, buffer: Counts, weight_serial: Floats, activation: Floats,
     activation_tag: Tags, weight: Floats, weight_tag: Ints, buffers: int,
-) -> None:  # fmt: skip
-    """Every serializer puts what is next on its wires; weights go on to the next array a cycle later."""
+) -> tuple[bool, bool]:  # fmt: skip
+    """Every serializer puts what is next on its wires; weights go on to the next array a cycle later.
+
+    Whether there is any activation, and any weight.
+    """
     (arrays, rows, elements), word_elements = serial.shape, weight_serial.shape[1]
+    entering = loading = False
     for array in range(arrays):
         for row in range(rows):
             activation[array, row], activation_tag[array, row] = 0, 0
@@ -281,6 +306,7 @@ def _issue(
                 activation[array, row] = serial[array, row, elements - left[array, row]]
                 activation_tag[array, row] = 1 + buffer[array, row]
                 left[array, row] -= 1
+                entering = True
     for array in range(arrays - 1, 0, -1):
         weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
     _, chains, cols = weight.shape
@@ -292,3 +318,8 @@ def _issue(
             weight_tag[0, chain, col] = lane["weight_row"] * buffers + lane["weight_buffer"]
             lane["weight_row"] += 1
             lane["weights_left"] -= 1
+    for array in range(arrays):
+        for chain in range(chains):
+            for col in range(cols):
+                loading |= weight_tag[array, chain, col] >= 0
+    return entering, loading

@@ -25,10 +25,13 @@ class Port:
         Raises:
             PortConflict: when two owners ask at once.
         """
-        due = [order for client in self.owners if (order := client(now))]
-        if len(due) > 1:
-            raise PortConflict(f"cycle {now}: two clients of the stream ask for lane 0's port at once")
-        return due[0] if due else self._left(now)
+        due: Order | None = None
+        for client in self.owners:
+            if order := client(now):
+                if due:
+                    raise PortConflict(f"cycle {now}: two clients of the stream ask for lane 0's port at once")
+                due = order
+        return due or self._left(now)
 
     def _left(self, now: int) -> Order:
         for client in self.others:

@@ -105,6 +105,8 @@ class StreamUnit:
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.lost = self.booked = 0
+        # Words that are read and whose results are not written yet.
+        self.held = 0
         self.adding: Counter[int] = Counter()
         self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
         self.pointers = PointerReader(frame)
@@ -171,12 +173,13 @@ class StreamUnit:
         if self.pointed:
             order = order._replace(pointer=self.pointed.place(self.word), together=self.pointed.table.together)
         self.queues[array].read(at, self.word)
+        self.held += 1
         self.word += 1
         return order
 
     def psum(self, now: int) -> Order | None:
         """A partial sum that is due."""
-        if not self.frame.accumulates:
+        if not self.held or not self.frame.accumulates:
             return None
         for array in self.frame.psums_at(now):
             if order := self.queues[array].psum(now, self.sums):
@@ -187,8 +190,11 @@ class StreamUnit:
 
     def result(self, now: int) -> Order | None:
         """A result that is due."""
+        if not self.held:
+            return None
         for array in self.frame.results_at(now):
             if order := self.queues[array].result(now, self.sums):
+                self.held -= 1
                 self.adding[order.step] += self.frame.finish_cycles if order.finishes and not array else 0
                 return order
         return None
@@ -196,7 +202,7 @@ class StreamUnit:
     @property
     def waiting(self) -> bool:
         """Whether words are on their way through an array."""
-        return any(queue.reading for queue in self.queues)
+        return bool(self.held) and any(queue.reading for queue in self.queues)
 
     def _waits_for(self, now: int) -> str | None:
         """Why the next stream cannot be issued in this cycle; None when it can."""

@@ -38,9 +38,11 @@ class Weights:
 
     def sample(self) -> None:
         """What enters the top of every column."""
+        self.quiet = 0 if self.wires.loading else self.quiet + 1
+        if self.quiet > self.rows:
+            return
         at = self.weights.head - 1, self.tags.head - 1
-        enters = _enter(self.weights.cells, self.tags.cells, *at, self.wires.weight, self.wires.weight_tag)
-        self.quiet = 0 if enters else self.quiet + 1
+        _enter(self.weights.cells, self.tags.cells, *at, self.wires.weight, self.wires.weight_tag)
 
     def commit(self) -> None:
         """All move down by one, if there are any; a weight that reaches its row is kept there."""
@@ -52,9 +54,8 @@ class Weights:
 
 
 @kernel
-def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, weight_tag: Ints) -> bool:
-    """Put what is on the wires above the first row; whether there is anything."""
-    enters = False
+def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, weight_tag: Ints) -> None:
+    """Put what is on the wires above the first row."""
     arrays, chains, cols = weight.shape
     for array in range(arrays):
         for chain in range(chains):
@@ -63,8 +64,6 @@ def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, w
                     weight[array, chain, col],
                     weight_tag[array, chain, col],
                 )
-                enters |= weight_tag[array, chain, col] >= 0
-    return enters
 
 
 @kernel

@@ -27,6 +27,8 @@ class Wires:
         # Ifmap serializers to row r: an element, and the weight buffer it is meant for, plus 1; 0 for none.
         self.activation = np.zeros((count, rows), number)
         self.activation_tag = np.zeros((count, rows), np.int8)
+        # Whether any of them is an element; of the weights below, whether any belongs somewhere.
+        self.entering = self.loading = False
         # Weights to the chains of column c, each array a cycle after the one before: a weight and where it belongs,
         # row * buffers + buffer; -1 for nowhere.
         self.weight = np.zeros((count, chains, cols), number)
@@ -36,6 +38,8 @@ class Wires:
         # The bottom of column c: a sum, and whether it is one (its tag is not 0).
         self.sums = np.zeros((count, cols), number)
         self.sums_tag = np.zeros((count, cols), np.int8)
+        # Whether any activation is on its way through an array, and so sums may leave it.
+        self.summing = False
         # De-serializers to the lanes: the words that are complete, and how many there have been.
         self.results = np.zeros((count, cols, IN_FLIGHT, elements), number)
         self.complete = np.zeros((count, cols), np.int64)
