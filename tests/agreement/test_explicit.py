@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.test_agreement import MOST_CYCLES, asked_for, suppose, with_capacity
+from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.strategies import cases, conv, convs, fills, machine, machines, small_layers
 from tpusim import reference, simulate
@@ -84,8 +84,7 @@ def test_both_engines_agree_and_the_values_are_right(layer: Op, batch: int, hard
     """To the cycle, in every account, every access and every element, those of the lowered matrix too."""
     suppose(layer.macs(batch) / hardware.pes < 800)
     program, hardware = fitted(layer, batch, ordered(hardware, order))
-    timing = event.run(program, hardware)
-    assume(timing.cycles < MOST_CYCLES)
+    timing = short(program, hardware)
     operands = operands_of(layer, batch, seed=3)
     told, written = register.run(program, hardware, operands)
     assert told == timing
@@ -101,6 +100,7 @@ def test_both_engines_agree_and_the_values_are_right(layer: Op, batch: int, hard
 @settings(max_examples=60, **SLOW)
 @given(layer=convs(), batch=st.integers(1, 9), hardware=machines(), order=st.sampled_from(ORDERS))
 def test_every_lowered_word_is_written_and_checked(layer: Conv2d, batch: int, hardware: Hardware, order: str) -> None:
+    suppose(layer.macs(batch) / hardware.pes < 800)
     program, hardware = fitted(layer, batch, ordered(hardware, order))
     check_program(program, hardware)
     operands = operands_of(layer, batch, seed=3)
