@@ -42,7 +42,7 @@ where: pes <= 200
 
 
 @pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with one network and one search."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)
@@ -224,7 +224,7 @@ def test_a_search_that_cannot_reach_its_budget_says_why(changes: dict[str, str],
 
 def test_a_search_that_finds_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpusim.study.sweep.search._MOST_DRAWN", 1)
-    Path("hunt.yaml").write_text(SPEC.replace("24]", "400]").replace("pes <= 200", "pes == 49"))
+    Path("hunt.yaml").write_text(SPEC.replace("24]", "120]").replace("pes <= 200", "pes == 49"))
     shown = command()
     assert shown.exit_code == 1
     assert shown.stderr.splitlines()[-1] == (

@@ -27,7 +27,7 @@ from tpusim.study.sweep.spec import FOLDER, load_sweep
 
 
 @pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with one network and one spec."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)

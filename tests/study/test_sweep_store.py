@@ -41,7 +41,7 @@ from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
 
 
 @pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with two networks and two specs."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)
