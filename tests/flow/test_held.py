@@ -14,12 +14,13 @@ from tests.agreement.test_corruption import CORRUPTIONS
 from tests.strategies import conv, layers, machine, machines
 from tpusim import reference
 from tpusim.base.errors import CapacityError
+from tpusim.flow.boxes import indices, outline
 from tpusim.flow.verify import check_layer, expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Along
+from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.network.ops import Op
 from tpusim.numerics.equality import Verdict
@@ -91,6 +92,19 @@ def test_how_many_are_compared_is_told() -> None:
     assert len(told) > 2
     assert told == sorted(told)
     assert told[-1] >= LAYER.outputs(BATCH)
+
+
+@pytest.mark.parametrize("size", [6, 5])
+def test_pixels_from_all_over_a_map_are_one_box(size: int) -> None:
+    """As words hold them where there are fewer images than elements: columns 0, 2, 4, then 1, 3, 5."""
+    along = (Along(2, range(2)), Along(2, range(0, 6, 2)))
+    part = Part(0, (0,), (Along(0, range(2)),), along, 1)
+    lengths, _, _, ((places, box),) = outline(part, (2, 1, size, 1))
+    values = np.full(lengths, -1)
+    values[indices(places, lengths)] = np.arange(size)[:, None]
+    assert box == (range(2), range(1), range(size), range(1))
+    columns = [0, 2, 4, 1, 3, 5]
+    assert values[0, 0, :, 0].tolist() == [column if column < size else -1 for column in columns]
 
 
 def test_a_part_whose_lanes_differ_along_several_axes() -> None:

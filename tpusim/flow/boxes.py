@@ -8,17 +8,20 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.reference import Box
 
-Run = tuple[slice, range]
-"""Neighbours along an axis of the tensor: where they stand among the coordinates of a part, and which they are. Rows
-or columns that are evenly spaced are neighbours too where boxes may be strided.
+Places = slice | NDArray[np.intp]
+"""Where neighbours stand among the coordinates of a part: side by side, or here and there."""
+Run = tuple[Places, range]
+"""Neighbours along an axis of the tensor: their places, and which they are. Rows or columns that are evenly spaced are
+neighbours too where boxes may be strided.
 """
 SPATIAL = 1, 2
 """The axes of a feature map along which a box may be strided."""
-Placed = tuple[tuple[slice, ...], Box]
+Placed = tuple[tuple[Places, ...], Box]
 """A box in a tensor, and where its elements stand in a part."""
 
 
@@ -64,6 +67,19 @@ def outline(part: Part, shape: tuple[int, ...], strided: bool = False) -> Outlin
     return Outline(tuple(length for length, _ in axes), counts, back, tuple(_boxes([runs for _, runs in axes])))
 
 
+def in_order(places: tuple[Places, ...]) -> bool:
+    """Whether the elements of a box follow one another as in the box."""
+    return all(isinstance(each, slice) for each in places)
+
+
+def indices(places: tuple[Places, ...], lengths: tuple[int, ...]) -> tuple[Places, ...]:
+    """What stands for such places of a part, of so many coordinates along each axis, in an expression of NumPy."""
+    if in_order(places):
+        return places
+    every = zip(places, lengths, strict=True)
+    return np.ix_(*(np.arange(length)[each] if isinstance(each, slice) else each for each, length in every))
+
+
 def _boxes(axes: Iterable[tuple[Run, ...]]) -> Iterator[Placed]:
     for runs in product(*axes):
         channels, rows, cols, images = (run for _, run in runs)
@@ -79,11 +95,27 @@ def _runs(steps: tuple[Coordinates, ...], size: int, strided: bool) -> tuple[int
     apart = np.diff(coordinates)
     if strided and len(apart) and apart[0] > 1 and (apart == apart[0]).all():
         return len(coordinates), _every(range(int(coordinates[0]), int(coordinates[-1]) + 1, int(apart[0])), size)
+    if (apart < 0).any() and (scattered := _scattered(coordinates, size)):
+        return len(coordinates), scattered
     ends = [0, *(np.flatnonzero(apart != 1) + 1).tolist(), len(coordinates)]
     lows = [(first, stop, int(coordinates[first])) for first, stop in pairwise(ends)]
     inside = ((first - low, range(max(low, 0), min(low + stop - first, size))) for first, stop, low in lows)
     runs = tuple((slice(run.start + by, run.stop + by), run) for by, run in inside if run)
     return len(coordinates), runs
+
+
+def _scattered(coordinates: NDArray[np.int64], size: int) -> tuple[Run, ...]:
+    """Runs of those in [0, size) in whatever order they come, as words hold pixels from all over a map; none where one
+    comes twice.
+    """
+    order = np.argsort(coordinates, kind="stable")
+    order = order[(coordinates[order] >= 0) & (coordinates[order] < size)]
+    apart = np.diff(coordinates[order])
+    if (apart == 0).any() or not len(order):
+        return ()
+    ends = [0, *(np.flatnonzero(apart != 1) + 1).tolist(), len(order)]
+    runs = ((order[first:stop], int(coordinates[order[first]])) for first, stop in pairwise(ends))
+    return tuple((places, range(low, low + len(places))) for places, low in runs)
 
 
 def _every(coordinates: range, size: int) -> tuple[Run, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tpusim import reference
-from tpusim.flow.boxes import merged, outline, straight
+from tpusim.flow.boxes import in_order, indices, merged, outline, straight
 from tpusim.flow.numbers import Expectation
 from tpusim.machines.tpu.datapath.hbm import HbmTensor
 from tpusim.machines.tpu.program.program import Program
@@ -80,12 +80,12 @@ class Held:
     def _expected(self) -> Values:
         """What the reference has for the next straight part, [lane, *items]; anything outside the tensor."""
         lengths, counts, order, boxes = next(self._outlines)
-        if len(boxes) == 1 and tuple(map(len, boxes[0][1])) == lengths:
+        if len(boxes) == 1 and tuple(map(len, boxes[0][1])) == lengths and in_order(boxes[0][0]):
             values = self._next(boxes[0][1])
         else:
             values = np.zeros(lengths, self._expectation.number)
             for place, box in boxes:
-                values[place] = self._next(box)
+                values[indices(place, lengths)] = self._next(box)
         return values.reshape(counts).transpose(order)
 
     def _next(self, box: Box) -> Values:
