@@ -29,10 +29,22 @@ def with_extent(text: str, result: Result) -> str:
     return f"{text} ({words})" if (words := incomplete(result)) else text
 
 
+_IN_PLACE = frozenset({
+    "Cast", "CastLike", "Concat", "Constant", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Shape", "Size",
+    "Slice", "Split", "Squeeze", "Unsqueeze",
+})  # fmt: skip
+"""Ops of ONNX whose results are read where their operands lie, in whatever type of reals."""
+
+
 def left_out(not_timed: Iterable[tuple[str, int]], not_known: Iterable[tuple[str, int]]) -> str:
     """Which ops of the network take no time in its figures, by name and count; empty where all do."""
-    timed, known = dict(not_timed), dict(not_known)
+    ops, known = dict(not_timed), dict(not_known)
+    timed = {op: count for op, count in ops.items() if op not in _IN_PLACE}
+    moved = {op: count for op, count in ops.items() if op in _IN_PLACE}
     said = f"{counted(sum(timed.values()), 'op')} of the network not timed: {_listed(timed)}." if timed else ""
+    if moved:
+        free = "no time, as readers find what they join, cut, name or cast where it lies"
+        said += f"{' ' * bool(said)}{counted(sum(moved.values()), 'op')} of {free}: {_listed(moved)}."
     if known:
         more = "whose work is missing, also that of convolutions and products among them"
         said += f"{' ' * bool(said)}{counted(sum(known.values()), 'op')} not known, {more}: {_listed(known)}."
