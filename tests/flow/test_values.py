@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from typer.testing import CliRunner, Result
 
 from tests.network.test_onnx_models import LIGHT, node, saved
 from tpusim import load_hardware, load_workload, simulate
-from tpusim.base.errors import InputError
+from tpusim.base.errors import CheckFailed, InputError
 from tpusim.cli import app as cli
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked, drawn
 from tpusim.network.formats import read_graph
 from tpusim.network.formats.asked import NOTHING, ModelOptions
+from tpusim.network.ops import Op
 from tpusim.result.records import Result as Run
 
 FLOAT = TensorProto.FLOAT
@@ -340,6 +342,38 @@ def test_a_wrong_layer_makes_wrong_outputs(tmp_path: Path, monkeypatch: pytest.M
     take = Journey.take
     monkeypatch.setattr(Journey, "take", lambda self, ofmap: take(self, np.flip(ofmap, 0)))
     assert not np.allclose(travelled(path, 1)[2]["y"], sound, rtol=1e-2)
+
+
+def test_a_layer_waits_for_what_it_reads(tmp_path: Path) -> None:
+    """On whatever thread it is: while the layer before is checked, not while it is computed."""
+    path = saved(tmp_path, CNN)
+    work, graph = load_workload(path, 1), read_graph(path, NOTHING, 1)
+    journey = Journey(graph, work, drawn(graph, 1, SEED), numbers_of("f32", "any"))
+    first, second, *_ = work.layers
+    journey.operands(first)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(journey.operands, second)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.05)
+        made = np.ones(first.shapes(1)["ofmap"], np.float32)
+        journey.take(made)
+        assert waiting.result(30)["ifmap"].size == made.size
+
+
+@pytest.mark.parametrize("fails", ["conv_c", "relu_r"])
+def test_nobody_waits_for_a_layer_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """What is told is why, not what came of it behind."""
+    operands = Journey.operands
+
+    def broken(self: Journey, layer: Op) -> Any:
+        given = operands(self, layer)
+        if layer.name == fails:
+            raise CheckFailed("no such word")
+        return given
+
+    monkeypatch.setattr(Journey, "operands", broken)
+    with pytest.raises(CheckFailed, match="no such word"):
+        travelled(saved(tmp_path, CNN), 1)
 
 
 def test_the_result_tells_where_values_came_from(tmp_path: Path) -> None:

@@ -17,16 +17,14 @@ ROOM_BYTES = 2**30
 """What is worked on at once needs no more than this, however much is free, unless it is one thing alone."""
 
 
-def ahead(
-    tasks: Iterable[tuple[int, Callable[[], Made]]], room: int = ROOM_BYTES, most: int = MOST_THREADS
-) -> Iterator[Made]:
-    """What each task returns, in order; with each, the bytes that it needs. At `most` so many at once.
+def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]], room: int = ROOM_BYTES) -> Iterator[Made]:
+    """What each task returns, in order; with each, the bytes that it needs. They begin in order.
 
     Those worked on at once need no more than `room`, unless it is one alone.
     Threads work on tasks while the next are taken from `tasks`. NumPy releases the interpreter lock, BLAS stays on one
     thread.
     """
-    threads = min(most, cpu_count() or 1)
+    threads = min(MOST_THREADS, cpu_count() or 1)
     pool = ThreadPoolExecutor(threads)
     under_way: deque[tuple[int, Future[Made]]] = deque()
     with threadpool_limits(1, user_api="blas"):

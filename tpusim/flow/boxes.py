@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,3 +150,19 @@ def _union(one: Box, other: Box) -> Box | None:
         return None
     channels, rows, cols, images = (range(a.start, b.stop, a.step) for a, b in zip(one, other, strict=True))
     return channels, rows, cols, images
+
+
+def places(box: Box) -> tuple[slice, ...]:
+    """Where a box stands in its tensor."""
+    return tuple(slice(part.start, part.stop, part.step) for part in box)
+
+
+def within(box: Box, at: Iterable[Any]) -> tuple[int, ...]:
+    """Which element of the tensor a box has at a place."""
+    return tuple(part[int(place)] for part, place in zip(box, at, strict=True))
+
+
+def alone(at: tuple[int, ...]) -> Box:
+    """The box of one element."""
+    channel, row, col, image = (range(place, place + 1) for place in at)
+    return channel, row, col, image

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tpusim import reference
-from tpusim.flow.boxes import in_order, indices, merged, outline, straight
+from tpusim.flow.boxes import alone, in_order, indices, merged, outline, straight
 from tpusim.flow.numbers import Expectation
 from tpusim.machines.tpu.datapath.hbm import HbmTensor
 from tpusim.machines.tpu.program.program import Program
@@ -71,8 +71,7 @@ class Held:
         channel = next(index for index, each in enumerate(known) if not each.all())
         inside = np.unravel_index(int(known[channel].argmin()), known.shape[1:])
         at = (channel, *map(int, inside))
-        here, row, col, image = (range(place, place + 1) for place in at)
-        expected = self._expectation.of((here, row, col, image))
+        expected = self._expectation.of(alone(at))
         actual = np.nan if self._wrong is None else self._wrong.values[at]
         first = difference(at, float(actual), expected, self._element_name, self._tensor.name)
         return Verdict(known.size, known.size - right, first, error_share=self._share)

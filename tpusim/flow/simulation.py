@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
-from tpusim.flow.ahead import MOST_THREADS, ROOM_BYTES, ahead
+from tpusim.flow.ahead import ROOM_BYTES, ahead
 from tpusim.flow.engines import ENGINES, Begun, Task, Watch, unwatched
 from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import asked_of, at_its_place, usual
@@ -151,9 +152,7 @@ class _Run:
         tasks = map(self._asked, shared(self.workload, self.lowering, self._prepared, self.room, self.family))
         left = map(self._left, self.steps.begun(self.engine, tasks, self.workload, self.room))
         together = min(ROOM_BYTES, self.room.ahead)
-        # Where layers read what others have made, they come one after another.
-        threads = 1 if self.journey else MOST_THREADS
-        return ahead(left, together, threads) if self.check and together else map(_done, left)
+        return ahead(left, together) if self.check and together else map(_done, left)
 
     def _prepared(self, layer: Op, lowering: str) -> Any:
         return self.steps.prepared(layer, self.workload.batch, lowering, partial(self.watch, layer.name))
@@ -172,7 +171,13 @@ class _Run:
         layer = begun.layer
         inputs, riders = self.inputs.get(layer.name, ()), self.riders.get(layer.name, ())
         needs = self.room.needs[layer.shape_key, self._lowerings[layer.name]]
-        return needs.total, lambda: replace(begun.rest(), inputs=inputs, riders=riders)
+        failure = self.journey.ended_by_failure if self.journey else nullcontext
+
+        def rest() -> LayerResult:
+            with failure():
+                return replace(begun.rest(), inputs=inputs, riders=riders)
+
+        return needs.total, rest
 
 
 def _done(task: Left) -> LayerResult:

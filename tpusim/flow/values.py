@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from math import prod
+from threading import Condition
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,8 @@ _STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 class Journey:
     """The values of a graph on their way through it, for one run of a workload's layers in order.
 
-    What no layer computes, biases of layers among it, is worked out by the reference alone.
+    What no layer computes, biases of layers among it, is worked out by the reference alone. Layers take turns, from
+    `operands` to `take`, on whichever threads they are: one may still be checked when the next begins.
     """
 
     def __init__(self, graph: Graph, work: Workload, inputs: Mapping[str, Values], numbers: Numbers) -> None:
@@ -54,13 +57,19 @@ class Journey:
         self._reads.update([*graph.outputs])
         self._ahead = iter(graph.nodes)
         self._current: _Underway | None = None
+        self._turns = {layer.name: number for number, layer in enumerate(work.layers)}
+        self._taken, self._ended, self._news = 0, False, Condition()
 
     def operands(self, layer: Op) -> dict[str, Operand]:
-        """What the next layer of the workload reads.
+        """What a layer of the workload reads, when those before it have handed on what they make.
 
         Raises:
             InputError: the values before it cannot be computed, or are of other sizes than the layer.
         """
+        with self._news:
+            self._news.wait_for(lambda: self._ended or self._taken == self._turns[layer.name])
+        if self._ended:
+            raise InputError(Problem("a layer before it has no values", f"layer {layer.name}"))
         if self._current is None:
             self._current = self._begun()
         given = self._current.operands(layer, self._batch)
@@ -77,6 +86,20 @@ class Journey:
             node = self._current.node
             self._put(node, [self._current.results()])
             self._current = None
+        with self._news:
+            self._taken += 1
+            self._news.notify_all()
+
+    @contextmanager
+    def ended_by_failure(self) -> Iterator[None]:
+        """A layer that fails in here leaves those behind it nothing to wait for."""
+        try:
+            yield
+        except BaseException:
+            with self._news:
+                self._ended = True
+                self._news.notify_all()
+            raise
 
     def outputs(self) -> dict[str, Values]:
         """The graph's outputs, for the whole batch, when every layer is done, in the types that it gives them."""

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from tpusim import reference
+from tpusim.flow.boxes import alone, places, within
 from tpusim.flow.held import Told
 from tpusim.flow.numbers import Expectation
 from tpusim.flow.screening import Screening
@@ -17,10 +18,11 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.network.ops.op import Index
-from tpusim.numerics.equality import Values, Verdict, agreement, compare, larger
+from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
 from tpusim.reference import Box
+from tpusim.result.records import Mismatch
 
-MOST_ELEMENTS = 1 << 17
+MOST_ELEMENTS = 1 << 18
 """Of outputs, or of inputs for as many pixels, in a box."""
 
 
@@ -48,41 +50,27 @@ class Kept:
 
 def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:
     """Compare every element; NaN was never written."""
-    screening, share = Screening(expectation), None
+    screening, share = Screening(expectation, written), None
     wrong, first = 0, None
     for box in boxes(written.shape, len(expectation.operands["ifmap"])):
-        actual = written[_places(box)]
-        if not screening.settles(box, actual):
-            right, its_share = agreement(actual, expectation.of(box))
-            share = larger(share, its_share)
-            if lost := int(np.count_nonzero(~right)):
-                at = _first(right, box)
-                first = at if first is None else min(first, at)
-                wrong += lost
-    if screening.furthest is not None:
-        box = _alone(screening.furthest)
-        share = larger(share, agreement(written[_places(box)], expectation.of(box))[1])
-    if first is None:
-        return Verdict(written.size, 0, None, error_share=share)
-    box = _alone(first)
+        if screening.settles(box):
+            continue
+        right, its_share = agreement(written[places(box)], expectation.of(box))
+        share = larger(share, its_share)
+        if not right.all():
+            wrong += int(np.count_nonzero(~right))
+            at = within(box, np.unravel_index(int(right.argmin()), right.shape))
+            first = at if first is None else min(first, at)
+    share = larger(share, larger(screening.share, screening.furthest()))
+    mismatch = None if first is None else _mismatch(expectation, first, float(written[first]))
+    return Verdict(written.size, wrong, mismatch, error_share=share)
+
+
+def _mismatch(expectation: Expectation, at: Index, actual: float) -> Mismatch:
+    """What is wrong with an element."""
     name = partial(reference.TENSORS[expectation.tensor].element_name, expectation.layer)
-    alone = compare(written[_places(box)], expectation.of(box), lambda _: name(first), expectation.tensor)
-    return Verdict(written.size, wrong, alone.first, error_share=share)
-
-
-def _first(right: Values, box: Box) -> Index:
-    """The first element in `box` that is wrong."""
-    at = np.unravel_index(int(right.argmin()), right.shape)
-    return tuple(part[int(place)] for part, place in zip(box, at, strict=True))
-
-
-def _alone(at: Index) -> Box:
-    channel, row, col, image = (range(place, place + 1) for place in at)
-    return channel, row, col, image
-
-
-def _places(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(part.start, part.stop) for part in box)
+    (expected,) = expectation.of(alone(at)).reshape(1)
+    return difference(at, actual, expected, name, expectation.tensor)
 
 
 def boxes(shape: tuple[int, ...], inputs: int) -> Iterator[Box]:

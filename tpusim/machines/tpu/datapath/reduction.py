@@ -11,7 +11,7 @@ from tpusim.machines.tpu.program.passes import Stream
 
 Values = NDArray[np.floating[Any]]
 
-OPERAND_ELEMENTS = 1 << 19
+OPERAND_ELEMENTS = 1 << 20
 """Streamed operands gathered before they are multiplied: enough for BLAS, little enough for the cache."""
 
 
