@@ -22,6 +22,7 @@ from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.study.sweep.constraint import Constraint
+from tpusim.study.sweep.keys import key_of
 from tpusim.study.sweep.reader import MOST_POINTS
 from tpusim.study.sweep.spec import FOLDER, load_sweep
 
@@ -50,6 +51,52 @@ def test_every_point_is_what_a_run_gives() -> None:
         assert float(row["cycles"]) == total.cycles
         assert float(row["pe_utilization"]) == pytest.approx(total.pe_utilization)
         assert float(row["port_idle_ratio"]) == pytest.approx(total.vector_memory.port_idle_ratio)
+
+
+GRAPH = """
+name: graph
+layers:
+  - {name: one, op: conv2d, in_channels: 4, in_height: 6, in_width: 6, out_channels: 4, kernel: 3, padding: 1}
+  - {name: relu, op: relu, inputs: [one]}
+  - {name: two, op: conv2d, out_channels: 4, kernel: 1}
+  - {name: sum, op: add, inputs: [two, relu]}
+"""
+TOGETHER = """
+name: together
+workloads: [graph.yaml]
+hardware: tiny_4x4
+batch: 2
+axes:
+  sequencer.between_layers: [drain, overlap, stay]
+  sequencer.fusion: [none, results]
+  vector_memory.capacity: [4 KiB, 16 B]
+"""
+
+
+def test_layers_that_overlap_or_ride_are_swept_as_they_run() -> None:
+    """A network is one job then; one that cannot be simulated is a point that fails, and says where."""
+    Path("graph.yaml").write_text(GRAPH)
+    Path("together.yaml").write_text(TOGETHER)
+    shown = sweep("together.yaml")
+    assert "12 points: 6 computed, 0 there already, 6 failed" in shown.stdout
+    seen = rows("results/together")
+    for row in (row for row in seen if not row["error"]):
+        changes = [f"{path}={row[path]}" for path in ("sequencer.between_layers", "sequencer.fusion")]
+        result = simulate(load_workload("graph.yaml", batch=2), load_hardware("tiny_4x4", changes), check=False)
+        assert float(row["cycles"]) == result.total.cycles
+        assert float(row["hbm_read_bytes"]) == result.total.hbm_read_bytes
+    assert len({row["cycles"] for row in seen}) == 7
+    assert {row["error"].partition(":")[0] for row in seen if row["error"]} == {"layer one"}
+    assert "12 there already" not in sweep("together.yaml").stdout
+    assert "6 computed" not in sweep("together.yaml").stdout
+
+
+def test_what_layers_read_is_in_the_key_of_a_point() -> None:
+    Path("graph.yaml").write_text(GRAPH)
+    Path("together.yaml").write_text(TOGETHER)
+    keys = {key_of(point) for point in load_sweep("together.yaml").points}
+    Path("graph.yaml").write_text(GRAPH.replace("[two, relu]", "[two, one]"))
+    assert keys.isdisjoint({key_of(point) for point in load_sweep("together.yaml").points})
 
 
 def test_layers_are_stored_with_their_names() -> None:

@@ -54,11 +54,6 @@ def told(axes: str, rest: str = "", workloads: str = "[net.yaml]") -> str:
     return str(error.value)
 
 
-def test_layers_that_overlap_are_no_sweeps() -> None:
-    says = told("sequencer.between_layers: [drain, overlap]")
-    assert "sequencer.between_layers: overlap: a sweep takes each layer by itself" in says
-
-
 def test_a_count_may_vary() -> None:
     names = [[layer.name for layer in point.workload.layers] for point in spec("layers.fc.count: [1, 3]").points]
     assert names == [["one", "layer1.0.two", "fc"], ["one", "layer1.0.two", "fc_1", "fc_2", "fc_3"]]

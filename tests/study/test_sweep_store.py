@@ -32,12 +32,13 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.assembly import Assembly
-from tpusim.study.sweep.job import Job, simulated
+from tpusim.study.sweep.job import Job, WholeJob, simulated
+from tpusim.study.sweep.keys import _MODEL as MODEL
+from tpusim.study.sweep.keys import key_of, sources_digest
 from tpusim.study.sweep.run import keyed, run_sweep
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import load_sweep
-from tpusim.study.sweep.store import _MODEL as MODEL
-from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
+from tpusim.study.sweep.store import FILE, Store
 
 
 @pytest.fixture(autouse=True)
@@ -358,9 +359,11 @@ def test_workers_end_with_a_sweep_that_is_killed() -> None:
     assert len([line for line in told.splitlines() if not line.startswith("0/")]) == 1, told
 
 
-def test_jobs_and_findings_travel() -> None:
-    machine = load_hardware("tiny_4x4")
-    job = Job(machine, 2, "channel_first", load_workload("net.yaml", batch=2).layers)
+@pytest.mark.parametrize("whole", [False, True])
+def test_jobs_and_findings_travel(whole: bool) -> None:
+    machine, work = load_hardware("tiny_4x4"), load_workload("net.yaml", batch=2)
+    asked = machine, 2, "channel_first", work.layers
+    job = WholeJob(*asked, work) if whole else Job(*asked)
     again = pickle.loads(pickle.dumps(job))
     assert again == job
     assert pickle.loads(pickle.dumps(simulated(again))) == simulated(job)

@@ -40,8 +40,6 @@ from tpusim.result.records import LayerResult
 
 MOST_LAYERS = 64
 """Of a chain: what more of them would hide is no more than what one begins with."""
-FIELD = "sequencer.between_layers"
-"""What asks for it, of a machine."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,9 @@ class Chain:
             return event.run(self.program, self.hardware)
 
 
-def check_alone(machine: Machine, what: str) -> None:
-    """Raise InputError where layers are to overlap, and `what` takes each by itself."""
-    if isinstance(machine, Hardware) and (asked := machine.sequencer.between_layers) != "drain":
-        says = f"{asked}: {what} takes each layer by itself"
-        raise InputError(Problem(f"{says}; leave it at drain, and let `tpusim run` overlap them", FIELD))
+def overlap_asked(machine: Machine) -> bool:
+    """Whether layers are to overlap on it."""
+    return isinstance(machine, Hardware) and machine.sequencer.between_layers != "drain"
 
 
 def chains_of(tasks: Iterable[Task[Prepared]], workload: Workload, hardware: Hardware, room: Room) -> Iterator[Chain]:

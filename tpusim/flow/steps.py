@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from tpusim.base.errors import InputError
 from tpusim.flow.account import layer_result
-from tpusim.flow.chains import chains_of, overlapping
+from tpusim.flow.chains import chains_of, overlap_asked, overlapping
 from tpusim.flow.choice import Doing, prepared
 from tpusim.flow.engines import ENGINES, Begun, Prepared, Task
 from tpusim.flow.modelled import ModelledSteps
@@ -65,7 +65,7 @@ class TpuSteps:
 
     def begun(self, engine: str, tasks: Iterable[Task[Prepared]], workload: Workload, room: Room) -> Iterator[Begun]:
         """See Steps."""
-        if self.machine.sequencer.between_layers != "drain":
+        if overlap_asked(self.machine):
             chains = chains_of(tasks, workload, self.machine, room)
             return chain.from_iterable(overlapping(each, engine) for each in chains)
         return (_begun(task, *ENGINES[engine](task)) for task in tasks)

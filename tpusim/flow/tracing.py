@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import CheckFailed, InputError
-from tpusim.flow.chains import chains_of
+from tpusim.flow.chains import chains_of, overlap_asked
 from tpusim.flow.choice import prepared, unsaid
 from tpusim.flow.engines import Prepared, Task, memory_needed, need_numba, unwatched
 from tpusim.flow.lowerings import asked_of, usual
@@ -80,8 +80,7 @@ def recordings(workload: Workload, hardware: Hardware, *, lowering: str = "chann
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
     room = room_for(workload, hardware, lowering, "event", check=False)
-    overlap = hardware.sequencer.between_layers != "drain"
-    return (_overlapping if overlap else _one_by_one)(workload, hardware, lowering, room)
+    return (_overlapping if overlap_asked(hardware) else _one_by_one)(workload, hardware, lowering, room)
 
 
 def _one_by_one(workload: Workload, hardware: Hardware, lowering: str, room: Room) -> Iterator[Stretch]:

@@ -23,7 +23,8 @@ from tpusim.study.paper.run import FILE, Plan
 from tpusim.study.paper.sources import unverified
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import simulated
-from tpusim.study.sweep.store import DamagedStore, Store, model_version, sources_digest
+from tpusim.study.sweep.keys import model_version, sources_digest
+from tpusim.study.sweep.store import DamagedStore, Store
 
 if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture

@@ -11,9 +11,10 @@ from typing import Any
 from tpusim.base.files import replacing
 from tpusim.cli.actions.plot import write_pictures
 from tpusim.report.tables.sweep_export import Columns, layer_columns, point_columns, write_csv, write_parquet
+from tpusim.study.sweep.keys import sources_digest
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import Sweep
-from tpusim.study.sweep.store import Store, sources_digest
+from tpusim.study.sweep.store import Store
 
 Row = Mapping[str, Any]
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import ceil
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from tpusim.study.sweep.spec import Sweep
 
 Row = Mapping[str, Any]
 
+_LETTERS, _AROUND = 14, 0.8
+"""Of a label in an inch, and the inches of a picture above and below what the label stands beside."""
 _MOST_NUMBERS = 12
 _MOST_PANELS = 12
 
@@ -195,7 +198,8 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
     )
     plot.set_xticks(*across.ticks())
     plot.set_yticks(*down.ticks())
-    plot.set(xlabel=across.label, ylabel=down.label, title=title)
+    beside = fill(down.label, max(12, int(_LETTERS * (figure.get_figheight() - _AROUND))))
+    plot.set(xlabel=across.label, ylabel=beside, title=title)
     figure.colorbar(image, label=shown.title)
     return uncrowded(figure)
 

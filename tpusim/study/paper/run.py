@@ -13,9 +13,10 @@ from tpusim.study.paper.registry import MAKERS
 from tpusim.study.paper.words import words
 from tpusim.study.sweep.assembly import Assembly
 from tpusim.study.sweep.job import Executor
+from tpusim.study.sweep.keys import key_of
 from tpusim.study.sweep.run import Progress, missing, run_sweep
 from tpusim.study.sweep.space import Point
-from tpusim.study.sweep.store import Store, key_of
+from tpusim.study.sweep.store import Store
 
 FILE = "paper.sqlite"
 """Where simulated points are kept."""

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tpusim.flow.chains import overlap_asked
 from tpusim.flow.lowerings import asked_of, candidates
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.ops import Op
 from tpusim.result.records import LayerResult
-from tpusim.study.sweep.job import Finding, Job
+from tpusim.study.sweep.job import Finding, Job, WholeJob
 from tpusim.study.sweep.space import Point
 
 Layers = tuple[LayerResult, ...]
@@ -37,19 +38,26 @@ class Assembly:
     def __init__(self, points: Mapping[str, Point]) -> None:
         self._points = points
         self._places: dict[tuple[Machine, int], _Place] = {}
+        self._whole: dict[WholeJob, str] = {}
         self._left: dict[str, int] = {}
         self._new: list[Job] = []
         for key, point in points.items():
             self._add_point(key, point)
 
     def jobs(self, workers: int) -> list[Job]:
-        """Return every shape on every machine once; long points first, and cut up when there are few for `workers`."""
-        weighed = sorted(((weight(job), job) for job in self._new), key=lambda pair: -pair[0])
+        """Return every shape on every machine once; long points first, and cut up when there are few for `workers`.
+
+        A network whose layers overlap is one job.
+        """
+        weighed = sorted(((weight(job), job) for job in (*self._whole, *self._new)), key=lambda pair: -pair[0])
         limit = sum(weight for weight, _ in weighed) / (_JOBS_A_WORKER * workers)
         return [piece for _, job in weighed for piece in _pieces(job, limit)]
 
     def add(self, job: Job, findings: Sequence[Finding]) -> Iterator[Whole]:
         """Take in what came of a job, and yield the points that are complete now."""
+        if isinstance(job, WholeJob):
+            yield self._done(job, findings)
+            return
         place = self._places[job.hardware, job.batch]
         for layer, finding in zip(job.layers, findings, strict=True):
             kind = _kind(layer, job.lowering)
@@ -61,7 +69,17 @@ class Assembly:
         if not place.waiting:
             del self._places[job.hardware, job.batch]
 
+    def _done(self, job: WholeJob, findings: Sequence[Finding]) -> Whole:
+        key = self._whole.pop(job)
+        layers = tuple(each for each in findings if not isinstance(each, str))
+        said = [each for each in findings if isinstance(each, str)]
+        return key, self._points[key], said[0] if said else layers
+
     def _add_point(self, key: str, point: Point) -> None:
+        if overlap_asked(point.hardware):
+            work = point.workload
+            self._whole[WholeJob(point.hardware, work.batch, point.lowering, work.layers, work)] = key
+            return
         where, family = (point.hardware, point.workload.batch), family_of(point.hardware)
         place = self._places.setdefault(where, _Place())
         kinds = {_kind(*asked): asked for asked in reversed(asked_of(point.workload, point.lowering, family))}
@@ -90,7 +108,10 @@ def _weight(layer: Op, job: Job) -> float:
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:
-    """Yield the job in pieces of at most `limit`, or of one layer."""
+    """Yield the job in pieces of at most `limit`, or of one layer; one of a whole network stays whole."""
+    if isinstance(job, WholeJob):
+        yield job
+        return
     piece: list[Op] = []
     room = limit
     for layer in sorted(job.layers, key=lambda layer: -_weight(layer, job)):

@@ -26,6 +26,24 @@ class Job:
     lowering: str
     layers: tuple[Op, ...]
 
+    def findings(self) -> Sequence[Finding]:
+        """One for each layer, of timing alone."""
+        return tuple(_one(layer, self) for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class WholeJob(Job):
+    """A network whose layers overlap, all of them: none takes by itself what it takes there."""
+
+    workload: Workload
+
+    def findings(self) -> Sequence[Finding]:
+        """Of all layers, or for each why they cannot be simulated."""
+        try:
+            return simulate(self.workload, self.hardware, lowering=self.lowering, check=False).layers
+        except Exception as error:
+            return (_told(error),) * len(self.layers)
+
 
 Done = tuple[Job, Sequence[Finding]]
 
@@ -47,9 +65,9 @@ class Executor(Protocol):
         ...
 
 
-def simulated(job: Job) -> tuple[Finding, ...]:
+def simulated(job: Job) -> Sequence[Finding]:
     """Return a finding for each layer, of timing alone."""
-    return tuple(_one(layer, job) for layer in job.layers)
+    return job.findings()
 
 
 def _one(layer: Op, job: Job) -> Finding:
@@ -57,6 +75,9 @@ def _one(layer: Op, job: Job) -> Finding:
         work = Workload("job", job.batch, (layer,))
         return simulate(work, job.hardware, lowering=job.lowering, check=False).layers[0]
     except Exception as error:
-        # Also what nobody foresaw: one point must not end a sweep of thousands.
-        text = str(error).removeprefix(f"layer {layer.name}: ")
-        return text if isinstance(error, TpusimError) else f"{type(error).__name__}: {text}"
+        return _told(error).removeprefix(f"layer {layer.name}: ")
+
+
+def _told(error: Exception) -> str:
+    """Also of what nobody foresaw: one point must not end a sweep of thousands."""
+    return str(error) if isinstance(error, TpusimError) else f"{type(error).__name__}: {error}"

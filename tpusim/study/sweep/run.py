@@ -10,10 +10,11 @@ from typing import Any
 from tpusim.study.sweep.assembly import Assembly, weight
 from tpusim.study.sweep.column import costs
 from tpusim.study.sweep.job import Executor
+from tpusim.study.sweep.keys import key_of
 from tpusim.study.sweep.pareto import front_of
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import Sweep
-from tpusim.study.sweep.store import Store, key_of
+from tpusim.study.sweep.store import Store
 
 Progress = Callable[[int, str, float], None]
 """Is told after every job: points done, the workload at hand, and the share of the work that is done, 0 to 1."""

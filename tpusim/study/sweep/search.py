@@ -13,11 +13,12 @@ from tpusim.base.errors import InputError
 from tpusim.base.extras import need
 from tpusim.study.sweep.axis import Axis
 from tpusim.study.sweep.job import Executor
+from tpusim.study.sweep.keys import key_of
 from tpusim.study.sweep.reader import Search
 from tpusim.study.sweep.run import Outcome, Progress, rows_of, run_sweep
 from tpusim.study.sweep.space import Point, Space, Values
 from tpusim.study.sweep.spec import Sweep
-from tpusim.study.sweep.store import Store, key_of
+from tpusim.study.sweep.store import Store
 
 _MOST_PROPOSED = 20
 """Proposals without a new point in a row; then a random point is taken."""

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.chains import check_alone
 from tpusim.flow.fusion import fused
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
@@ -88,7 +87,6 @@ class Space:
         hardware = self._machines.with_values(values)
         if not all(each.holds(hardware, batch) for each in self._spec.where):
             return ()
-        check_alone(hardware, "a sweep")
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
         lowering = self._spec.lowering if self._lowering_axis is None else str(values[self._lowering_axis])
         networks = (fused(network.with_values(values, batch), hardware, lowering) for network in self._networks)
