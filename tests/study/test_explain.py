@@ -15,7 +15,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
 from tpusim.network.ops import Conv2d, Gemm, Pool2d
 from tpusim.network.workload import Workload
-from tpusim.report.tables import explain_text
+from tpusim.report.tables import explain_layer, explain_verdict
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import LARGER, Setup
 
@@ -156,14 +156,14 @@ def test_what_no_resource_alone_accounts_for_is_too_little_input() -> None:
     layer = Gemm("fc6", 8, 4096, 9216)
     found = explained(layer, 8, hardware="tpu_v3_core")
     assert (found.limit, found.main_state, found.agrees) == ("input", "waiting_weights", True)
-    text = " ".join(explain_text.verdict(found).split())
+    text = " ".join(explain_verdict.verdict(found).split())
     assert "Bound by too little input: weights take 128 cycles to load for a pass that computes for 8;" in text
 
 
 def test_a_layer_without_passes_has_no_weights_to_wait_for() -> None:
     layer = Pool2d("pool", "max", 64, 14, 14, (3, 3), stride=(2, 2), padding=(1, 1))
     found = find_bottleneck(Setup(layer, 1, load_hardware("tpu_v2"), "vector_ops"), lambda done, name: None)
-    words = " ".join(explain_text.verdict(found).split())
+    words = " ".join(explain_verdict.verdict(found).split())
     assert "Bound by too little input: the vector unit, which does it all, works in" in words
     assert "weights" not in words
     assert found.explanation.aspects["layout"] == "feature maps lie HWCN in HBM"
@@ -191,7 +191,7 @@ def test_an_array_that_is_mostly_busy_agrees_with_what_it_is_busy_with() -> None
 
 def test_gains_beyond_all_measure_can_be_read() -> None:
     found = explained(Conv2d("one", 1, 1, 1, 1, (1, 1)), 1)
-    text = explain_text.verdict(found)
+    text = explain_verdict.verdict(found)
     assert "it takes < 1 cycles for as many MACs: 14,320 times as" in " ".join(text.split())
 
 
@@ -216,7 +216,7 @@ def test_what_a_block_takes_beyond_its_steps_may_bound_a_layer() -> None:
     found = explained(of_resnet50("layer2.1.conv2"), 8, *dear)
     assert gain(found, "blocks that take nothing beyond their steps") > 1.2
     assert found.limit == "sequencer"
-    assert "a block 100000 beyond its steps" in " ".join(explain_text.verdict(found).split())
+    assert "a block 100000 beyond its steps" in " ".join(explain_verdict.verdict(found).split())
 
 
 def test_laying_out_an_ifmap_anew_may_bound_a_layer() -> None:
@@ -225,7 +225,7 @@ def test_laying_out_an_ifmap_anew_may_bound_a_layer() -> None:
     faster = next(each for each in found.gains if each.relaxation.name == "a vector unit twice as fast")
     assert faster.gain > 1.1
     assert "vector_unit.relayout_cycles=50" in faster.how
-    assert "a word of an ifmap in another layout takes 100 cycles of loads; " in explain_text._a_word(found)
+    assert "a word of an ifmap in another layout takes 100 cycles of loads; " in explain_verdict._a_word(found)
     assert "arrives in another layout" in found.explanation.aspects["words"]
 
 
@@ -233,7 +233,7 @@ def test_a_block_that_is_given_may_bound_a_layer() -> None:
     """And an ifmap that arrives in another layout is tried as it would be ready."""
     found = explained(conv(128, 6, 128, 3), 8, "mapping.block.rows=1", "mapping.block.cols=1", "mapping.entry=relaid")
     assert (found.limit, found.gains[0].how) == ("block", "mapping.block.rows=auto mapping.block.cols=auto")
-    told = " ".join(explain_text.verdict(found).split())
+    told = " ".join(explain_verdict.verdict(found).split())
     assert "Bound by the block that is given: with rows 1, cols 1, the layer reads 1.60 times" in told
     assert "an ifmap whose words are ready" in {each.relaxation.name for each in found.gains}
 
@@ -246,7 +246,7 @@ def test_what_stacked_words_take_may_bound_a_layer() -> None:
     assert "vector_unit.stack_cycles=15.25" in faster.how
     longer = next(each for each in found.gains if each.relaxation.name == "words twice as long")
     assert "vector_unit.stack_cycles=61" in longer.how
-    facts = "".join(explain_text._a_word(found))
+    facts = "".join(explain_verdict._a_word(found))
     assert facts == "a word of stacked taps takes 30.5 for each copy beyond the second; "
 
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_simulated_is_said() -> None:
     reasons = {each.relaxation.name: each.reason for each in found.untried}
     assert set(reasons) == {"words twice as long", "twice the vector memory"}
     assert "8192" in reasons["words twice as long"]
-    text = " ".join(explain_text.no_gain(found).split())
+    text = " ".join(explain_layer.no_gain(found).split())
     assert f"Not tried: words twice as long ({reasons['words twice as long']})." in text
 
 
@@ -265,7 +265,7 @@ def test_a_layer_of_the_vector_unit_is_bound_by_it() -> None:
     assert (found.limit, found.main_state, found.agrees) == ("vector_unit", "vector_work", True)
     assert found.phases.first_fill > 0
     assert sum(asdict(found.phases).values()) == found.layer.cycles
-    words = " ".join(explain_text.verdict(found).split())
+    words = " ".join(explain_verdict.verdict(found).split())
     assert re.search(r"Bound by the vector unit: it works by itself in 9\d(\.\d)? % of the cycles", words)
 
 
@@ -293,14 +293,14 @@ def test_a_disagreement_is_said() -> None:
     """Conversion is by the word, in all lanes at once: filled lanes share it, though the array waits for data."""
     found = explained(of_resnet50("layer1.0.conv1"), 8, hardware="tpu_v2_estimator")
     assert (found.limit, found.main_state, found.agrees) == ("mapping", "starved", False)
-    assert "points elsewhere: it is waiting for data from HBM" in " ".join(explain_text.verdict(found).split())
+    assert "points elsewhere: it is waiting for data from HBM" in " ".join(explain_verdict.verdict(found).split())
 
 
 def test_no_bottleneck_is_said() -> None:
     found = replace(explained(Gemm("one", 8, 8, 8), 1), gains=())
     assert found.limit is None
     assert found.agrees
-    assert explain_text.verdict(found).startswith("No single thing bounds this layer")
+    assert explain_verdict.verdict(found).startswith("No single thing bounds this layer")
 
 
 # ---- the command
@@ -347,7 +347,45 @@ def test_the_json(tmp_path: Path) -> None:
 def test_what_a_layer_reads_and_who_reads_it_is_said() -> None:
     said = " ".join(tpusim("resnet18", "--ops", "all", "--layer", "layer2.0.add").stdout.split())
     assert "It reads layer2.0.conv2, layer2.0.downsample; what it makes is read by layer2.0.relu2." in said
+    assert re.search(r"\(sequencer.between_layers=overlap\): all of them take [\d,]+ cycles fewer together", said)
     assert "It reads" not in tpusim("tiny", "--hardware", "tiny_4x4", "--layer", "conv1").stdout
+
+
+GRAPH = """
+name: graph
+layers:
+  - {name: one, op: conv2d, in_channels: 4, in_height: 6, in_width: 6, out_channels: 4, kernel: 3, padding: 1}
+  - {name: pool, op: pool2d, kind: max, kernel: 2, stride: 2, inputs: [one]}
+  - {name: two, op: conv2d, out_channels: 4, kernel: 1}
+  - {name: relu, op: relu}
+"""
+TINY = ("--hardware", "tiny_4x4", "--batch", "2")
+
+
+def test_a_layer_of_the_vector_unit_overlaps_too(tmp_path: Path) -> None:
+    """Its neighbours are lowered by what they are asked for; that there is one way to do it needs no table."""
+    file = tmp_path / "graph.yaml"
+    file.write_text(GRAPH)
+    said = " ".join(tpusim(str(file), *TINY, "--layer", "pool").stdout.split())
+    assert "(sequencer.between_layers=overlap): all of them take as long as one by one" in said
+    assert "What it costs by each lowering" not in said
+    assert "Layers overlap on this machine" not in said
+
+
+def test_a_layer_is_explained_as_it_rides_and_stays(tmp_path: Path) -> None:
+    file = tmp_path / "graph.yaml"
+    file.write_text(GRAPH)
+    both = ("--set", "sequencer.fusion=results", "--set", "sequencer.between_layers=stay")
+    asked = (str(file), *TINY, *both, "--set", "vector_unit.alus=16", "--layer", "two")
+    said = " ".join(tpusim(*asked).stdout.split())
+    assert "It reads pool. On its results rides relu. Layers overlap on this machine; " in said
+    assert "g groups, + what rides on results)" in said
+    found = re.search(r"\(sequencer.between_layers=stay\): it takes ([\d,]+) of the cycles, and all of them", said)
+    assert found
+    data = json.loads(tpusim(*asked, "--json", "-").stdout)
+    assert data["layer"]["riders"] == ["relu"]
+    told = {key: data["overlapping"][key] for key in ("layers", "how", "asked", "own_cycles")}
+    assert told == {"layers": ["pool", "two"], "how": "stay", "asked": True, "own_cycles": int(found[1])}
 
 
 def test_a_workload_of_one_layer_needs_no_name(tmp_path: Path) -> None:

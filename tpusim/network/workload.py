@@ -127,6 +127,10 @@ class Workload:
         inputs = self.inputs()
         return inputs.get(layer, ()), tuple(name for name, read in inputs.items() if layer in read)
 
+    def carried_by(self, layer: str) -> tuple[str, ...]:
+        """The layers that became part of one."""
+        return dict(self.riders).get(layer, ())
+
     @property
     def never_timed(self) -> Counts:
         """What of `not_timed` is no layer, whatever is asked for."""

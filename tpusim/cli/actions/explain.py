@@ -21,9 +21,10 @@ from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots.formats import KNOWN
 from tpusim.report.tables import alternatives_text as costs
+from tpusim.report.tables import explain_layer as text
 from tpusim.report.tables import explain_modelled as modelled_text
-from tpusim.report.tables import explain_text as text
-from tpusim.report.tables.explain_text import to_json
+from tpusim.report.tables.explain_json import to_json
+from tpusim.report.tables.explain_verdict import WIDTH, verdict
 from tpusim.study.explain.alternatives import Alternative, Unfit, alternatives, tried
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
 from tpusim.study.explain.modelled import Asked, explain, steps
@@ -50,11 +51,11 @@ def explain_and_report(
     with Meter(steps + len(tried())) as meter:
         found = find_bottleneck(setup, meter.show)
         fit, unfit = alternatives(setup, lambda done, name: meter.show(steps + done, name))
-        between = overlapping(work, setup)
+        between = overlapping(work, chosen, machine, lowering)
     deliver(
         partial(output.put, to_json(found, work, costs.alternatives_json(fit, unfit), between)),
         partial(_report, found, work, between, output.words_to),
-        *([partial(_report_lowerings, found, fit, unfit, output.words_to)] if len(tried()) > 1 else []),
+        *([partial(_report_lowerings, found, fit, unfit, output.words_to)] if len(fit) + len(unfit) > 1 else []),
         *([partial(_draw, found, fit, work.name, out, output.words_to)] if out else []),
     )
 
@@ -95,9 +96,9 @@ def _check_picture(out: Path) -> None:
 def _report(found: Bottleneck, work: Workload, between: Between | None, stream: TextIO) -> None:
     own = any(each.layer == found.layer.name for each in work.lowerings)
     room = terminal_width(stream)
-    width = min(text.WIDTH, room or text.WIDTH)
-    around = text.neighbours(*work.neighbours(found.layer.name), width)
-    show(stream, text.heading(found, work.name), *filter(None, [around]), "", text.verdict(found, width), "")
+    width = min(WIDTH, room or WIDTH)
+    around = text.neighbours(work, found.layer.name, width), text.by_itself(between, width)
+    show(stream, text.heading(found, work.name), *filter(None, around), "", verdict(found, width), "")
     show(stream, text.gains_table(found, room))
     show(stream, "", text.no_gain(found, width), "")
     show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width))
@@ -108,7 +109,7 @@ def _report(found: Bottleneck, work: Workload, between: Between | None, stream: 
 def _report_lowerings(found: Bottleneck, fit: Sequence[Alternative], unfit: Sequence[Unfit], stream: TextIO) -> None:
     room, taken = terminal_width(stream), found.layer.lowering
     table = costs.alternatives_table(fit, taken, room)
-    width = min(text.WIDTH, room or text.WIDTH)
+    width = min(WIDTH, room or WIDTH)
     show(stream, "", costs.TITLE, table, "", costs.meaning(fit, unfit, taken, width))
 
 

@@ -1,32 +1,16 @@
-"""Why a layer takes as long as it does, in words and as JSON."""
+"""What bounds a layer, in words: what was found, what relieves it, and whether the array's account agrees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from statistics import fmean
-from textwrap import fill
-from typing import Any
 
-from rich.table import Table
-
-from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
-from tpusim.network.workload import Workload
-from tpusim.report.tables.energy import energy_sentence
-from tpusim.report.tables.layout import Column, table
-from tpusim.report.text import document, folded, percent, quantity
+from tpusim.report.text import folded, percent, quantity
 from tpusim.result.records import DramUse, told
-from tpusim.result.vocabulary.figures import BYTES, RATES, TIMES
-from tpusim.result.vocabulary.states import PHASES, STATES, UNITS
+from tpusim.result.vocabulary.figures import BYTES, RATES
+from tpusim.result.vocabulary.states import STATES
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
-from tpusim.study.explain.overlap import Between
-
-_MOST_NAMED = 6
-NO_GAIN = 0.005
-"""A relaxation that changes the cycles by less is listed by name only."""
-
-NARROW = 72
 
 WIDTH = 79
 """Characters of a line of words."""
@@ -53,30 +37,6 @@ LIMITS = {
 """What can bound a layer, in words, and what is found then, of `_facts`."""
 
 _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
-
-
-def heading(found: Bottleneck, workload: str) -> str:
-    """Which layer, on what, how its shape is to be read, and how long it takes."""
-    layer, setup = found.layer, found.setup
-    shape = folded([f"({setup.layer.op} {setup.layer.grammar})"], WIDTH, " ")
-    use = f"PE utilisation {percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
-    return (
-        f"{workload} {layer.name}, batch {setup.batch}, on {setup.hardware.name}: {setup.layer.text}\n{shape}\n"
-        f"{layer.cycles:,} cycles = {quantity(layer.time_us, TIMES)}; {use if layer.macs else 'nothing for the array'}"
-    )
-
-
-def neighbours(reads: Sequence[str], read_by: Sequence[str], width: int = WIDTH) -> str:
-    """What the layer reads, and who reads it; empty where nobody knows."""
-    if not reads:
-        return ""
-    by = f"; what it makes is read by {_listed(read_by)}" if read_by else ""
-    return folded([f"It reads {_listed(reads)}{by}."], width, "  ")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def verdict(found: Bottleneck, width: int = WIDTH) -> str:
@@ -169,12 +129,12 @@ def _streamed(found: Bottleneck) -> int:
 
 def _best(most: Gain, found: Bottleneck) -> str:
     """What gains the most; and, where that takes another layer, what gains the most with this one."""
-    cycles = f"{_cycles(found, most)} cycles{_WORK[most.relaxation.per]}"
-    gains = f"With {most.relaxation.name}, it takes {cycles}: {_gain(most)} times as fast."
+    cycles = f"{cycles_text(found, most)} cycles{_WORK[most.relaxation.per]}"
+    gains = f"With {most.relaxation.name}, it takes {cycles}: {gain_text(most)} times as fast."
     setting = found.best_setting
     if setting is None or setting is most:
         return gains
-    return f"{gains} Of what can be set, {setting.relaxation.name}: {_gain(setting)} times as fast."
+    return f"{gains} Of what can be set, {setting.relaxation.name}: {gain_text(setting)} times as fast."
 
 
 def _cross_check(found: Bottleneck) -> str:
@@ -188,135 +148,12 @@ def _cross_check(found: Bottleneck) -> str:
     )
 
 
-def gains_table(found: Bottleneck, width: int | None = None) -> Table:
-    """What each relaxation gains, the most first; those that change nothing are left to `no_gain`.
-
-    Below NARROW characters it does without what was set.
-    """
-    columns: list[Column[Gain]] = [
-        Column("gain", lambda gain: f"{_gain(gain)} x"),
-        Column("cycles", lambda gain: _cycles(found, gain)),
-        Column("with", gain_name, justify="left"),
-        Column("that is", lambda gain: gain.how, justify="fold"),
-    ]
-    shown = 3 if width is not None and width < NARROW else 4
-    return table(columns[:shown], [gain for gain in found.gains if abs(gain.gain - 1) >= NO_GAIN])
-
-
-def no_gain(found: Bottleneck, width: int = WIDTH) -> str:
-    """The relaxations that change nothing, and those that could not be tried."""
-    names = [gain.relaxation.name for gain in found.gains if abs(gain.gain - 1) < NO_GAIN]
-    untried = (f"Not tried: {each.relaxation.name} ({each.reason})." for each in found.untried)
-    return folded([*([f"No difference: {', '.join(names)}."] if names else []), *untried], width)
-
-
-def cycles_bars(found: Bottleneck, width: int = WIDTH) -> str:
-    """Where the array's cycles went, as bars of text."""
-    cycles = found.layer.cycles
-    rows = [(PHASES[phase], count) for phase, count in asdict(found.phases).items() if count]
-    wide, digits = max(len(name) for name, _ in rows), len(f"{cycles:,}")
-    # Two spaces, one after the name, and " 99.9 % " before the number.
-    longest = max(5, width - wide - digits - 12)
-    bars = [(name, "#" * max(1, round(longest * count / cycles)), count) for name, count in rows]
-    return "\n".join(
-        f"  {name:<{wide}} {bar:<{longest}} {percent(count / cycles):>4} % {count:>{digits},}"
-        for name, bar, count in bars
-    )
-
-
-def units_line(found: Bottleneck, width: int = WIDTH) -> str:
-    """How busy everything else is."""
-    units, cycles = found.layer.units, found.layer.cycles
-    busy = {name: units[unit]["busy"] for unit, name in UNITS.items() if unit != "systolic_array"}
-    if "port" in units:
-        busy["each port"] = cycles - units["port"]["idle"]
-    shares = (f"{name} {percent(count / cycles)} %" for name, count in busy.items())
-    return folded([f"Busy beside it: {', '.join(shares)}"], width)
-
-
-def energy_line(found: Bottleneck, width: int = WIDTH) -> str:
-    """What it takes in joules, and where they go."""
-    return folded([energy_sentence(found.layer)], width)
-
-
-def overlap_line(between: Between | None, width: int = WIDTH) -> str:
-    """What it hides that the layer overlaps with its neighbours; empty where it has none."""
-    if between is None:
-        return ""
-    hidden = between.hidden_cycles
-    saves = f"all of them take {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} together"
-    ahead = f"; it does not with the one ahead, as {between.apart}" if between.apart else ""
-    overlap = "Overlapping with its neighbours (sequencer.between_layers=overlap)"
-    return folded([f"{overlap}: {saves}{ahead}"], width)
-
-
-def gain_name(gain: Gain) -> str:
-    """What was relaxed, and what its cycles are counted by."""
-    per = gain.relaxation.per
-    return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
-
-
-def _gain(gain: Gain) -> str:
+def gain_text(gain: Gain) -> str:
+    """How many times as fast."""
     return f"{gain.gain:,.0f}" if gain.gain >= 1000 else f"{gain.gain:.2f}"
 
 
-def _cycles(found: Bottleneck, gain: Gain) -> str:
+def cycles_text(found: Bottleneck, gain: Gain) -> str:
     """Cycles for the work of the layer as it is."""
     cycles = found.layer.cycles / gain.gain
     return f"{cycles:,.0f}" if cycles >= 1 else "< 1"
-
-
-def lowering_heading(found: Bottleneck, own: bool, width: int = WIDTH) -> str:
-    """By what; where it was chosen, that it was; and where the layer has its `own` lowering, that this counts."""
-    asked, taken = found.setup.lowering, found.layer.lowering
-    chosen = "" if asked == taken else f", the fastest ({asked})"
-    whose = " - what the workload says of this layer, which goes before --lowering" if own else ""
-    return folded([f"How it is lowered, by {taken}{chosen}{whose}"], width)
-
-
-def lowering_text(found: Bottleneck, width: int = WIDTH) -> str:
-    """How the layer was lowered, a line an aspect."""
-    aspects = found.explanation.aspects.items()
-    return "\n".join(
-        fill(text, width, initial_indent=f"  {name:<8}", subsequent_indent=" " * 10) for name, text in aspects
-    )
-
-
-def to_json(
-    found: Bottleneck,
-    work: Workload,
-    lowerings: Sequence[Mapping[str, Any]] = (),
-    between: Between | None = None,
-) -> str:
-    """The layer as in the result JSON, every relaxation with its cycles, what each of `lowerings` costs, and what is
-    saved `between` its neighbours, where layers overlap.
-    """
-    setup, (reads, read_by) = found.setup, work.neighbours(found.layer.name)
-    return document(
-        hardware=setup.hardware.to_dict(),
-        workload=work.name,
-        batch=setup.batch,
-        lowering=setup.lowering,
-        layer={**asdict(found.layer), "inputs": reads},
-        read_by=read_by,
-        phases=asdict(found.phases),
-        tiling=dict(found.explanation.choices),
-        overlapping=asdict(between) if between else None,
-        bound_by=found.limit,
-        main_state=found.main_state,
-        agrees=found.agrees,
-        gains=[
-            {
-                "with": gain.relaxation.name,
-                "that_is": gain.how,
-                "relieves": gain.relaxation.limit,
-                "per": gain.relaxation.per,
-                "cycles": gain.cycles,
-                "macs": gain.macs,
-                "gain": gain.gain,
-            }
-            for gain in found.gains
-        ],
-        untried=[{"with": each.relaxation.name, "reason": each.reason} for each in found.untried],
-        lowerings=list(lowerings),
-    )
