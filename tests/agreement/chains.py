@@ -20,7 +20,7 @@ from tpusim.flow.verify import as_floats, expected
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
-from tpusim.machines.tpu.lowering.riding import riding
+from tpusim.machines.tpu.lowering.riding import bias_words, riding, spared
 from tpusim.machines.tpu.program.joined import Joint, Read, joined, unfit
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.residence import Residence
@@ -74,12 +74,13 @@ class Chain:
         try:
             return self._lowered(layer, lowering)
         except CapacityError as error:
-            self.hardware = with_capacity(self.hardware, asked_for(error))
+            biases = bias_words(layer, self.batch, self.hardware) * self.hardware.word_bytes
+            self.hardware = with_capacity(self.hardware, asked_for(error) + biases)
             return self._lowered(layer, lowering)
 
     def _lowered(self, layer: Op, lowering: str) -> Program:
-        found = LOWERINGS[lowering](layer.core, self.batch, self.hardware)
-        program, _ = riding(found, layer) if isinstance(layer, Fused) else found
+        found = LOWERINGS[lowering](layer.core, self.batch, spared(layer, self.batch, self.hardware))
+        program, _ = riding(found, layer, self.hardware) if isinstance(layer, Fused) else found
         return self.numbers.program(layer, self.batch, in_layout(program, self.hardware))
 
     def join(self, layer: Op, program: Program, reads: Mapping[str, Read]) -> None:

@@ -78,8 +78,8 @@ def layers_on(draw: st.DrawFn, shape: Shape) -> Op:
     layer = draw(draw(KINDS)(shape))
     if not isinstance(layer, Conv2d | Gemm) or draw(TRUTH):
         return layer
-    adds, finish = draw(TRUTH), draw(FINISHES)
-    return Fused(layer.name, layer, adds, finish) if adds or finish else layer
+    adds, finish, bias = draw(TRUTH), draw(FINISHES), draw(TRUTH)
+    return Fused(layer.name, layer, adds, finish, bias) if adds or finish or bias else layer
 
 
 @st.composite

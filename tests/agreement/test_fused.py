@@ -9,21 +9,32 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.test_agreement import IN_LANES, MOST_CYCLES, Layer, fitted_by, least_cycles, short, suppose
+from tests.agreement.test_agreement import (
+    IN_LANES,
+    MOST_CYCLES,
+    Layer,
+    fitted_by,
+    least_cycles,
+    short,
+    suppose,
+    with_capacity,
+)
 from tests.agreement.test_hazards import hazards
 from tests.machines.tpu.test_timeline import agree as assert_slices
 from tests.strategies import cases, conv, fills, lowerings_of, machine, machines_of_all_kinds, small_layers
-from tpusim.base.errors import UnsuitableError
+from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.energy_account import energy_of
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import as_floats, check_layer, expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
-from tpusim.machines.tpu.lowering.riding import riding
+from tpusim.machines.tpu.lowering.riding import bias_words, riding
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Stream
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Clip, Conv2d, ConvTranspose2d, DeformConv2d, Fused, Gemm, LeakyRelu, Relu
 from tpusim.network.ops.pointwise import Pointwise
@@ -33,8 +44,8 @@ FINISHES = st.sampled_from([(), (RELU,), (LeakyRelu("leaky", 1, slope=0.25),), (
 CONV = conv(4, 6, 5, 3, padding=1)
 
 
-def fused(layer: Conv2d | Gemm, *finish: Pointwise, adds: bool = False) -> Fused:
-    return Fused(layer.name, layer, adds, finish)
+def fused(layer: Conv2d | Gemm, *finish: Pointwise, adds: bool = False, bias: bool = False) -> Fused:
+    return Fused(layer.name, layer, adds, finish, bias)
 
 
 @settings(max_examples=cases(1 / 12), deadline=None, suppress_health_check=list(HealthCheck))
@@ -44,21 +55,31 @@ def fused(layer: Conv2d | Gemm, *finish: Pointwise, adds: bool = False) -> Fused
     hardware=machines_of_all_kinds(),
     finish=FINISHES,
     adds=st.booleans(),
+    bias=st.booleans(),
     data=st.data(),
 )
 def test_random_layers(
-    layer: Layer, batch: int, hardware: Hardware, finish: tuple[Pointwise, ...], adds: bool, data: st.DataObject
-) -> None:
+    layer: Layer, batch: int, hardware: Hardware, finish: tuple[Pointwise, ...], adds: bool, bias: bool,
+    data: st.DataObject,
+) -> None:  # fmt: skip
     """Values at both levels, the engines to the cycle, no wait missing."""
-    suppose(adds or bool(finish))
+    suppose(adds or bias or bool(finish))
     suppose(not isinstance(layer, ConvTranspose2d | DeformConv2d))
     names = lowerings_of(layer) - {"vector"} - (IN_LANES if hardware.banked else set())
     name = data.draw(st.sampled_from(sorted(names)))
     suppose(layer.macs(batch) / hardware.pes < 800 and least_cycles(layer, batch, hardware) < MOST_CYCLES)
-    whole = Fused(layer.name, layer, adds, finish)
-    program, hardware = fitted_by(lambda *asked: riding(LOWERINGS[name](*asked), whole), layer, batch, hardware)
+    whole = Fused(layer.name, layer, adds, finish, bias)
+    _, least = fitted_by(LOWERINGS[name], layer, batch, hardware)
+    hardware = with_room(whole, batch, least)
+    program = in_layout(riding(LOWERINGS[name](layer, batch, least), whole, hardware)[0], hardware)
     short(program, hardware)
     agree(whole, batch, program, hardware)
+
+
+def with_room(layer: Fused, batch: int, hardware: Hardware) -> Hardware:
+    """The machine with room for biases beside what it has."""
+    more = bias_words(layer, batch, hardware) * hardware.word_bytes
+    return with_capacity(hardware, hardware.vector_memory.capacity_bytes + more)
 
 
 def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> None:
@@ -107,7 +128,7 @@ def test_no_ride_on_what_passes_do_not_leave_behind(name: str) -> None:
 
 def test_reals_are_within_their_bound() -> None:
     numbers, hardware = numbers_of("f32", "array"), machine(4, 4)
-    layer = fused(CONV, LeakyRelu("leaky", 1, slope=0.1), adds=True)
+    layer = fused(CONV, LeakyRelu("leaky", 1, slope=0.1), adds=True, bias=True)
     program, _ = lowered(layer, 3, hardware, "channel_first")
     verdict = check_layer(layer, 3, program, hardware, seed=1, numbers=numbers)
     assert verdict.mismatched == 0
@@ -115,17 +136,50 @@ def test_reals_are_within_their_bound() -> None:
     operands = numbers.operands(layer, 3, 1)
     _, written = register.run(program, hardware, as_floats(operands))
     assert verdict_of(layer, operands, written, numbers).mismatched == 0
+    computed = datapath.run(program, hardware, operands, in_array_order=True)
+    np.testing.assert_array_equal(computed["ofmap"], written["ofmap"])
 
 
-@pytest.mark.parametrize("what", ["finish", "other"])
+def test_biases_are_brought_once_and_take_no_time_of_the_vector_unit() -> None:
+    """An addition, a bias and a ReLU fit into the eight cycles of a word, as an addition and a ReLU do."""
+    hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 192, (3, 3), padding=(1, 1))
+    without, _ = lowered(fused(layer, RELU, adds=True), 8, hardware, "channel_first")
+    program, told = lowered(fused(layer, RELU, adds=True, bias=True), 8, hardware, "channel_first")
+    assert told.aspects["fused"] == "bias and add and relu ride on results"
+    assert program.frame(hardware).period == without.frame(hardware).period == 8
+    assert program.use.hbm_read_bytes == without.use.hbm_read_bytes + 192 * 4
+    loads = [step for step in program.steps if isinstance(step, Preload) and step.bias is not None]
+    sums = [step for step in program.streams if step.finish]
+    assert len(loads) == len(sums)
+    assert program.use.port_reads == without.use.port_reads + sum(step.cols for step in loads)
+    assert program.lane_words("bias") == 2 * 128
+    cycles, more = (event.run(each, hardware).cycles for each in (without, program))
+    assert cycles <= more < 1.01 * cycles
+
+
+def test_no_more_biases_than_a_lane_has_words_for() -> None:
+    hardware, layer = machine(4, 4), fused(CONV, bias=True)
+    core = LOWERINGS["channel_first"](CONV, 3, hardware)
+    with pytest.raises(CapacityError, match=f"its biases take 2 words beside the {core[0].words} of a lane"):
+        riding(core, layer, machine(4, 4, capacity_words=core[0].words))
+    riding(core, layer, machine(4, 4, capacity_words=core[0].words + 2))
+
+
+@pytest.mark.parametrize("what", ["finish", "other", "bias", "word"])
 def test_the_check_sees_what_is_left_out(what: str) -> None:
-    """One pass that finishes nothing, one fill that brings the sums of its neighbour."""
-    hardware, layer = machine(4, 4), fused(CONV, RELU, adds=True)
+    """One pass that finishes nothing or has no bias, one fill that brings the sums of its neighbour or wrong biases."""
+    hardware, layer = machine(4, 4), fused(CONV, RELU, adds=True, bias=True)
     program, _ = lowered(layer, 3, hardware, "channel_first")
     steps = list(program.steps)
     for index, step in enumerate(steps):
         if what == "finish" and isinstance(step, Stream) and step.finish:
             steps[index] = replace(step, finish=())
+            break
+        if what == "bias" and isinstance(step, Preload) and step.bias is not None:
+            steps[index] = replace(step, bias=None)
+            break
+        if what == "word" and isinstance(step, Fill) and step.tensor.name == "bias":
+            steps[index] = replace(step, parts=(step.parts[0]._replace(lane=(Along(0, range(1, 5)),)),))
             break
         if what == "other" and isinstance(step, Fill) and step.tensor.name == "other":
             part = step.parts[0]

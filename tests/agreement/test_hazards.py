@@ -125,6 +125,8 @@ def read_by(program: Program, index: int, step: Step) -> Iterator[Cells]:
     match step:
         case Preload():
             yield span(0, step.cols), span(step.base, step.words)
+            if step.bias is not None:
+                yield span(0, step.cols), span(step.bias, 1)
         case Stream():
             yield from fed(program, index, step.reads)
             if step.accumulate:

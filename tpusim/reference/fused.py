@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tpusim.network.ops import Fused
-from tpusim.network.ops.fused import OTHER
+from tpusim.network.ops.fused import BIAS, OTHER
 from tpusim.reference import pointwise
 from tpusim.reference.operands import Operands, Tensor
 
@@ -24,7 +24,10 @@ def compute(made: Callable[..., Tensor], layer: Fused, operands: Operands, box: 
 
 def summed(made: Callable[..., Any], layer: Fused, operands: Operands, box: _Box) -> Tensor:
     """The same before anything but the sum."""
-    results: Tensor = made(layer.core, {name: each for name, each in operands.items() if name != OTHER}, box)
+    own = {name: each for name, each in operands.items() if name not in (OTHER, BIAS)}
+    results: Tensor = made(layer.core, own, box)
+    if layer.bias:
+        results = results + operands[BIAS][box[0].start : box[0].stop]
     if layer.adds:
         results = results + operands[OTHER][tuple(slice(each.start, each.stop) for each in box)]
     return results

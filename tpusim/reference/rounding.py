@@ -20,7 +20,7 @@ def roundings(layer: Op, batch: int) -> int:
         return 0
     if isinstance(layer, Fused):
         after = sum(pointwise.ROUNDINGS[each.op] for each in layer.finish)
-        return roundings(layer.core, batch) + layer.adds + after
+        return roundings(layer.core, batch) + layer.adds + layer.bias + after
     if isinstance(layer, RowOp):
         return rows.roundings(layer)
     if isinstance(layer, Lrn):

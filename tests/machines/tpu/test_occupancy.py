@@ -70,7 +70,7 @@ def test_words_are_in_use_until_their_last_reader_has_them(launch: int) -> None:
 def test_what_a_pass_adds_to_is_in_use_once_by_hand() -> None:
     """Filter: 2 words, from 0 until its weights are loaded at 12; ifmap: 2, 1 to 30; what is added to: 2, 8 to 32."""
     hardware, layer = machine(4, 4, word_elements=2), Gemm("gemm", 4, 4, 4)
-    program = riding(lower(layer, 1, hardware), Fused("gemm", layer, adds=True, finish=()))[0]
+    program = riding(lower(layer, 1, hardware), Fused("gemm", layer, adds=True, finish=()), hardware)[0]
     assert used(program, hardware) == {0: 2, 1: 4, 8: 6, 12: 4, 30: 2, 32: 0}
 
 
@@ -81,7 +81,7 @@ def test_words_in_use_never_exceed_those_set_aside(
 ) -> None:
     try:
         lowered = lower(layer, batch, hardware)
-        program = riding(lowered, Fused(layer.name, layer, adds=True, finish=()))[0] if adds else lowered[0]
+        program = riding(lowered, Fused(layer.name, layer, adds=True, finish=()), hardware)[0] if adds else lowered[0]
     except CapacityError:
         assume(False)
     cycles, words = words_in_use(program, event.record(program, hardware).timeline())

@@ -11,13 +11,14 @@ from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.op import OFMAP, Index, Shape
 from tpusim.network.ops.pointwise import Pointwise
 
-OTHER = "other"
-"""The tensor that is added."""
+OTHER, BIAS = "other", "bias"
+"""The tensors that are added: one as large as the ofmap, one with a number for each channel."""
 
 
 @dataclass(frozen=True)
 class Fused(ArrayOp):
-    """`inner`, whose results have the tensor `other` added to them, where it `adds` one, and then meet `finish`.
+    """`inner`, whose results have the tensor `other` added to them, where it `adds` one, and the bias of their channel,
+    where it has a `bias`, and then meet `finish`.
 
     Raises TypeError for an inner op that is fused itself, and ValueError where nothing is done to its results.
     """
@@ -29,11 +30,12 @@ class Fused(ArrayOp):
     inner: ArrayOp
     adds: bool = False
     finish: tuple[Pointwise, ...] = ()
+    bias: bool = False
 
     def __post_init__(self) -> None:
         if self.inner.core is not self.inner:
             raise TypeError(f"{self.inner.name} is fused already")
-        if not self.adds and not self.finish:
+        if not self.adds and not self.finish and not self.bias:
             raise ValueError(f"nothing is done to the results of {self.inner.name}")
 
     @property
@@ -50,7 +52,7 @@ class Fused(ArrayOp):
 
     @property
     def shape_key(self) -> Hashable:
-        return self.op, self.inner.shape_key, self.adds, tuple(each.shape_key for each in self.finish)
+        return self.op, self.inner.shape_key, self.bias, self.adds, tuple(each.shape_key for each in self.finish)
 
     @property
     def sample_parts(self) -> int:
@@ -58,8 +60,14 @@ class Fused(ArrayOp):
 
     @property
     def text(self) -> str:
-        """ "56x56x64>64 3x3 + add + relu"."""
-        return " + ".join([self.inner.text, *(("add",) if self.adds else ()), *(each.op for each in self.finish)])
+        """ "56x56x64>64 3x3 + bias + add + relu"."""
+        return " + ".join([self.inner.text, *self.fused])
+
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """What is done to results, in words."""
+        added = {BIAS: self.bias, "add": self.adds}
+        return *(name for name, there in added.items() if there), *(each.op for each in self.finish)
 
     @property
     def folded(self) -> tuple[str, str]:
@@ -69,13 +77,15 @@ class Fused(ArrayOp):
         return self.inner.tensors(batch)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Those of the core, and what is added, as large as the ofmap."""
+        """Those of the core, and what is added."""
         shapes = dict(self.inner.shapes(batch))
         ofmap = shapes.pop(OFMAP)
-        return {**shapes, **({OTHER: ofmap} if self.adds else {}), OFMAP: ofmap}
+        other = {OTHER: ofmap} if self.adds else {}
+        bias = {BIAS: (ofmap[0], 1, 1, 1)} if self.bias else {}
+        return {**shapes, **other, **bias, OFMAP: ofmap}
 
     def reads(self, batch: int) -> dict[str, Shape]:
-        """What is added comes behind the ifmap, ahead of a filter that another layer has made."""
+        """The map that is added comes behind the ifmap, ahead of a filter that another layer has made."""
         read = self.inner.reads(batch)
         added = {OTHER: self.shapes(batch)[OTHER]} if self.adds else {}
         first = next(iter(read))
@@ -85,7 +95,7 @@ class Fused(ArrayOp):
         return self.inner.convolution(batch)
 
     def terms(self, batch: int) -> int:
-        return self.inner.terms(batch) + self.adds
+        return self.inner.terms(batch) + self.adds + self.bias
 
     def macs(self, batch: int) -> int:
         return self.inner.macs(batch)

@@ -93,6 +93,7 @@ class _Run:
         read = {step.tensor.name for step in program.steps if isinstance(step, Inbound)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Values] = {}
+        self.biases: dict[int, Values] = {}
         self.reduction = reduction(self.elements, program.number)
 
     def written(self) -> dict[str, Values]:
@@ -183,9 +184,11 @@ class _Run:
     # ---- the array
 
     def _preload(self, index: int, step: Preload) -> None:
-        """Weights [cols, rows], as they stand in the memories now."""
+        """Weights [cols, rows] and biases [cols], as they stand in the memories now."""
         words = self._words(0, step.cols, step.base, step.words)
         self.weights[index] = words[..., : self.word].reshape(step.cols, -1)[:, : step.rows].copy()
+        if step.bias is not None:
+            self.biases[index] = self._words(0, step.cols, step.bias, 1)[:, 0, 0].copy()
 
     def _stream(self, step: Stream) -> None:
         """Copy the operands that array rows get; a row that no lane group feeds gets zeros."""
@@ -203,7 +206,7 @@ class _Run:
         for group, walk, words in reads:
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
             gather(words[..., : self.elements], walk, operands[at])
-        self.reduction.add(self.weights.pop(step.preload))
+        self.reduction.add(self.weights.pop(step.preload), self.biases.pop(step.preload, None))
         if step.finish:
             sums = self._words(0, step.cols, step.result_base, step.words)[..., : self.elements]
             sums[...] = finished(sums, step.finish)

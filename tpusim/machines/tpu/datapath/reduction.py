@@ -25,6 +25,7 @@ class Reduction:
         self.accumulate = False
         self.operands: Values = np.empty((0, 0), number)
         self.weights: list[Values] = []
+        self.biases: list[Values | None] = []
         self.filled = 0
 
     def settle(self, base: int, words: int) -> None:
@@ -52,9 +53,10 @@ class Reduction:
                 self.operands = np.empty((height, columns), self.number)
         return self.operands[self.filled : self.filled + rows]
 
-    def add(self, weights: Values) -> None:
-        """The operands just gathered meet `weights` [cols, rows]."""
+    def add(self, weights: Values, biases: Values | None = None) -> None:
+        """The operands just gathered meet `weights` [cols, rows]; their sums begin at `biases` [cols], or at zero."""
         self.weights.append(weights)
+        self.biases.append(biases)
         self.filled += weights.shape[1]
 
     def multiply(self) -> None:
@@ -70,23 +72,32 @@ class Reduction:
                 self.results[...] = sums
         else:
             np.matmul(weights, operands, out=self.results.reshape(len(weights), -1))
-        self.weights, self.filled, self.accumulate = [], 0, True
+        for biases in self.biases:
+            if biases is not None:
+                self.results += biases[:, None, None]
+        self._done()
+
+    def _done(self) -> None:
+        """Nothing is pending; what comes next is added."""
+        self.weights, self.biases, self.filled, self.accumulate = [], [], 0, True
 
 
 class InArrayOrder(Reduction):
-    """The same, added in the order of the array: down the rows of a pass from zero, then to what the words hold."""
+    """The same, added in the order of the array: down the rows of a pass from its biases or zero, then to the words."""
 
     def multiply(self) -> None:
         """Pass by pass; every product and every sum is rounded by itself."""
         if not self.weights:
             return
         first = 0
-        for weights in self.weights:
+        for weights, biases in zip(self.weights, self.biases, strict=True):
             rows = self.operands[first : first + weights.shape[1]]
             sums = np.zeros((len(weights), rows.shape[1]), self.number)
+            if biases is not None:
+                sums += biases[:, None]
             for row, operands in enumerate(rows):
                 sums += weights[:, row, None] * operands
             place = sums.reshape(self.results.shape)
             self.results[...] = self.results + place if self.accumulate else place
             self.accumulate, first = True, first + len(rows)
-        self.weights, self.filled, self.accumulate = [], 0, True
+        self._done()

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from tpusim.machines.tpu.description import Hardware
 
+BIAS_CYCLES = 1
+"""In which the bias of a column enters the register above its first PE, once its word is read."""
+
 
 def word_latency(elements: int, hardware: Hardware) -> int:
     """The cycles from the ifmap read of a word until its last result stands in the de-serializer.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
-from tpusim.machines.tpu.program.passes import Stream
+from tpusim.machines.tpu.program.passes import Stream, bias_words_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.vector import Vector
 
@@ -18,7 +19,7 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
     """Close the accounts."""
     units = {
         "systolic_array": array_use(log, program),
-        "preload": _preload_use(log.loads, hardware.preload_cycles),
+        "preload": _preload_use(log.loads, program, hardware),
         "vector_unit": vector_unit_use(log, program, hardware),
         "hbm": _hbm_use(log.moves),
     }
@@ -70,10 +71,11 @@ def _stream(each: Passes, program: Program) -> Stream:
     return step
 
 
-def _preload_use(loads: Iterable[Loads], cycles: int) -> Counter[str]:
+def _preload_use(loads: Iterable[Loads], program: Program, hardware: Hardware) -> Counter[str]:
     use: Counter[str] = Counter()
     for each in loads:
-        times = len(each.steps)
+        times, biases = len(each.steps), bias_words_of(program.steps[each.steps[0]])
+        cycles = hardware.preload_cycles + BIAS_CYCLES * biases
         use["busy"] += times * cycles
         use["starved"] += times * max(each.filled - each.ready, 0)
         use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from tpusim.machines.tpu.definition.frame import DMA, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
-from tpusim.machines.tpu.definition.latencies import last_weight, preload_words, word_latency
+from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES, last_weight, preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
 from tpusim.machines.tpu.event.log import Loads, Passes, VectorWork
-from tpusim.machines.tpu.program.passes import Preload, Stream
+from tpusim.machines.tpu.program.passes import Preload, Stream, bias_words_of
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.vector import Vector
@@ -80,7 +80,9 @@ class IssueUnit:
         self._board.end = max(self._board.end, self._ended)
 
     def _preload(self, index: int, step: Preload) -> None:
-        """Read the weight words in whatever slots are free, at most one every W cycles, once the delay is over."""
+        """Read the weight words, once the delay is over, in whatever slots are free, at most one every W cycles; then
+        that of the biases.
+        """
         words = self._preload_words
         ready = max(self._issued if self._buffers > 1 else self._ended, self._free)
         filled, drained = self._board.known(step.after)
@@ -88,6 +90,8 @@ class IssueUnit:
         start = max(ready, filled, drained) + step.delay
         last_read = self._port[WEIGHT].claim(WEIGHT, start, words, self._hardware.weight_word_cycles, self._left)
         last = last_weight(last_read, self._hardware)
+        if step.bias_words:
+            last = self._port[WEIGHT].claim(WEIGHT, last, 1, 1, self._left) + BIAS_CYCLES
         self.loads.append(Loads((index,), 0, self._free, ready, filled, start, last))
         self._board.finish(index, last)
         self._free = last
@@ -212,6 +216,7 @@ class IssueUnit:
             and isinstance(preload, Preload)
             and stream.preload == index
             and not preload.delay
+            and preload.bias_words == bias_words_of(self._steps[step.preload])
             and stream.words == step.words
             and stream.accumulate == step.accumulate
             and stream.finish == step.finish

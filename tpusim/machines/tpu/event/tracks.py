@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition.frame import FREE, WEIGHT, Frame
-from tpusim.machines.tpu.definition.latencies import preload_words, word_latency
+from tpusim.machines.tpu.definition.latencies import last_weight, preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Owners
 from tpusim.machines.tpu.event.conflicts import Conflicts
 from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes, VectorWork
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
+from tpusim.machines.tpu.program.passes import bias_words_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.vector import Vector
 
@@ -52,7 +53,7 @@ class Recording:
             "hbm": bus(log.moves),
             "dma_0": _transfers(log.moves[::2], program),
             "dma_1": _transfers(log.moves[1::2], program),
-            "preload": preloads(log.loads, self.ports, hardware),
+            "preload": preloads(log.loads, self.ports, program, hardware),
             "stream": streams.words("stream", 0),
             "systolic_array": chain(streams.array(log.frame, span), _standing_by(log.works)),
             "drain": streams.words("drain", log.frame.result_delay(latency)),
@@ -141,21 +142,30 @@ def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces
         )
 
 
-def preloads(loads: Sequence[Loads], ports: Mapping[str, Owners], hardware: Hardware) -> Iterator[Pieces]:
-    """A word keeps the weight path busy from its read on, as long as its weights take to enter the array."""
-    words = preload_words(hardware)
+def preloads(
+    loads: Sequence[Loads], ports: Mapping[str, Owners], program: Program, hardware: Hardware
+) -> Iterator[Pieces]:
+    """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter."""
     step, free, ready, filled, start, last = unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
     filled = np.maximum(ready, filled)
     yield Pieces("blocked", free, ready - free, step)
     yield Pieces("starved", ready, filled - ready, step)
     yield Pieces("blocked", filled, start - filled, step)
     owners = ports["port"] if "port" in ports else ports["port_weight"]
-    reads = np.flatnonzero(owners == WEIGHT).reshape(len(step), words)
-    entered = np.append(reads[:, :-1] + hardware.weight_word_cycles, last[:, None], axis=1)
-    before = np.append(start[:, None], entered[:, :-1], axis=1)
+    reads = np.flatnonzero(owners == WEIGHT)
+    biased = np.array([bias_words_of(program.steps[number]) for number in step.tolist()], np.int64)
+    words = preload_words(hardware) + biased
+    ends = np.cumsum(words)
+    entered = reads + hardware.weight_word_cycles
+    # The last word of weights may be short.
+    short = (ends - 1 - biased)[biased > 0]
+    entered[short] = last_weight(reads[short], hardware)
+    entered[ends - 1] = last
+    before = np.roll(entered, 1)
+    before[ends - words] = start
     steps = np.repeat(step, words)
-    yield Pieces("port_stall", before.ravel(), (reads - before).ravel(), steps)
-    yield Pieces("busy", reads.ravel(), (entered - reads).ravel(), steps)
+    yield Pieces("port_stall", before, reads - before, steps)
+    yield Pieces("busy", reads, entered - reads, steps)
 
 
 _CYCLES = 5

@@ -106,7 +106,18 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered
         CapacityError: when nothing fits the memories, or the lowering is not one for such a machine; names the layer.
     """
     with _named(layer):
-        return _finished(LOWERINGS[lowering](layer, batch, hardware), layer, batch, hardware, lowering)
+        found = LOWERINGS[lowering](layer, batch, _left(layer, batch, hardware))
+        return _finished(found, layer, batch, hardware, lowering)
+
+
+def _left(layer: Op, batch: int, hardware: Hardware) -> Hardware:
+    """The machine as far as it is left to the lowering of a layer's core."""
+    if layer.core is layer:
+        return hardware
+    # Here, because help pages need none of what it imports.
+    from tpusim.machines.tpu.lowering.riding import spared
+
+    return spared(layer, batch, hardware)
 
 
 def _finished(found: Lowered, layer: Op, batch: int, hardware: Hardware, lowering: str) -> Lowered:
@@ -118,7 +129,7 @@ def _finished(found: Lowered, layer: Op, batch: int, hardware: Hardware, lowerin
     from tpusim.network.ops import Fused
 
     by = "channel_first" if lowering in AS_CHANNEL_FIRST and AS_CHANNEL_FIRST[lowering](layer, batch) else lowering
-    whole = riding(found, layer) if isinstance(layer, Fused) else found
+    whole = riding(found, layer, hardware) if isinstance(layer, Fused) else found
     return told(laid_out(whole, hardware), by, hardware)
 
 
@@ -138,13 +149,14 @@ def ways_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequenc
             return _finished(way.lower(), layer, batch, hardware, lowering)
 
     with _named(layer):
-        return [way._replace(lower=partial(named, way)) for way in WAYS[lowering](layer, batch, hardware)]
+        left = _left(layer, batch, hardware)
+        return [way._replace(lower=partial(named, way)) for way in WAYS[lowering](layer, batch, left)]
 
 
 def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Planned | None:
     """How many steps the lowering of that name makes of a layer; None where it cannot tell. Raises as `lowered`."""
     with _named(layer):
-        return PLANNED[lowering](layer, batch, hardware) if lowering in PLANNED else None
+        return PLANNED[lowering](layer, batch, _left(layer, batch, hardware)) if lowering in PLANNED else None
 
 
 def least_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> float:

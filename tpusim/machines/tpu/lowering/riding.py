@@ -1,7 +1,9 @@
 """What is fused to an op of the array rides on its results: they are stored when that is done, and not before.
 
 An addition begins the sums of a block: the other tensor is brought to where they are to stand, and the first pass adds
-to it. An activation ends them: the last pass of a block finishes its results on their way to the vector memory.
+to it. A bias is a number of a column beside its weights: all of them are brought once, and the last pass of a block
+loads those of its columns. An activation ends the sums: the last pass finishes its results on their way to the vector
+memory.
 """
 
 from __future__ import annotations
@@ -9,17 +11,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import NamedTuple
 
-from tpusim.base.errors import UnsuitableError
+import numpy as np
+
+from tpusim.base.errors import CapacityError, UnsuitableError
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.tiling import col_folds
 from tpusim.machines.tpu.program.explanation import Lowered
-from tpusim.machines.tpu.program.passes import Finish, Stream
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.passes import Finish, Preload, Stream
+from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.tensor import Part
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.network.ops import Fused
-from tpusim.network.ops.fused import OTHER
+from tpusim.memory.layout import whole_bursts
+from tpusim.network.ops import Fused, Op
+from tpusim.network.ops.fused import BIAS, OTHER
 from tpusim.network.ops.op import OFMAP
 
 _NOT_SO = (
@@ -35,10 +43,11 @@ class _Sum(NamedTuple):
     last: int
 
 
-def riding(lowered: Lowered, layer: Fused) -> Lowered:
+def riding(lowered: Lowered, layer: Fused, hardware: Hardware) -> Lowered:
     """The Program of the layer's core, and what is fused to it.
 
     Raises:
+        CapacityError: there is no room for biases.
         UnsuitableError: its outputs are made otherwise than by passes, or what is fused takes a function.
     """
     program, told = lowered
@@ -52,10 +61,33 @@ def riding(lowered: Lowered, layer: Fused) -> Lowered:
     for each in spilled.sums.values():
         for one in each:
             steps[one.last] = _stream(steps, one.last, finish=finish)
-    finished = replace(program, steps=tuple(steps))
-    fused = _added(finished, spilled) if layer.adds else finished
-    words = f"{' and '.join(layer.text.split(' + ')[1:])} ride on results"
-    return fused, replace(told, aspects={**told.aspects, "fused": words})
+    ahead = _added(steps, spilled, program) if layer.adds else []
+    biases = _Biases.of(program, spilled) if layer.bias else _Biases(program.words)
+    ahead += biases.load(steps, program, hardware)
+    tensors, buffers = (*program.tensors, *(each.fill.tensor for each in ahead)), (*program.buffers, *biases.buffers)
+    fused = replace(program, tensors=tuple({}.fromkeys(tensors)), buffers=buffers, steps=_inserted(steps, ahead))
+    return fused, replace(told, aspects={**told.aspects, "fused": _in_words(layer)})
+
+
+def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:
+    """Words of a lane that the biases of a layer take at most: one for the channels of a pass."""
+    if not isinstance(layer, Fused) or not layer.bias:
+        return 0
+    conv, _ = layer.convolution(batch)
+    return conv.groups * len(col_folds(conv.out_channels // conv.groups, hardware))
+
+
+def spared(layer: Op, batch: int, hardware: Hardware) -> Hardware:
+    """The machine without those words: so much memory is left to the lowering of the layer's core."""
+    if not (words := bias_words(layer, batch, hardware)):
+        return hardware
+    memory = hardware.vector_memory
+    left = max(1, memory.capacity_bytes - words * hardware.word_bytes)
+    return hardware.model_copy(update={"vector_memory": memory.model_copy(update={"capacity_bytes": left})})
+
+
+def _in_words(layer: Fused) -> str:
+    return f"{' and '.join(layer.fused)} ride on results"
 
 
 @dataclass
@@ -92,10 +124,85 @@ def _stream(steps: list[Step], index: int, **changed: object) -> Stream:
     return replace(step, **changed)  # type: ignore[arg-type]
 
 
-def _added(program: Program, spilled: _Spilled) -> Program:
-    """For what each spill stores, a fill of the other tensor into the same words, as soon as these are free."""
-    other = replace(program.tensor(OFMAP), name=OTHER)
-    steps, fills = list(program.steps), list[_Ahead]()
+@dataclass
+class _Biases:
+    """The words with biases, from `base` on: by the channels of their lanes, where they stand; and by preload."""
+
+    base: int
+    words: dict[tuple[int, ...], int] = field(default_factory=dict)
+    loads: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, spilled: _Spilled) -> _Biases:
+        found = cls(program.words)
+        for index, sums in spilled.sums.items():
+            spill = program.steps[index]
+            assert isinstance(spill, Spill)
+            for one in sums:
+                stream = program.steps[one.last]
+                assert isinstance(stream, Stream)
+                part = next(part for part in spill.parts if _holds(part, stream.result_base))
+                word = found.words.setdefault(_channels(part, stream), found.base + len(found.words))
+                found.loads[stream.preload] = word
+        return found
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Where they stand."""
+        lanes = max(map(len, self.words), default=0)
+        return (Buffer(BIAS, self.base, len(self.words), lanes),) if self.words else ()
+
+    def load(self, steps: list[Step], program: Program, hardware: Hardware) -> list[_Ahead]:
+        """Have the preloads among `steps` load them, once they are filled: as soon as the first weights are.
+
+        Raises CapacityError where they have no room.
+        """
+        if not self.words:
+            return []
+        if (stop := self.base + len(self.words)) > hardware.capacity_words:
+            raise CapacityError(
+                f"its biases take {len(self.words)} words beside the {self.base} of a lane, which has "
+                f"{hardware.capacity_words}; set vector_memory.capacity to at least {stop * hardware.word_bytes} B, or "
+                "sequencer.fusion to none"
+            )
+        for preload, word in self.loads.items():
+            steps[preload] = _preload(steps, preload, bias=word)
+        first = min(index for index, step in enumerate(steps) if isinstance(step, Preload))
+        return [_Ahead(first, self._fill(program.tensor(OFMAP), hardware), frozenset(self.loads))]
+
+    def _fill(self, ofmap: Tensor, hardware: Hardware) -> Fill:
+        tensor = Tensor(BIAS, (ofmap.shape[0], 1, 1, 1))
+        parts = (
+            Part(word, (0,), (Along(0, channels),), (Along(1, range(1)),), 1) for channels, word in self.words.items()
+        )
+        moved = whole_bursts(tensor.bytes(hardware.element_bytes), hardware.hbm.burst_bytes)
+        return Fill((), tensor, tuple(parts), moved)
+
+
+def _channels(part: Part, stream: Stream) -> tuple[int, ...]:
+    """The output channel of each lane in the words of a pass, where a spill finds them. Raises UnsuitableError."""
+    counts = [len(each.coordinates) for each in part.items]
+    first, stop = ((stream.result_base - part.base + word) * part.per_word for word in (0, stream.words))
+    at = np.unravel_index(np.arange(first, min(stop, prod(counts))), counts)
+    along = [np.array(each.coordinates)[count] for each, count in zip(part.items, at, strict=True) if not each.axis]
+    items = sum(along, np.zeros(1, np.int64))
+    if (items != items[0]).any():
+        raise UnsuitableError(_NOT_SO)
+    lanes = sum((np.array(each.coordinates) for each in part.lane if not each.axis), np.zeros(part.lanes, np.int64))
+    return tuple((lanes + items[0]).tolist())
+
+
+def _preload(steps: list[Step], index: int, **changed: object) -> Preload:
+    step = steps[index]
+    assert isinstance(step, Preload)
+    return replace(step, **changed)  # type: ignore[arg-type]
+
+
+def _added(steps: list[Step], spilled: _Spilled, program: Program) -> list[_Ahead]:
+    """For what each spill stores, a fill of the other tensor into the same words, as soon as these are free; the first
+    passes among `steps` add to them.
+    """
+    other, fills = replace(program.tensor(OFMAP), name=OTHER), list[_Ahead]()
     for index, sums in spilled.sums.items():
         spill = program.steps[index]
         assert isinstance(spill, Spill)
@@ -106,11 +213,11 @@ def _added(program: Program, spilled: _Spilled) -> Program:
         fills.append(_Ahead(freed[-1] + 1 if freed else begun, fill, frozenset(one.first for one in sums)))
         for one, first in zip(sums, firsts, strict=True):
             steps[one.first] = first
-    return replace(program, tensors=(*program.tensors, other), steps=_inserted(steps, fills))
+    return fills
 
 
 class _Ahead(NamedTuple):
-    """A fill that comes before the step at `place`, and the streams that wait for it."""
+    """A fill that comes before the step at `place`, and the streams or preloads that wait for it."""
 
     place: int
     fill: Fill
@@ -122,7 +229,7 @@ def _inserted(steps: Sequence[Step], fills: Sequence[_Ahead]) -> tuple[Step, ...
     inserted = sorted(fills, key=lambda each: each.place)
     places = [each.place for each in inserted]
     number = {index: index + bisect_right(places, index) for index in range(len(steps))}
-    waits = {stream: each.place + before for before, each in enumerate(inserted) for stream in each.waiting}
+    waits = {index: each.place + before for before, each in enumerate(inserted) for index in each.waiting}
     found: dict[int, Step] = {}
     for before, each in enumerate(inserted):
         found[each.place + before] = each.fill.renumbered(number)

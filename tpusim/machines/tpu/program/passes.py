@@ -16,7 +16,9 @@ from tpusim.machines.tpu.program.step import Shift, Step, Use
 class Preload(Step):
     """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on.
 
-    It begins `delay` cycles after it could: what is done before a block, by units that nothing else tells of.
+    It begins `delay` cycles after it could: what is done before a block, by units that nothing else tells of. Behind
+    the weights it loads the `bias` of each column, the first element of that word, where there is one: the sums of its
+    pass begin there, not at zero.
     """
 
     cause = "waiting_weights"
@@ -26,22 +28,37 @@ class Preload(Step):
     rows: int
     cols: int
     delay: int = 0
+    bias: int | None = None
 
     @property
     def facts(self) -> Mapping[str, int | str]:
         delay = {"delay": self.delay} if self.delay else {}
-        return {"rows": self.rows, "cols": self.cols, **delay}
+        bias = {} if self.bias is None else {"bias": "yes"}
+        return {"rows": self.rows, "cols": self.cols, **delay, **bias}
 
     @property
     def use(self) -> Use:
-        return Use(port_reads=self.words * self.cols)
+        return Use(port_reads=(self.words + self.bias_words) * self.cols)
+
+    @property
+    def bias_words(self) -> int:
+        """Words of biases that each column loads: one or none."""
+        return 0 if self.bias is None else 1
 
     @property
     def words_read(self) -> Iterator[range]:
         yield range(self.base, self.base + self.words)
+        yield from () if self.bias is None else (range(self.bias, self.bias + 1),)
 
     def placed(self, reads: Places, writes: Places) -> Self:
-        return replace(self, base=reads.base(range(self.base, self.base + self.words)))
+        weights = reads.base(range(self.base, self.base + self.words))
+        bias = None if self.bias is None else reads.base(range(self.bias, self.bias + 1))
+        return replace(self, base=weights, bias=bias)
+
+
+def bias_words_of(step: Step) -> int:
+    """Those that a step loads, which only preloads do."""
+    return step.bias_words if isinstance(step, Preload) else 0
 
 
 class Finish(NamedTuple):

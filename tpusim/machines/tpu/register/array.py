@@ -43,7 +43,7 @@ class PeArray:
             return
         _multiply(
             self.activations.cells, self.tags.cells, self.sums.cells, self.activations.head - 1, self.sums.head - 1,
-            self.wires.activation, self.wires.activation_tag, self.wires.weights,
+            self.wires.activation, self.wires.activation_tag, self.wires.weights, self.wires.biases,
         )  # fmt: skip
 
     def commit(self) -> None:
@@ -61,12 +61,15 @@ class PeArray:
 @kernel
 def _multiply(
     activations: Floats, tags: Tags, sums: Floats, right: int, down: int,
-    entering: Floats, entering_tag: Tags, weights: Floats,
+    entering: Floats, entering_tag: Tags, weights: Floats, biases: Floats,
 ) -> None:  # fmt: skip
     """In the windows that begin at `right` and `down`: the sum from above plus activation times weight."""
     arrays, buffers, rows, cols = weights.shape
     for array in range(arrays):
-        sums[array, down] = 0
+        tags[array, 0, right] = entering_tag[array, 0]
+        for col in range(cols):
+            one, other = biases[array, 0, col], biases[array, buffers - 1, col]
+            sums[array, down, col] = one if tags[array, 0, right + col] <= 1 else other
         for row in range(rows):
             activations[array, row, right], tags[array, row, right] = entering[array, row], entering_tag[array, row]
             activation, tag = activations[array, row, right : right + cols], tags[array, row, right : right + cols]

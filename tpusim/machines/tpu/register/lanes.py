@@ -266,6 +266,9 @@ def _commit(
                     return number
                 weight_serial[number] = word[number, :word_elements]
                 lane["weights_left"] = min(word_elements, rows - order["first"])
+                if order["first"] == rows:
+                    weight_serial[number, rows % word_elements] = word[number, 0]
+                    lane["weights_left"] = 1
                 lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
             elif client == POINTER:
                 if address >= 0:

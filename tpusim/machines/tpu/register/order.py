@@ -22,7 +22,7 @@ class Order(NamedTuple):
     generator, word: the address generators' setting, and the word of the pass, step or part (IFMAP, VECTOR, DMA)
     array: which array's serializers or results (IFMAP, PSUM, RESULT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
-    first: the array row of a word's first weight (WEIGHT)
+    first: the array row of a word's first weight, the number of rows for a bias (WEIGHT)
     pointer, together: which of all numbers read is its first pointer, and how many there are; 0: none (IFMAP, VECTOR)
     number: of the array's result word or the pointer word since the layer began (PSUM, RESULT, POINTER), of lane 0's
         word in HBM (DMA), of the result's register (VECTOR)

@@ -1,4 +1,4 @@
-"""Reads weight words, one word register ahead of the array, and knows when the last weight enters it."""
+"""Reads weight words, one word register ahead of the array, then biases, and knows when the last of them enters it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter, deque
 from math import ceil
 
 from tpusim.machines.tpu.definition.frame import WEIGHT, Frame
+from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.passes import Preload, Stream
@@ -30,13 +31,13 @@ class PreloadUnit:
         self.turn = _ahead(program)
         self.started = self.delayed = 0
         self.row = self.rows
-        self.injecting = 0
+        self.biases = self.injecting = 0
         self.use: Counter[str] = Counter()
 
     @property
     def under_way(self) -> bool:
-        """Whether weights are still to be read or to enter the array."""
-        return self.row < self.rows or self.injecting > 0
+        """Whether weights or biases are still to be read or to enter the array."""
+        return self.row < self.rows or self.biases > 0 or self.injecting > 0
 
     def tick(self, now: int) -> None:
         """Weights of the register enter the array; with the last ones, the preload is done."""
@@ -65,17 +66,25 @@ class PreloadUnit:
             self.index, self.step = self.todo.popleft()
             self.buffer = self.started % self.buffers
             self.started += 1
-            self.row = 0
+            self.row, self.biases = 0, self.step.bias_words
 
     def read(self, now: int) -> Order | None:
-        """The next weight word, when the word register can take it at the end of this cycle."""
-        if self.row >= self.rows or self.injecting or self.frame.left_to_pointers(now):
+        """The next weight word, or that of the biases, when the word register can take it at the end of this cycle."""
+        if self.injecting or self.frame.left_to_pointers(now):
             return None
+        if self.row >= self.rows:
+            return self._read_bias() if self.biases else None
         first, step = self.row, self.step
         address = step.base + first // self.word_elements if first < step.rows else NOWHERE
         self.row += self.word_elements
         self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
         return Order(WEIGHT, self.index, step.cols, address, buffer=self.buffer, first=first)
+
+    def _read_bias(self) -> Order:
+        """The word whose first element goes to the register above the first row."""
+        self.biases, self.injecting, step = 0, BIAS_CYCLES, self.step
+        address = NOWHERE if step.bias is None else step.bias
+        return Order(WEIGHT, self.index, step.cols, address, buffer=self.buffer, first=self.rows)
 
     def book(self) -> None:
         """Account for a cycle of a preload under way, once it is known whether the port was free."""

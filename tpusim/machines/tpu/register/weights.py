@@ -1,4 +1,4 @@
-"""The way of the weights: down their column, each to the PE whose row its tag names."""
+"""The way of the weights: down their column, each to the PE whose row its tag names; biases stay at the top."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class Weights:
             return
         self.weights.shift()
         self.tags.shift()
+        _begin(self.weights.cells, self.tags.cells, self.weights.head, self.wires.biases, self.rows)
         _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights)
 
 
@@ -64,6 +65,22 @@ def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, w
                     weight[array, chain, col],
                     weight_tag[array, chain, col],
                 )
+
+
+@kernel
+def _begin(moving: Floats, tags: Ints, head: int, biases: Floats, rows: int) -> None:
+    """What comes as if to the row behind the last is where sums begin; with new weights of the first row they begin at
+    zero again.
+    """
+    arrays, buffers, cols = biases.shape
+    for array in range(arrays):
+        for chain in range(moving.shape[1]):
+            for col in range(cols):
+                row, buffer = divmod(tags[array, chain, head, col], buffers)
+                if row == rows:
+                    biases[array, buffer, col] = moving[array, chain, head, col]
+                elif row == 0:
+                    biases[array, buffer, col] = 0
 
 
 @kernel

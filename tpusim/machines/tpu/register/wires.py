@@ -30,11 +30,13 @@ class Wires:
         # Whether any of them is an element; of the weights below, whether any belongs somewhere.
         self.entering = self.loading = False
         # Weights to the chains of column c, each array a cycle after the one before: a weight and where it belongs,
-        # row * buffers + buffer; -1 for nowhere.
+        # row * buffers + buffer, a bias as if to the row behind the last; -1 for nowhere.
         self.weight = np.zeros((count, chains, cols), number)
         self.weight_tag = np.full((count, chains, cols), -1, np.int32)
         # The weight registers to their multipliers.
         self.weights = np.zeros((count, array.weight_buffers, rows, cols), number)
+        # The registers above the first row of PEs, one for each weight buffer, to its adders: where sums begin.
+        self.biases = np.zeros((count, array.weight_buffers, cols), number)
         # The bottom of column c: a sum, and whether it is one (its tag is not 0).
         self.sums = np.zeros((count, cols), number)
         self.sums_tag = np.zeros((count, cols), np.int8)
