@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.strategies import machine
-from tpusim import load_hardware, simulate
-from tpusim.base.errors import InputError
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.fusion import fused
 from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.ops import Add, Clip, Conv2d, Fused, Gemm, HardSwish, LeakyRelu, Op, Pool2d, Relu
 from tpusim.network.workload import OwnLowering, Workload
 from tpusim.report.tables.together import fusion_notice
@@ -27,8 +30,10 @@ def add(name: str, **more: str) -> Add:
     return Add(name, 8, 6, 6, **more)  # type: ignore[arg-type]
 
 
-def network(edges: dict[str, list[str]], *layers: Op, own: tuple[OwnLowering, ...] = ()) -> Workload:
-    return Workload("n", 2, layers, lowerings=own, edges=edges)  # type: ignore[arg-type]
+def network(
+    edges: dict[str, list[str]], *layers: Op, own: tuple[OwnLowering, ...] = (), biases: tuple[str, ...] = ()
+) -> Workload:
+    return Workload("n", 2, layers, lowerings=own, edges=edges, biases=biases)  # type: ignore[arg-type]
 
 
 def on(fusion: str = "results", **more: int) -> Hardware:
@@ -81,7 +86,7 @@ def test_nothing_where_nobody_asks() -> None:
         (network({"r": ["a"], "b": ["a"]}, conv("a"), relu("r"), conv("b")), ["a:", "r:", "b:"]),
         (network({"b": ["a"], "sum": ["b", "a"]}, conv("a"), conv("b"), add("sum")), ["a:", "b: add"]),
         (network({"b": ["a"], "sum": ["a", "b"]}, conv("a"), conv("b"), add("sum")), ["a:", "b: add"]),
-        (network({"sum": ["a"]}, conv("a"), add("sum", other="channel")), ["a:", "sum:"]),
+        (network({"sum": ["a"]}, conv("a"), add("sum", other="map")), ["a:", "sum:"]),
         (network({"h": ["a"]}, conv("a"), HardSwish("h", 8, 6, 6)), ["a:", "h:"]),
         (network({"p": ["a"], "r": ["p"]}, conv("a"), POOL, relu("r")), ["a:", "p:", "r:"]),
         (network({"r": ["a"]}, conv("a"), Relu("r", 8, 3, 12)), ["a:", "r:"]),
@@ -92,7 +97,7 @@ def test_nothing_where_nobody_asks() -> None:
         (network({"r": ["g"]}, Gemm("g", 4, 5, 6), Relu("r", 5, images=4)), ["g: relu"]),
     ],
     ids=[
-        "somebody else reads it", "on the later of two", "in either order", "a bias is no map",
+        "somebody else reads it", "on the later of two", "in either order", "a map for all images",
         "no activation of that kind", "pooling carries nothing", "another shape", "no addition behind an activation",
         "no edges", "tiles by name", "product",
     ],
@@ -110,6 +115,80 @@ def test_as_much_as_the_vector_unit_does_in_time() -> None:
     assert texts(fused(work, on(alus=16))) == ["a: relu clip"]
     leaky = network({"l": ["a"]}, conv("a"), LeakyRelu("l", 8, 6, 6))
     assert texts(fused(leaky, on(alus=8))) == ["a:", "l:"]
+
+
+@pytest.mark.parametrize(
+    ("work", "kept", "outside"),
+    [
+        (network({"r": ["a"]}, conv("a"), relu("r"), biases=("a",)), ["a: bias relu"], ()),
+        (network({"sum": ["a"], "r": ["sum"]}, conv("a"), add("sum", other="channel"), relu("r")), ["a: bias relu"],
+         ()),
+        (network({"b": ["a"], "sum": ["b", "a"], "c": ["sum"]}, conv("a"), conv("b"), add("sum"),
+                 add("c", other="channel")), ["a:", "b: bias add"], ()),
+        (network({"r": ["a"], "c": ["r"]}, conv("a"), relu("r"), add("c", other="channel")), ["a: relu", "c:"], ()),
+        (network({"c": ["a", "b"]}, conv("b"), conv("a"), add("c", other="channel")), ["b:", "a:", "c:"], ()),
+        (network({"c": ["a"]}, conv("a"), add("c", other="channel"), biases=("a",)), ["a: bias", "c:"], ()),
+        (network({"r": ["a"]}, conv("a"), relu("r"), biases=("a",), own=(OwnLowering("a", "winograd_2"),)),
+         ["a:", "r:"], ("a",)),
+        (network({}, conv("a"), conv("b"), biases=("b",)), ["a:", "b: bias"], ()),
+    ],
+    ids=[
+        "of the layer", "added behind it", "behind a sum of maps", "behind an activation", "made by a layer",
+        "one alone", "tiles by name", "no edges",
+    ],
+)  # fmt: skip
+def test_biases_ride_where_they_can(work: Workload, kept: list[str], outside: tuple[str, ...]) -> None:
+    found = fused(work, on())
+    assert (texts(found), found.biases) == (kept, outside)
+    assert fused(found, on()) == found
+
+
+def test_a_file_says_which_layers_have_biases(tmp_path: Path) -> None:
+    entry = "{name: %s, op: gemm, m: 2, n: 3, k: 4%s}"
+    file = tmp_path / "w.yaml"
+    layers = entry % ("a", ", biases: true, count: 2"), entry % ("b", ", biases: false"), entry % ("c", "")
+    file.write_text("name: w\nlayers:\n" + "".join(f"  - {each}\n" for each in layers))
+    work = load_workload(file)
+    assert work.biases == ("a_1", "a_2")
+    assert work.layers[0].text == "2x4>3"
+    assert select_layers(work, "b").biases == ()
+    file.write_text("name: w\nlayers:\n  - {name: r, op: relu, channels: 3, biases: true}\n")
+    with pytest.raises(
+        InputError, match=r"w.yaml:3: layers\[0\].biases: layer \"r\": relu has no biases; leave it out"
+    ):
+        load_workload(file)
+    with pytest.raises(InputError, match=r"biases: there is no layer \"d\""):
+        Workload("n", 2, work.layers, biases=("d",))
+
+
+def test_a_bias_without_room_is_added_outside_the_machine() -> None:
+    """The least memory of the layer alone has no word to spare; what else rides takes none."""
+    work = network({"r": ["a"]}, conv("a"), relu("r"), biases=("a",))
+    least = next(words for words in range(1, 400) if fits(work, words))
+    found = fused(work, on(capacity_words=least))
+    assert (texts(found), found.biases) == (["a: relu"], ("a",))
+    result = simulate(found, on(capacity_words=least), check=False)
+    told = fusion_notice(found, result)
+    assert (
+        told
+        == "1 layer rides on the results of 1 (+ in their shapes). The biases of 1 layer are added outside the machine."
+    )
+    enough = fused(work, on(capacity_words=least + 2))
+    assert texts(enough) == ["a: bias relu"]
+    result = simulate(enough, on(capacity_words=least + 2), engine="both")
+    assert result.correct
+    assert (
+        fusion_notice(enough, result)
+        == "1 layer rides on the results of 1 (+ in their shapes). The sums of 1 layer begin at biases."
+    )
+
+
+def fits(work: Workload, words: int) -> bool:
+    try:
+        lowered(work.layers[0], work.batch, on(capacity_words=words), "channel_first")
+    except CapacityError:
+        return False
+    return True
 
 
 def test_a_run_is_shorter_and_right() -> None:

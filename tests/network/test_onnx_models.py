@@ -154,6 +154,20 @@ def test_a_node_becomes_a_layer(tmp_path: Path, model: ModelProto, layer: Any) -
     assert layers_of(tmp_path, model, batch=3) == (layer,)
 
 
+def test_biases_of_a_model_are_told(tmp_path: Path) -> None:
+    """Numbers for each output channel, and what is left of batch normalizations; not what is added element by element,
+    or worked out by the model.
+    """
+    nodes = [
+        node("Conv", "x w b", "a"), node("Conv", "a u", "c"), node("BatchNormalization", "c b b b b", "d"),
+        node("Conv", "d u", "e"), node("Flatten", "e", "f"), node("Gemm", "f g h", "i"), node("Gemm", "f g j", "k"),
+        node("Gemm", "f g i", "y"),
+    ]  # fmt: skip
+    weights: Weights = {"w": (4, 3, 1, 1), "b": (4,), "u": (4, 4, 1, 1), "g": (4, 5), "h": (1, 5), "j": (2, 5)}
+    path = saved(tmp_path, model_of(nodes, {"x": [2, 3, 1, 1]}, weights))
+    assert load_workload(path).biases == ("conv_a", "conv_c", "gemm_i")
+
+
 @pytest.mark.parametrize("first", ["N", 1])
 def test_products_of_what_the_model_computes_come_once_a_pair(tmp_path: Path, first: Any) -> None:
     model = model_of([node("MatMul", "q k", "y")], {"q": [first, 4, 9, 64], "k": [first, 4, 64, 9]}, {})

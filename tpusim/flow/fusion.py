@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from tpusim.base.errors import CapacityError
 from tpusim.flow.choice import prepared
 from tpusim.flow.engines import Watch, unwatched
-from tpusim.flow.lowerings import AUTO
+from tpusim.flow.lowerings import AUTO, asked_of, usual
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import PARTIAL, meant
+from tpusim.machines.tpu.lowering.registry import PARTIAL, meant, planned_of
 from tpusim.machines.tpu.program.passes import Finish
 from tpusim.network.edges import Source
 from tpusim.network.ops import Add, ArrayOp, Clip, Fused, LeakyRelu, Op, Relu
@@ -33,6 +34,7 @@ class _Riders:
     layer: ArrayOp
     reads: tuple[Source, ...]
     last: str
+    bias: bool = False
     adds: bool = False
     finish: tuple[Relu | LeakyRelu | Clip, ...] = ()
 
@@ -40,8 +42,8 @@ class _Riders:
 
     @property
     def fused(self) -> Op:
-        alone = not (self.adds or self.finish)
-        return self.layer if alone else Fused(self.layer.name, self.layer, self.adds, self.finish)
+        alone = not (self.bias or self.adds or self.finish)
+        return self.layer if alone else Fused(self.layer.name, self.layer, self.adds, self.finish, self.bias)
 
     def dearer(self, workload: Workload, hardware: Hardware) -> bool:
         """Whether all this takes fewer cycles layer by layer, each by the lowering that does it fastest."""
@@ -79,10 +81,11 @@ def fused(
     wanted: Callable[[str], bool] = _all_of_them,
     watch: Watch = unwatched,
 ) -> Workload:
-    """The workload in which additions and activations ride on the results of the layers that they follow.
+    """The workload in which biases, additions and activations ride on the results of the layers that they follow.
 
-    An addition rides on the later of the layers whose outputs it adds, an activation on one layer; nobody else may
-    read what it rides on. Neither is taken where results would no longer be done in the time that the array gives
+    Biases ride, those of the layer or what is added for each channel by one behind it, where there is room for them.
+    An addition of maps rides on the later of the layers whose outputs it adds, an activation on one layer; nobody else
+    may read what it rides on. Neither is taken where results would no longer be done in the time that the array gives
     them: an element has as many operations as there are ALUs for a lane. A layer with a lowering of its own that is one
     of some layers alone carries nothing, nor does any where a run names such a one. Machines of other families fuse
     nothing.
@@ -92,19 +95,20 @@ def fused(
     """
     if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none" or lowering in PARTIAL:
         return workload
-    fusion = _Fusion(workload, hardware)
+    fusion = _Fusion(workload, hardware, lowering or usual())
     whole = fusion.whole()
     dearer: set[str] = set()
     for name in fusion.bearers_of(wanted) if lowering == AUTO else ():
         watch(name, "timing it with and without what rides on it")
         dearer |= {name} if fusion.riders[name].dearer(workload, hardware) else set()
-    return _Fusion(workload, hardware, dearer).whole() if dearer else whole
+    return _Fusion(workload, hardware, lowering or usual(), dearer).whole() if dearer else whole
 
 
 class _Fusion:
-    def __init__(self, workload: Workload, hardware: Hardware, empty: Collection[str] = ()) -> None:
+    def __init__(self, workload: Workload, hardware: Hardware, lowering: str, empty: Collection[str] = ()) -> None:
         """The layers called `empty` carry nothing."""
-        self.workload = workload
+        self.workload, self.hardware = workload, hardware
+        self.lowerings = dict(asked_of(workload, usual() if lowering == AUTO else lowering))
         self.most = hardware.vector_unit.alus // (hardware.lanes * hardware.array.count)
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
@@ -121,12 +125,16 @@ class _Fusion:
             if not self._rides(layer):
                 if layer.name in self.bearers:
                     assert isinstance(layer, ArrayOp)
-                    self.riders[layer.name] = _Riders(layer, self.edges.get(layer.name, ()), layer.name)
+                    bias = layer.name in self.workload.biases and self._has_room(layer)
+                    self.riders[layer.name] = _Riders(layer, self.edges.get(layer.name, ()), layer.name, bias)
                 kept.append(layer)
         layers = tuple(self.riders[each.name].fused if each.name in self.riders else each for each in kept)
         # Layers that were left out before are nobody's riders, and still read.
         edges = tuple((name, self._read(name)) for name in self.edges if name not in self.within)
-        return replace(self.workload, layers=layers, edges=edges, riders=(*self.workload.riders, *self._carried()))
+        ride = {name for name, each in self.riders.items() if each.bias}
+        biases = tuple(each for each in self.workload.biases if each not in ride)
+        riders = *self.workload.riders, *self._carried()
+        return replace(self.workload, layers=layers, edges=edges, riders=riders, biases=biases)
 
     def _carried(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """By layer that carries others their names, in the order in which results meet them."""
@@ -159,6 +167,8 @@ class _Fusion:
         if isinstance(layer, Add) and layer.other == "each" and len(sources) == 2:
             later, other = sorted(sources, key=lambda each: -self._made(each))
             return self._adds(layer, later, other)
+        if isinstance(layer, Add) and layer.other == "channel" and len(sources) == 1:
+            return self._begins(layer, sources[0])
         return False
 
     def _finishes(self, layer: Relu | LeakyRelu | Clip, source: Source) -> bool:
@@ -174,6 +184,22 @@ class _Fusion:
             return False
         on.adds, on.reads = True, (*on.reads[:1], other, *on.reads[1:])
         return self._took(on, layer)
+
+    def _begins(self, layer: Add, source: Source) -> bool:
+        on = self._on(source, layer)
+        if on is None or on.bias or on.finish or on.layer.name in self.workload.biases or not self._has_room(on.layer):
+            return False
+        on.bias = True
+        return self._took(on, layer)
+
+    def _has_room(self, layer: ArrayOp) -> bool:
+        """Whether biases of a layer fit beside it, by the lowering that it is asked for."""
+        try:
+            asked = meant(layer, self.lowerings[layer])
+            planned_of(Fused(layer.name, layer, bias=True), self.workload.batch, self.hardware, asked)
+        except CapacityError:
+            return False
+        return True
 
     def _took(self, on: _Riders, layer: Op) -> bool:
         on.last = layer.name

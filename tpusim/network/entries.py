@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.input.fields import NAMES, Name, whole
+from tpusim.input.fields import NAMES, Name, Truth, whole
 from tpusim.input.form import Form, validated
 from tpusim.input.scalars import show
 from tpusim.network.edges import Source
@@ -20,6 +20,8 @@ MOST_LAYERS = 100_000
 EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
 LOWERING = "lowering"
 """The key of a layer that says by which lowering it is to become passes; which there are, machines know."""
+BIASES = "biases"
+"""The key of a layer that says whether a number for each output channel is added to its results."""
 
 
 class Read(NamedTuple):
@@ -28,11 +30,13 @@ class Read(NamedTuple):
     Attributes:
         lowering: the one that it names.
         sources: what each of the layers reads, where the file says so of any layer.
+        biases: whether each of the layers has them.
     """
 
     layers: tuple[Op, ...]
     lowering: str | None = None
     sources: tuple[Source, ...] = ()
+    biases: bool = False
 
 
 def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
@@ -84,6 +88,9 @@ def _read_layer(
     except InputError as error:
         found = wiring.causes(error.problems, OPS[op], read, sizes, alone) if wiring else error.problems
         wrong = [*found, *wrong]
+    if around.biases and OPS[op].unit != "array":
+        says = f"{op} has no biases; leave it out, or write an add whose other operand is one for each channel"
+        wrong.append(Problem(says, BIASES))
     if wrong:
         raise InputError(wrong)
     if layer is None:
@@ -99,7 +106,7 @@ def _read_layer(
         wiring.add(layer.name, layers, alone)
     # Of several, each reads a part.
     sources = tuple(each.source if alone else each.source._replace(direct=False) for each in read)
-    return Read(layers, around.lowering, sources)
+    return Read(layers, around.lowering, sources, around.biases)
 
 
 def _lost(entry: Mapping[str, Any], wiring: Wiring | None) -> Read:
@@ -115,9 +122,10 @@ class _Around:
 
     count: Annotated[int, whole(MOST_LAYERS)] = 1
     lowering: Annotated[str | None, Name()] = None
+    biases: Annotated[bool, Truth()] = False
 
 
-_AROUND = ("count", LOWERING, INPUTS)
+_AROUND = ("count", LOWERING, BIASES, INPUTS)
 _AROUND_FORM = Form(_Around)
 _FREE_FORMS = {name: Form(kind, f" for {name}", ["op", INPUTS]) for name, kind in FREE.items()}
 _FORMS = {name: Form(kind, f" for {name}", ["op", *_AROUND]) for name, kind in OPS.items()}

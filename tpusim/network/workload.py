@@ -89,7 +89,8 @@ class Workload:
     those that nobody here knows, which may have been convolutions and products too. `sizes` are those that its file
     names and its layers were worked out from, such as ("seq", 128). `edges` say what layers read, where that is known;
     in Python also a mapping of names: {"conv2": ["conv1"]}. `riders` are, by the layer that carries them, the names of
-    those that became part of it.
+    those that became part of it. `biases` are the layers to whose results a number for each output channel is added, by
+    whoever computes values, unless it rides on them.
     """
 
     name: Annotated[str, Name()]
@@ -102,11 +103,13 @@ class Workload:
     sizes: Annotated[Sizes, PlainValidator(read_sizes)] = ()
     edges: Annotated[Edges, PlainValidator(read_edges)] = ()
     riders: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    biases: Annotated[tuple[str, ...], PlainValidator(tuple)] = ()
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}
         problems = [*taken_names((index, each.name) for index, each in enumerate(self.layers))]
-        problems += [_no_layer(each, names) for each in self.lowerings if each.layer not in names]
+        problems += [_no_layer(each.layer, names, "lowerings") for each in self.lowerings if each.layer not in names]
+        problems += [_no_layer(each, names, "biases") for each in self.biases if each not in names]
         problems += problems_of(self.edges, [each.name for each in self.layers])
         if problems:
             raise InputError(problems)
@@ -141,7 +144,8 @@ class Workload:
         layers = tuple(layer for layer in self.layers if keep(layer))
         names = {layer.name for layer in layers}
         own = tuple(each for each in self.lowerings if each.layer in names)
-        return replace(self, layers=layers, lowerings=own)
+        biases = tuple(each for each in self.biases if each in names)
+        return replace(self, layers=layers, lowerings=own, biases=biases)
 
     def with_ops(self, ops: str) -> Self:
         """The same; of "array", without the layers of other units, which take no time then and are named so.
@@ -161,6 +165,6 @@ class Workload:
         return replace(timed, edges=edges, not_timed=tuple(counts.items()))
 
 
-def _no_layer(own: OwnLowering, names: Iterable[str]) -> Problem:
-    hint = did_you_mean(own.layer, names) or "; name one of its layers"
-    return Problem(f"there is no layer {show(own.layer)}{hint}", "lowerings")
+def _no_layer(name: str, names: Iterable[str], where: str) -> Problem:
+    hint = did_you_mean(name, names) or "; name one of its layers"
+    return Problem(f"there is no layer {show(name)}{hint}", where)

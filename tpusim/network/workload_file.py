@@ -76,9 +76,10 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     context = {NAMES: names, _WIRING: wiring_of(document, batch)}
     file = _FILE.read(document, context, _problems_together(document, names))
     places = (document.place(path_of(("layers", index, LOWERING)))[0] for index in range(len(file.layers)))
-    layers, own, edges = in_network_order(file.layers, places)
+    layers, own, edges, biases = in_network_order(file.layers, places)
     known = file.not_timed, file.not_known, file.sizes, edges
-    return Workload(file.name, batch, layers, file.source, own, *known).with_ops(ops or file.ops)
+    found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases)
+    return found.with_ops(ops or file.ops)
 
 
 def wiring_of(document: Document, batch: int) -> Wiring | None:
@@ -92,16 +93,20 @@ def wiring_of(document: Document, batch: int) -> Wiring | None:
 
 def in_network_order(
     read: Iterable[Read], places: Iterable[str | None]
-) -> tuple[tuple[Op, ...], tuple[OwnLowering, ...], Edges]:
-    """The layers of all entries, the lowerings of those that name one, whose places they come with, and the edges."""
+) -> tuple[tuple[Op, ...], tuple[OwnLowering, ...], Edges, tuple[str, ...]]:
+    """The layers of all entries, the lowerings of those that name one, whose places they come with, the edges, and the
+    names of layers that have biases.
+    """
     layers: list[Op] = []
     own: list[OwnLowering] = []
     edges: list[tuple[str, tuple[Source, ...]]] = []
-    for (ops, lowering, sources), where in zip(read, places, strict=True):
+    biases: list[str] = []
+    for (ops, lowering, sources, biased), where in zip(read, places, strict=True):
         layers += ops
+        biases += [each.name for each in ops] if biased else []
         own += [OwnLowering(each.name, lowering, where) for each in ops] if lowering else []
         edges += [(each.name, sources) for each in ops] if sources else []
-    return tuple(layers), tuple(own), tuple(edges)
+    return tuple(layers), tuple(own), tuple(edges), tuple(biases)
 
 
 def _name_of(entry: object) -> object:

@@ -202,8 +202,8 @@ def _check_device(hbm: Hbm) -> None:
 class Sequencer(FileSection):
     """What issues the steps of a layer: the cycles to launch one, what rides on its results, whether blocks overlap.
 
-    Additions and activations of a network may ride on the `results` of the layers that they follow (`fusion`), or each
-    be a layer of its own.
+    Biases, additions and activations of a network may ride on the `results` of the layers that they follow (`fusion`),
+    or each be a layer of its own, but for biases, which take no time then.
 
     Under `drain`, the weights of a block, or of a chunk of one, are not loaded before the results of the one ahead have
     been written: a loop whose body, with all column folds that a block keeps, is scheduled by itself. `block_cycles` is

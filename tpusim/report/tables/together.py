@@ -6,6 +6,7 @@ from collections import Counter
 
 from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
+from tpusim.network.ops import Fused
 from tpusim.network.workload import Workload
 from tpusim.report.text import percent, quantity
 from tpusim.result.records import LayerResult, Result
@@ -16,15 +17,23 @@ def fusion_notice(work: Workload, result: Result) -> str:
     """How many layers ride on the results of others, or why none does; empty where none is to."""
     if result.hardware.get("sequencer", {}).get("fusion") != "results":
         return ""
+    biases = _biases_notice(work)
     if told := riding(result):
-        return f"{told[:-1]} (+ in their shapes)."
+        return f"{told[:-1]} (+ in their shapes).{biases}"
     if len(work.never_timed) < len(work.not_timed):
         why = "additions and activations are left out; --ops all has them"
     elif not work.edges:
         why = "the workload does not say what its layers read (inputs:)"
     else:
         why = "none follows a convolution or a product in a way that it could"
-    return f"No layer rides on the results of another: {why}."
+    return f"No layer rides on the results of another: {why}.{biases}"
+
+
+def _biases_notice(work: Workload) -> str:
+    """Of how many layers biases are in the machine, and of how many not; empty where there are none."""
+    within, outside = sum(isinstance(each, Fused) and each.bias for each in work.layers), len(work.biases)
+    told = f" The sums of {counted(within, 'layer')} begin at biases." if within else ""
+    return f"{told} The biases of {counted(outside, 'layer')} are added outside the machine." if outside else told
 
 
 def riding(result: Result) -> str:

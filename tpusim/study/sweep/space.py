@@ -185,8 +185,8 @@ class _Network:
             read = list(self._entries[sized])
             for index in self._layers:
                 read[index] = self._changed(index, values, names)
-        layers, own, edges = in_network_order(read, repeat(None, len(read)))
-        return replace(self._known[sized], layers=layers, lowerings=own, edges=edges).with_ops(self._ops)
+        layers, own, edges, biases = in_network_order(read, repeat(None, len(read)))
+        return replace(self._known[sized], layers=layers, lowerings=own, edges=edges, biases=biases).with_ops(self._ops)
 
     def _sized(self, values: Values) -> Document:
         document = self._document

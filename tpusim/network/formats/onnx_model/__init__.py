@@ -14,6 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
+from tpusim.network.entries import BIASES
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
 from tpusim.network.formats.onnx_model.branches import branched, with_arrays
@@ -169,6 +170,10 @@ def _add_vector_layer(
         return False
     if vector.is_folded(node):
         found.same.append(node.output[0])
+        # What it adds is left of it, whatever was added before.
+        for before, sizes in found.layers:
+            if before.output[0] == node.input[0]:
+                sizes[BIASES] = True
         return False
     try:
         found.layers.append((node, _merged([vector.layer(node, values) for values in probes], batch)))
@@ -188,7 +193,7 @@ def _merged(each: Sequence[Sizes], batch: Batch) -> Sizes:
 
 def _of_one_image(sizes: Sizes) -> dict[str, Any]:
     """What the op is built with, to see that there is such a layer."""
-    plain = {key: value for key, value in sizes.items() if key not in ("op", "count", MIRRORED)}
+    plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES, MIRRORED)}
     return {key: 1 if key in ("m", "images") and isinstance(value, str) else value for key, value in plain.items()}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from tpusim.base.words import counted
+from tpusim.network.entries import BIASES
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.shapes import Values
 
@@ -19,6 +20,8 @@ Sizes = dict[str, Any]
 
 ON_BATCH = "depends on the batch"
 """What to say of what differs from one number of images to another."""
+_BIAS_OPERANDS = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}
+"""Which operand of a node its biases are."""
 MIRRORED = "mirrored"
 """Beside sizes: of a transposed convolution, the axes along which its layer is written the other way round."""
 
@@ -84,7 +87,18 @@ def layer(node: NodeProto, values: Values) -> Sizes:
     attributes = {each.name: each for each in node.attribute}
     constant = [name in values.constants for name in names[:2]]
     given = [*map(bool, node.input)]
-    return ARRAY_OPS[node.op_type](Node(shapes, values.shape(node.output[0]), constant, attributes, given))
+    there = Node(shapes, values.shape(node.output[0]), constant, attributes, given)
+    sizes = ARRAY_OPS[node.op_type](there)
+    return {**sizes, BIASES: True} if _has_biases(node, there, values) else sizes
+
+
+def _has_biases(node: NodeProto, there: Node, values: Values) -> bool:
+    """Whether it adds a number of the model for each output channel; a Gemm may add anything else as well."""
+    at = _BIAS_OPERANDS.get(node.op_type)
+    if at is None or not any(there.given[at : at + 1]) or node.input[at] not in values.constants:
+        return False
+    name = node.input[at]
+    return node.op_type != "Gemm" or (name in values.shapes and prod(values.shape(name)[:-1]) == 1)
 
 
 def needed(graph: GraphProto, ops: Container[str]) -> set[str]:
