@@ -25,7 +25,7 @@ from tpusim.machines.tpu.program.joined import Joint, Read, joined, unfit
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.residence import Residence
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.network.ops import Div, Fused, Op
+from tpusim.network.ops import Div, Fused, Op, Rdiv, Sqrt
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.numerics.element_types import EXACT_FLOAT32, F32
 from tpusim.reference import Tensor
@@ -296,9 +296,13 @@ class Values(NamedTuple):
             yield Computed(layer, read, {name: written[f"{own}.{name}"] for name in program.written})
 
 
+_DIVISORS = {Div: "other", Rdiv: "ifmap"}
+"""What must not be zero, as much of what layers make is."""
+
+
 def is_known(layer: Op, operands: Mapping[str, Tensor], numbers: Numbers, name: str) -> bool:
     """Whether it can be checked what a layer makes of operands of which `name` is what another has made."""
-    if numbers.kind not in (None, F32) or (isinstance(layer, Div) and name == "other"):
+    if numbers.kind not in (None, F32) or name == _DIVISORS.get(type(layer)) or isinstance(layer, Sqrt):
         return False
     largest = [max(1.0, float(np.abs(each).max())) for each in operands.values()]
     if numbers.kind is F32 or not layer.exact:
