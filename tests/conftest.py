@@ -40,4 +40,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 @pytest.fixture(scope="session")
 def comparisons() -> dict[str, Comparison]:
     """Every set of numbers compared with us, once: what uses it is marked to run in one process."""
-    return {each.numbers.name: each for each in compare(Validation(number_sets().values()), lambda *_: None)}
+    with pytest.MonkeyPatch.context() as patch:
+        in_this_process(patch)
+        return {each.numbers.name: each for each in compare(Validation(number_sets().values()), lambda *_: None)}
+
+
+def in_this_process(patch: pytest.MonkeyPatch) -> None:
+    """Compare without processes of its own: to start them takes longer than most sets, and tests run side by side."""
+    patch.setattr("tpusim.study.validation.compare.cpu_count", lambda: 1)

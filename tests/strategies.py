@@ -254,9 +254,9 @@ by hand has every one new; without, the same commit gets the same cases.
 """
 
 
-def cases(share: float = 1.0) -> int:
-    """Random cases of a test: its share of the TPUSIM_CASES that a proof by hand asks for, or of a thousand."""
-    return max(1, int(int(os.environ.get("TPUSIM_CASES", "1000")) * share))
+def cases(share: float = 1.0, usual: int = 1000) -> int:
+    """Random cases of a test: its share of the TPUSIM_CASES that a proof by hand asks for, or of the `usual` ones."""
+    return max(1, int(int(os.environ.get("TPUSIM_CASES", usual)) * share))
 
 
 @lru_cache(maxsize=None, typed=True)

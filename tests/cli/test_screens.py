@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tpusim.network.workload_file import load_workload
 COMMANDS = [str(each.name or getattr(each.callback, "__name__", "")) for each in cli.app.registered_commands]
 
 
+@cache
 def in_terminal(*words: str, columns: int = 80, **more: str) -> str:
     environment = {**os.environ, "COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm", **more}
     done = subprocess.run(

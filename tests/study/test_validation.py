@@ -16,6 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tests import ROOT
+from tests.conftest import in_this_process
 from tpusim import load_hardware
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
@@ -38,6 +39,11 @@ GOALS = {"gemm": 0.03, "resnet50": 0.05, "vgg16": 0.05, "yolov2": 0.05, "micro":
 
 NETWORKS = ("resnet50", "vgg16", "yolov2")
 WHOLE = ("network_resnet18", "network_resnet50", "network_vgg16", "network_yolov2", "network_bert_layer")
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
 
 
 def quiet(*_: object) -> None:
