@@ -175,14 +175,12 @@ def dense(shape: ConvShape, hardware: Hardware, k_order: str) -> Dense:
 
 def _runs(rows: Sequence[Row], places: Iterable[int]) -> Iterator[Run]:
     """Neighbouring rows together that have a tap and a place in common, and channels that follow one another."""
-    run: Run | None = None
-    for at, ((tap, channel), place) in enumerate(zip(rows, places, strict=True)):
-        if run and (run.tap, run.place, run.channels.stop) == (tap, place, channel):
-            run = run._replace(channels=range(run.channels.start, channel + 1))
-        else:
-            yield from [run] if run else []
-            run = Run(at, tap, range(channel, channel + 1), place)
-    yield from [run] if run else []
+    placed, first = [*zip(rows, places, strict=True)], 0
+    for end in range(1, len(placed) + 1):
+        (tap, channel), place = placed[first]
+        if end == len(placed) or placed[end] != ((tap, channel + end - first), place):
+            yield Run(first, tap, range(channel, channel + end - first), place)
+            first = end
 
 
 def _copies(channels: list[int]) -> tuple[tuple[int, ...], Coordinates]:
