@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from os import cpu_count
 from typing import TypeVar
 
@@ -15,6 +17,10 @@ Made = TypeVar("Made")
 MOST_THREADS = 4
 ROOM_BYTES = 2**30
 """What is worked on at once needs no more than this, however much is free, unless it is one thing alone."""
+SWITCH_SECONDS = 0.0005
+"""How long a thread that has come back from NumPy waits at most for one that runs Python: about as long as it takes to
+come back. The interpreter's own ten times that would have it wait most of the time.
+"""
 
 
 def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]], room: int = ROOM_BYTES) -> Iterator[Made]:
@@ -27,7 +33,7 @@ def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]], room: int = ROOM_BYTE
     threads = min(MOST_THREADS, cpu_count() or 1)
     pool = ThreadPoolExecutor(threads)
     under_way: deque[tuple[int, Future[Made]]] = deque()
-    with threadpool_limits(1, user_api="blas"):
+    with threadpool_limits(1, user_api="blas"), _switching():
         try:
             for need, task in tasks:
                 while under_way and (_must_wait(under_way, need, room, threads) or under_way[0][1].done()):
@@ -43,3 +49,14 @@ def ahead(tasks: Iterable[tuple[int, Callable[[], Made]]], room: int = ROOM_BYTE
 
 def _must_wait(under_way: deque[tuple[int, Future[Made]]], need: int, room: int, threads: int) -> bool:
     return len(under_way) > threads or sum(each for each, _ in under_way) + need > room
+
+
+@contextmanager
+def _switching() -> Iterator[None]:
+    """Threads take turns at the interpreter every SWITCH_SECONDS."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)

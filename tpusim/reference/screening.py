@@ -6,7 +6,6 @@ It halves what the oracle costs. What it does not settle is worked out in float6
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,8 +53,10 @@ def _of_shares(layer: Op, operands: Operands, box: Box) -> Screen | None:
     if own >= products:
         return None
     shares = _BY_SHARES[layer.op](layer, operands, box, SHARES)
-    values = reduce(np.add, shares)
-    least = np.abs(shares[0], out=shares[0])
+    values = shares[0].copy()
     for share in shares[1:]:
-        least += np.abs(share, out=share)
+        values += share
+    least, *others = np.abs(shares, out=shares)
+    for share in others:
+        least += share
     return Screen(values, own, least)
