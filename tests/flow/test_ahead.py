@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -120,3 +121,10 @@ def test_an_error_comes_when_it_is_its_turn() -> None:
     assert next(results) == 1
     with pytest.raises(RuntimeError, match="second"):
         next(results)
+
+
+def test_threads_take_turns_often_as_long_as_there_are_some() -> None:
+    usual = sys.getswitchinterval()
+    (told,) = ahead([(0, sys.getswitchinterval)])
+    assert told < usual
+    assert sys.getswitchinterval() == usual
