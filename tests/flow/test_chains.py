@@ -125,7 +125,7 @@ APART = {
     "HBM is modelled with its banks": OVERLAP.model_copy(
         update={"hbm": OVERLAP.hbm.model_copy(update={"model": "banks", "device": dram()})}
     ),
-    "its words hold another number of elements": OVERLAP,
+    "words hold another number of elements": OVERLAP,
 }
 
 

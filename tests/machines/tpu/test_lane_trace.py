@@ -131,6 +131,7 @@ def test_pictures_of_one_cycle_and_of_many_lanes(two_passes: tuple[Timing, list[
     assert [tick for tick in figure.axes[1].get_xticks() if low <= tick <= high] == [30]
     many = draw([Cycle(0, "R" * 512, 0, 0), Cycle(1, "W" * 512, 0, 0)], "many")
     many.canvas.draw()
+    assert [each.get_xlabel() for each in many.axes] == ["cycle"], "no PE works"
     assert many.axes[0].get_window_extent().height / many.dpi * DOTS_PER_INCH > 2 * 500
 
 

@@ -26,21 +26,32 @@ def picture(cycles: Sequence[Cycle], title: str, kind: str) -> bytes:
 
 
 def draw(cycles: Sequence[Cycle], title: str) -> Figure:
-    """Ports of all lanes over time, and below them the activations that PEs hold and weights on their way."""
+    """Ports of all lanes over time, and below them, if there are any, activations that PEs hold and weights on their
+    way.
+    """
+    works = any(cycle.working or cycle.moving for cycle in cycles)
     tall = max(_PORTS_INCHES, min(MOST_INCHES, len(cycles[0].ports) * DOTS_PER_LANE / DOTS_PER_INCH))
     wide = max(6.5, min(12.0, 4.0 + 0.08 * len(cycles)))
-    figure = figure_of(wide, tall + _REST_INCHES)
-    ports, array = figure.subplots(2, 1, sharex=True, height_ratios=(tall, _PORTS_INCHES))
+    figure = figure_of(wide, tall + _REST_INCHES - (0 if works else _PORTS_INCHES))
+    heights = (tall, _PORTS_INCHES)[: 1 + works]
+    ports, *array = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False).flatten()
     ports.set_title(plain(title))
     _draw_ports(ports, cycles)
-    _draw_array(array, cycles)
+    for plot in array:
+        _draw_array(plot, cycles)
+    (array or [ports])[-1].set_xlabel("cycle")
+    ports.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     seen = {letter for cycle in cycles for letter in cycle.ports}
     tones = [
         Patch(facecolor=each.tone, edgecolor="black", linewidth=0.3, label=fill(f"{letter} {each.meaning}", 40))
         for letter, each in ACCESSES.items()
         if letter in seen and each.meaning
     ]
-    figure.legend(handles=[*tones, *array.patches], loc="outside lower center", ncols=2 if wide < 9 else 4)
+    figure.legend(
+        handles=[*tones, *(patch for plot in array for patch in plot.patches)],
+        loc="outside lower center",
+        ncols=2 if wide < 9 else 4,
+    )
     return figure
 
 
@@ -65,5 +76,4 @@ def _draw_array(axes: Axes, cycles: Sequence[Cycle]) -> None:
     for count, label, tone, look in (("working", WORKING, MAIN, "-"), ("moving", MOVING, MARK, "--")):
         values = [getattr(cycle, count) for cycle in cycles]
         axes.stairs(values, edges, baseline=None, color=tone, lw=1.5, ls=look, label=fill(label, 40))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set(ylim=(0, None), xlabel="cycle", ylabel="PEs")
+    axes.set(ylim=(0, None), ylabel="PEs")

@@ -53,10 +53,10 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
     if program.tables or any(each.tables for each in ahead):
         return "passes read through pointers"
     if any(each.word_fill != program.word_fill for each in ahead):
-        return "its words hold another number of elements"
+        return "words hold another number of elements"
     streaming = [each for each in (program, *ahead) if each.streams]
     if len({each.word_cycles for each in streaming}) > 1:
-        return "its words take another time to be made ready"
+        return "words take another time to be made ready"
     if len({each.frame(hardware).period for each in streaming} | {*_period(streaming, hardware)}) > 1:
         return "the frame of the port is of another length"
     return ""
