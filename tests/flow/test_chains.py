@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from tests.strategies import conv, dram, machine
-from tpusim import simulate
+from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.fusion import fused
 from tpusim.flow.tracing import recordings, trace
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Add, Gemm, Relu
+from tpusim.network.ops import Add, Conv2d, DeformConv2d, Gemm, Relu
 from tpusim.network.workload import Workload
 from tpusim.report.tables.together import overlap_notice
 from tpusim.result.load import parse_result
@@ -137,6 +137,32 @@ def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     assert [layer.apart for layer in result.layers] == ["", why]
     assert result.total.hidden_cycles == 0
     assert f"Not between all: 1 layer on an empty machine, as {why}." in overlap_notice(result)
+
+
+@pytest.mark.parametrize("why", ["the ifmap lies in banks", "passes read through pointers"])
+def test_what_must_stand_where_it_does_runs_as_it_is(why: str) -> None:
+    banked = "banks" in why
+    drain = load_hardware("tpu_v2_banked") if banked else DRAIN
+    stay = drain.with_overrides(["sequencer.between_layers=stay"])  # type: ignore[union-attr]
+    work = Workload("pair", 4, (FIRST, replace(FIRST, name="next")), edges={"next": ["first"]})
+    asked = {"lowering": "channel_first" if banked else "indirect", "check": False}
+    alone, together = (simulate(work, each, **asked) for each in (drain, stay))  # type: ignore[arg-type]
+    assert [layer.apart for layer in together.layers] == ["", why]
+    assert together.total.cycles == alone.total.cycles
+    assert {stretch.cuts for stretch in recordings(work, stay, lowering=str(asked["lowering"]))} == {
+        (0, layer.cycles) for layer in alone.layers
+    }
+
+
+def test_nothing_stays_for_what_is_picked_through_pointers() -> None:
+    """It does not overlap with others, which do."""
+    hardware = load_hardware("tiny_4x4", ["sequencer.between_layers=stay"])
+    sizes = {"in_height": 4, "in_width": 4, "out_channels": 4, "kernel": (1, 1)}
+    before, behind = (Conv2d(name, 4, **sizes) for name in ("before", "behind"))  # type: ignore[arg-type]
+    offsets = DeformConv2d("picked", 4, **sizes)  # type: ignore[arg-type]
+    result = simulate(Workload("three", 2, (before, offsets, behind)), hardware)
+    assert [layer.apart for layer in result.layers] == ["", *["elements are picked through pointers"] * 2]
+    assert result.correct
 
 
 @pytest.mark.parametrize("hardware", [OVERLAP, STAY, DRAIN])

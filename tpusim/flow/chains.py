@@ -31,7 +31,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.joined import Joint, Read, linked, placed, unfit
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.residence import Residence, residence
+from tpusim.machines.tpu.program.residence import Residence, immovable, residence
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
@@ -58,8 +58,10 @@ class Chain:
 
     @cached_property
     def residence(self) -> Residence:
-        """Where each has its words, and what stays on chip between them, if anything is to."""
-        if self.hardware.sequencer.between_layers == "stay":
+        """Where each has its words, and what stays on chip between them, if anything is to and can."""
+        if self.hardware.sequencer.between_layers == "stay" and not any(
+            immovable(each.program) for each in self.joints
+        ):
             return residence(self.joints, self.hardware)
         return Residence(tuple(placed(self.joints, self.hardware)), (), ())
 
@@ -116,7 +118,13 @@ def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, room: Room) -
     steps = sum(len(each.program.steps) for each in (*ahead, joint))
     if 2 * steps * TRANSFER_BYTES > room.kept:
         return "this computer has no memory for more of them at once"
-    return unfit(joint, ahead, hardware)
+    # Those between them have been looked at as they joined the first.
+    why = next(filter(None, (immovable(each.program) for each in (ahead[0], joint))), "") if _stays(hardware) else ""
+    return why or unfit(joint, ahead, hardware)
+
+
+def _stays(hardware: Hardware) -> bool:
+    return hardware.sequencer.between_layers == "stay"
 
 
 class _Reads:

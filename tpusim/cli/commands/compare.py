@@ -28,8 +28,9 @@ def compare(
 ) -> None:
     """Compare two runs layer by layer, or two sweeps point by point.
 
-    Of runs also what differs in what was asked. Layers are matched by name, points by their axes. The largest change
-    comes first; --sort network keeps the order of the network or sweep, --sort ratio begins with what became fastest.
+    Of runs also what differs in what was asked. Layers are matched by name, with those that ride on their results,
+    points by their axes. The largest change comes first; --sort network keeps the order of the network or sweep,
+    --sort ratio begins with what became fastest.
     """
     from tpusim.cli.actions.compare import compare_and_report
 

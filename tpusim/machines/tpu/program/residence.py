@@ -87,6 +87,18 @@ class Residence:
         return tuple(part for step in steps if isinstance(step, Keep) for part in step.parts)
 
 
+def immovable(program: Program) -> str:
+    """Why a layer's words must stand where they do beside one another, so that none can stay for it; nothing where they
+    need not.
+    """
+    if program.banked:
+        return "the ifmap lies in banks"
+    if program.tables:
+        return "passes read through pointers"
+    picks = any(feed.picks for step in program.vectors for feed in step.operands)
+    return "elements are picked through pointers" if picks else ""
+
+
 def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
     """What can stay, for layers that are to be joined: those that save the least for their room go first where there is
     too little.
