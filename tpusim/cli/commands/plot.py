@@ -23,7 +23,7 @@ def plot(
     out: Annotated[Path | None, Option(metavar="DIR", help="Where pictures go; default: beside the result.")] = None,
     formats: Formats = None,
 ) -> None:
-    """Draw utilisation, cycles, roofline, ops, memory and network of a run.
+    """Draw use, cycles, roofline, ops, memory and network of a run.
 
     Each picture comes with a caption, in captions.txt.
     """
