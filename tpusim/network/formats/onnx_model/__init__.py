@@ -165,7 +165,7 @@ def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Values], batch: 
 def _add_vector_layer(
     found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes
 ) -> bool:
-    """Whether a node is a layer of the vector unit."""
+    """Whether a node is a layer of the vector unit, or part of the weights before it."""
     if node.op_type not in VECTOR_OPS:
         return False
     if vector.is_folded(node):
@@ -174,7 +174,7 @@ def _add_vector_layer(
         for before, sizes in found.layers:
             if before.output[0] == node.input[0]:
                 sizes[BIASES] = True
-        return False
+        return True
     try:
         found.layers.append((node, _merged([vector.layer(node, values) for values in probes], batch)))
     except (UnfitNode, InputError):
