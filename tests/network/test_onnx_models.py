@@ -464,9 +464,10 @@ def test_what_moves_elements_in_other_ways_takes_no_time(tmp_path: Path, moved: 
     assert dict(work.not_timed) == {moved.op_type: 1}
 
 
-def test_whole_numbers_that_are_moved_are_no_layer(tmp_path: Path) -> None:
-    nodes = [node("Cast", "x", "i", to=7), node("Transpose", "i", "t", perm=[0, 2, 1, 3]), node("Cast", "t", "f", to=1),
-             node("Relu", "f")]  # fmt: skip
+@pytest.mark.parametrize("changed", [node("Transpose", "i", "t", perm=[0, 2, 1, 3]), node("Div", "i i", "t")])
+def test_whole_numbers_are_no_layer(tmp_path: Path, changed: NodeProto) -> None:
+    """Their quotients are whole, too."""
+    nodes = [node("Cast", "x", "i", to=7), changed, node("Cast", "t", "f", to=1), node("Relu", "f")]
     work = load_workload(saved(tmp_path, moving(nodes, ["N", 3, 8, 6])), batch=2)
     assert [layer.op for layer in work.layers] == ["relu"]
 

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode
 from tpusim.network.transposition import stays, transposition
 
-MOVES = frozenset({"Pad", "Resize", "Slice", "Transpose", "Upsample"})
-"""What moves real numbers is a layer; of whole ones, such as masks and lengths, the machine has no maps."""
-
 _SHUFFLE = [0, 2, 1, 3, 4]
 _NEAREST = {
     ("asymmetric", "floor"), *((pixel, mode) for pixel in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")

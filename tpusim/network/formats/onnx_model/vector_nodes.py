@@ -94,8 +94,8 @@ class VectorNodes(NamedTuple):
         lost = next((name for name in (*names, *node.output[:1]) if name and name not in values.shapes), None)
         if lost is not None or not names or not names[0]:
             raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
-        if node.op_type in move_nodes.MOVES and names[0] not in values.reals:
-            raise UnfitNode("it moves whole numbers")
+        if node.output[0] not in values.reals:
+            raise UnfitNode("it works on whole numbers")
         shapes = [values.shape(name) if name else () for name in names]
         result, attributes = values.shape(node.output[0]), {each.name: each for each in node.attribute}
         there = Node(shapes, result, [name in values.constants for name in names], attributes)
