@@ -516,12 +516,17 @@ def test_arrays_settle_the_batch_and_all_open_sizes(here: Path) -> None:
     [
         (("--batch", "2"), "--batch 2: the arrays of --input hold 3 images; leave --batch out, or give as many"),
         (("--dim", "H=4"), "dimension 2 of the array 'x' is 5, where --dim H=4 makes H 4; leave --dim out"),
+        (
+            ("--input", "wrong.npz"),
+            "--dim H=N; or arrays in --input that say them: x of 4 dimensions, where it has y of 1",
+        ),
         (("--dim", "N=2"), "dimension 0 of the array 'x' is 3, where --dim N=2 makes N 2; leave --dim out"),
     ],
 )
 def test_sizes_that_contradict_the_arrays_are_told(here: Path, arguments: tuple[str, ...], says: str) -> None:
     saved(here, model([node("Conv", "x w")], {"x": ["N", 2, "H", 4]}, {"w": (3, 2, 2, 2)}), "any.onnx")
     np.savez("in.npz", x=np.zeros((3, 2, 5, 4), np.float32))
+    np.savez("wrong.npz", y=np.zeros(3))
     done = tpusim("run", "any.onnx", "--hardware", "tiny_4x4", "--input", "in.npz", *arguments)
     assert done.exit_code == 2
     assert says in done.stderr

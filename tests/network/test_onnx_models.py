@@ -654,7 +654,7 @@ def test_a_deformable_convolution_adds_as_much_on_opposite_sides(tmp_path: Path)
          "to tpusim run or import: --dim H=N --dim W=N"),
         (["N", 3, None, 8], {}, "x.2 (dimension 2 of x); give them to tpusim run or import: --dim x.2=N"),
         (["?", 3, "?", 8], {}, "x.2 (dimension 2 of x); give them to tpusim run or import: --dim x.2=N"),
-        (["N", 3, "2 * H", 8], {}, "run or import: --dim '2 * H'=N; or to run an --input FILE.npz that has arrays of"),
+        (["N", 3, "2 * H", 8], {}, "run or import: --dim '2 * H'=N; or run with --input FILE.npz, which has an"),
         (["N", 3, "H", 8], {"h": 8}, "--dim h: no dimension of that name is open; did you mean H? open are H, N"),
         ([1, 3, 8, 8], {"h": 8}, "--dim h: no dimension of that name is open; the model leaves none open"),
         (["N", 3, 8, 8], {"N": 8}, None),

@@ -168,6 +168,9 @@ def _no_such(name: str, names: set[str]) -> str:
 def _missing(left: Sequence[Open], arrays: Arrays) -> str:
     where = ", ".join(f"{each.name} (dimension {each.axis} of {each.value})" for each in left)
     give = " ".join(f"--dim {shlex.quote(each.name)}=N" for each in left)
-    there = f", which has {', '.join(map(printable, arrays))}" if arrays else ""
-    by = f"or to run an --input FILE.npz that has arrays of these names{there}"
+    by = "or run with --input FILE.npz, which has an array for each input, by its name"
+    if arrays:
+        wanted = ", ".join({each.value: f"{each.value} of {each.rank} dimensions" for each in left}.values())
+        there = ", ".join(f"{printable(name)} of {array.ndim}" for name, array in arrays.items())
+        by = f"or arrays in --input that say them: {wanted}, where it has {there or 'none'}"
     return f"the inputs leave sizes open: {where}; give them to tpusim run or import: {give}; {by}"
