@@ -20,6 +20,7 @@ from tests.network.test_onnx_models import LIGHT, node, saved
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.cli import app as cli
+from tpusim.flow.fusion import fused
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked, drawn
 from tpusim.network.formats import read_graph
@@ -188,13 +189,13 @@ class BatchNormalization(OpRun):
         return (((x - mean) * gain + bias).astype(x.dtype),)
 
 
-def travelled(path: Path, batch: int, dtype: str = "f32", engine: str = "event", machine: str = "tiny_4x4"
-              ) -> tuple[Run, Arrays, Arrays]:  # fmt: skip
+def travelled(path: Path, batch: int, dtype: str = "f32", engine: str = "event", machine: str = "tiny_4x4",
+              changes: Sequence[str] = ()) -> tuple[Run, Arrays, Arrays]:  # fmt: skip
     """The run, its random inputs, and its outputs."""
-    work, graph = load_workload(path, batch), read_graph(path, NOTHING, batch)
-    given = drawn(graph, batch, SEED)
+    hardware, graph = load_hardware(machine, changes), read_graph(path, NOTHING, batch)
+    work, given = fused(load_workload(path, batch), hardware), drawn(graph, batch, SEED)
     journey = Journey(graph, work, given, numbers_of(dtype, "any"))
-    result = simulate(work, load_hardware(machine), dtype=dtype, engine=engine, journey=journey)
+    result = simulate(work, hardware, dtype=dtype, engine=engine, journey=journey)
     return result, given, journey.outputs()
 
 
@@ -270,6 +271,91 @@ def test_a_network_gives_what_the_evaluator_gives(tmp_path: Path, network: Model
     for name, each in outputs.items():
         assert each.dtype == expected[name].dtype
         np.testing.assert_allclose(each, expected[name], rtol=1e-4, atol=1e-5)
+
+
+FUSED = model(
+    [
+        node("Conv", "x w b", "c", pads=[1, 1, 1, 1]), node("BatchNormalization", "c g h m v", "n"),
+        node("Identity", "n", "i"), node("Relu", "i", "r"), node("Conv", "r u", "d", pads=[1, 1, 1, 1]),
+        node("Mul", "x two", "t"), node("Conv", "t s", "e"), node("Add", "e d", "f"), node("LeakyRelu", "f", "k"),
+        node("Flatten", "k", "l"), node("MatMul", "l p", "a"), node("Add", "a q", "ab"), node("Relu", "ab", "o"),
+        node("Gemm", "o y_w y_b", "j", transB=1, alpha=0.5, beta=2.0), node("Clip", "j low high", "y"),
+    ],
+    {"x": ["N", 3, 5, 4]},
+    {"w": (4, 3, 3, 3), "b": (4,), "g": (4,), "h": (4,), "m": (4,), "v": np.ones(4, np.float32), "u": (4, 4, 3, 3),
+     "two": np.float32([2]).reshape(()), "s": (4, 3, 1, 1), "p": (80, 6), "q": (1, 6), "y_w": (5, 6), "y_b": (1, 5),
+     "low": np.float32([-1]).reshape(()), "high": np.float32([1]).reshape(())},
+)  # fmt: skip
+"""With everything that rides: biases of three kinds, a map that is worked out behind who adds it, activations."""
+ON_RESULTS = "sequencer.fusion=results", "vector_unit.alus=32"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("engine", ["event", "register"])
+def test_a_layer_with_others_on_its_results_gives_what_the_last_of_them_does(
+    tmp_path: Path, batch: int, engine: str
+) -> None:
+    path = saved(tmp_path, FUSED)
+    result, given, outputs = travelled(path, batch, engine=engine, changes=ON_RESULTS)
+    assert [len(each.riders) for each in result.layers] == [1, 0, 0, 2, 2, 1]
+    assert result.correct
+    assert result.reference_only == {"Flatten": 1}
+    for name, expected in witnessed(path, given, batch).items():
+        np.testing.assert_allclose(outputs[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("bf16", 0.05), ("int8", 0.1)])
+def test_what_rides_is_near_the_network_in_every_type(tmp_path: Path, dtype: str, near: float) -> None:
+    """What is added to sums is as wide as they are: of bytes a whole number of 32 bits."""
+    network = onnx.ModelProto()
+    network.CopyFrom(FUSED)
+    network.graph.node.pop().ClearField("output")
+    network.graph.node[-1].output[:] = ["y"]
+    path = saved(tmp_path, network)
+    result, given, outputs = travelled(path, 2, dtype, changes=ON_RESULTS)
+    assert (result.correct, sum(len(each.riders) for each in result.layers)) == (True, 5)
+    expected = witnessed(path, given, 2)["y"]
+    error = np.abs(outputs["y"] - expected).max() / np.abs(expected).max()
+    assert near / 1000 < error < near
+
+
+def test_a_bias_of_32_bits_is_not_rounded_to_bytes(tmp_path: Path) -> None:
+    """So large a bias that products are lost in its byte."""
+    nodes = [node("Conv", "x w b", "a"), node("Relu", "a", "y")]
+    path = saved(tmp_path, model(nodes, {"x": ["N", 3, 4, 4]}, {"w": (2, 3, 1, 1), "b": np.float32([1000, 2000])}))
+    result, given, outputs = travelled(path, 1, "int8", changes=ON_RESULTS)
+    assert result.correct
+    np.testing.assert_allclose(outputs["y"], witnessed(path, given, 1)["y"], atol=0.05)
+
+
+LONELY: dict[str, tuple[list[NodeProto], dict[str, Any], str, str]] = {
+    "an output between": (
+        [node("Conv", "x w", "z"), node("Relu", "z", "y")], {"w": (4, 3, 1, 1)}, "f32",
+        "between conv_z and relu_y, which rides on it, is what others read as well",
+    ),
+    "more than a bias": (
+        [node("Flatten", "x", "f"), node("Gemm", "f g c", "a"), node("Relu", "a", "y")], {"g": (12, 4), "c": (2, 4)},
+        "f32", "Gemm gemm_a: its values cannot be computed: what it adds is added outside the machine",
+    ),
+    "clipped bytes": (
+        [node("Conv", "x w", "a"), node("Clip", "a low", "y")], {"w": (4, 3, 1, 1), "low": np.float32([1]).reshape(())},
+        "int8", "layer conv_a: clips sums of bytes",
+    ),
+    "a large bias": (
+        [node("Conv", "x w b", "y")], {"w": (1, 3, 1, 1), "b": np.float32([1e6])}, "int8",
+        "what is added to its sums of bytes is so large",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", LONELY)
+def test_what_rides_where_values_cannot_is_told(tmp_path: Path, why: str) -> None:
+    nodes, weights, dtype, says = LONELY[why]
+    path = saved(tmp_path, model(nodes, {"x": [2, 3, 2, 2]}, weights))
+    with pytest.raises(InputError) as refused:
+        travelled(path, 2, dtype, changes=ON_RESULTS)
+    assert says in str(refused.value)
+    assert "leave sequencer.fusion out" in str(refused.value)
 
 
 def test_weights_may_be_constants_of_the_graph(tmp_path: Path) -> None:
@@ -532,6 +618,17 @@ def test_sizes_that_contradict_the_arrays_are_told(here: Path, arguments: tuple[
     assert says in done.stderr
 
 
+def test_outputs_of_layers_with_others_on_their_results_are_the_same(here: Path) -> None:
+    for name, changes in (("apart", ()), ("together", ("--set", "sequencer.fusion=results"))):
+        done = tpusim("run", "net.onnx", *TINY, "--save-outputs", f"{name}.npz", *changes)
+        assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "2 layers ride on the results of 2 (+ in their shapes). The sums of 2 layers begin at biases." in told
+    assert "From the reference alone come values of 2 ops: Concat 1, Flatten 1." in told
+    with np.load("apart.npz") as apart, np.load("together.npz") as together:
+        np.testing.assert_allclose(together["y"], apart["y"], rtol=1e-5)
+
+
 def test_without_inputs_they_are_random_and_said_to_be(here: Path) -> None:
     done = tpusim("run", "net.onnx", *TINY, "--save-outputs", "out.npz", "--seed", "4")
     assert done.exit_code == 0, done.output
@@ -550,7 +647,6 @@ def test_without_inputs_they_are_random_and_said_to_be(here: Path) -> None:
         (("net.onnx", "--save-outputs", "out.npz", "--no-check"), "--no-check: nothing is computed"),
         (("net.onnx", "--save-outputs", "out.npz", "--dtype", "integers"), "--dtype integers: they are made for each"),
         (("net.onnx", "--save-outputs", "out.npz", "--layers", "conv_c"), "layer relu_r is left out"),
-        (("net.onnx", "--save-outputs", "out.npz", "--set", "sequencer.fusion=results"), "leave sequencer.fusion out"),
         (("tiny", "--save-outputs", "out.npz"), "tiny: holds no weights, so no values go from layer to layer"),
     ],
 )

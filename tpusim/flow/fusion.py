@@ -17,6 +17,7 @@ from tpusim.machines.tpu.lowering.registry import PARTIAL, meant, planned_of
 from tpusim.machines.tpu.program.passes import Finish
 from tpusim.network.edges import Source
 from tpusim.network.ops import Add, ArrayOp, Clip, Fused, LeakyRelu, Op, Relu
+from tpusim.network.ops.fused import OTHER
 from tpusim.network.workload import Workload
 
 BEARERS = frozenset({"conv2d", "conv1d", "gemm"})
@@ -167,7 +168,7 @@ class _Fusion:
         if isinstance(layer, Add) and layer.other == "each" and len(sources) == 2:
             later, other = sorted(sources, key=lambda each: -self._made(each))
             return self._adds(layer, later, other)
-        if isinstance(layer, Add) and layer.other == "channel" and len(sources) == 1:
+        if isinstance(layer, Add) and len(sources) == 1 and self._is_a_bias(layer):
             return self._begins(layer, sources[0])
         return False
 
@@ -191,6 +192,11 @@ class _Fusion:
             return False
         on.bias = True
         return self._took(on, layer)
+
+    def _is_a_bias(self, layer: Add) -> bool:
+        """Whether what it adds is a number for each channel, also where a map for all images has one element."""
+        channels, *rest = layer.shapes(self.workload.batch)[OTHER]
+        return channels == layer.channels and rest == [1, 1, 1]
 
     def _has_room(self, layer: ArrayOp) -> bool:
         """Whether biases of a layer fit beside it, by the lowering that it is asked for."""

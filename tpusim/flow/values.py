@@ -15,11 +15,12 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
+from tpusim.flow.carried import BESIDE, Carried, FusedLayers, carried_by, most_added
 from tpusim.flow.node_layers import NodeLayers, node_layers
 from tpusim.flow.numbers import Numbers
 from tpusim.flow.parts import Parts, Values, together
 from tpusim.network.graph import Given, Graph, Node
-from tpusim.network.ops import Op
+from tpusim.network.ops import Clip, Fused, Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import F32
 from tpusim.numerics.finite import all_finite
@@ -35,8 +36,9 @@ _STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 class Journey:
     """The values of a graph on their way through it, for one run of a workload's layers in order.
 
-    What no layer computes, biases of layers among it, is worked out by the reference alone. Layers take turns, from
-    `operands` to `take`, on whichever threads they are: one may still be checked when the next begins.
+    What no layer computes is worked out by the reference alone: biases of layers, too, unless they ride on results.
+    Layers take turns, from `operands` to `take`, on whichever threads they are: one may still be checked when the next
+    begins.
     """
 
     def __init__(self, graph: Graph, work: Workload, inputs: Mapping[str, Values], numbers: Numbers) -> None:
@@ -49,10 +51,14 @@ class Journey:
         self._parts = work.batch // graph.images
         _check_ops(graph)
         self._layers = _by_node(graph, work)
+        self._carried = _carried(graph, work, self._layers, numbers)
+        # Nodes that another one's layers compute, or that have been worked out ahead of their turn.
+        self._done = {id(node) for each in self._carried.values() for node in each.nodes}
         self._values = {name: _split(each, self._parts) for name, each in inputs.items()}
         self._values |= {name: [each] for name, each in graph.constants.items()}
         self._constant = {*graph.constants, ""}
-        self._makers: dict[str, Node] = {}
+        alone = (node for node in graph.nodes if not node.layer and id(node) not in self._done)
+        self._makers = {name: node for node in alone for name in node.outputs}
         self._reads = Counter(name for node in graph.nodes for name in node.inputs)
         self._reads.update([*graph.outputs])
         self._ahead = iter(graph.nodes)
@@ -73,7 +79,7 @@ class Journey:
         if self._current is None:
             self._current = self._begun()
         given = self._current.operands(layer, self._batch)
-        return self._current.rounded(given, self.numbers_of(layer))
+        return self._current.rounded(given, self.numbers_of(layer), most_added(layer, self._batch, self._numbers))
 
     def numbers_of(self, layer: Op) -> Numbers:
         """A vector unit works with float32, whatever goes into the array."""
@@ -84,7 +90,8 @@ class Journey:
         assert self._current is not None
         if self._current.took(ofmap):
             node = self._current.node
-            self._put(node, [self._current.results()])
+            nodes = self._carried[node.layer].every if node.layer in self._carried else (node,)
+            self._put(nodes, [self._current.results()])
             self._current = None
         with self._news:
             self._taken += 1
@@ -112,40 +119,47 @@ class Journey:
     def reference_only(self) -> dict[str, int]:
         """How often each operator comes whose values no layer computes, of those that depend on the inputs."""
         given = self.graph.producers()
+        within = {id(node) for each in self._carried.values() for node in each.nodes}
         alone = (node for node in self.graph.nodes if not node.layer and any(name in given for name in node.inputs))
-        return dict(Counter(node.op for node in alone))
+        return dict(Counter(node.op for node in alone if id(node) not in within))
 
     # ---- node by node
 
     def _begun(self) -> _Underway:
         """The next node that layers compute; those before it are worked out."""
         for node in self._ahead:
-            if not node.layer:
+            if not node.layer or id(node) in self._done:
                 self._pass(node)
                 continue
             operands = [self._value(name) if name else [] for name in node.inputs]
-            layers = self._layers[node.layer]
+            layers, carried = self._layers[node.layer], self._carried.get(node.layer)
+            beside = {name: self._value(name) for name in carried.reads} if carried else {}
             with _Told(node):
-                return _Underway(node, node_layers(node, operands, layers, self._batch), len(layers))
+                made = (
+                    FusedLayers(carried, operands, beside, layers, self._batch)
+                    if carried
+                    else node_layers(node, operands, layers, self._batch)
+                )
+                return _Underway(node, made, len(layers))
         raise AssertionError("a layer that no node has")
 
     def _pass(self, node: Node) -> None:
         """What follows from weights alone waits until somebody reads it."""
         if all(name in self._constant for name in node.inputs):
             self._constant.update(node.outputs)
-            self._makers |= dict.fromkeys(node.outputs, node)
-        else:
+        elif id(node) not in self._done:
             self._work_out(node)
 
     def _work_out(self, node: Node) -> None:
+        self._done.add(id(node))
         operands = [self._value(name) if name else [] for name in node.inputs]
         parts = max(map(len, operands), default=1)
         maps, *others = operands or [[]]
         if node.op in IMAGE_BY_IMAGE and maps and all(len(each) < 2 for each in others):
             alone = self._computed(node, [[together(maps)], *others], 1)
-            self._put(node, [_split(whole, parts) for (whole,) in alone])
+            self._put([node], [_split(whole, parts) for (whole,) in alone])
         else:
-            self._put(node, self._computed(node, operands, parts))
+            self._put([node], self._computed(node, operands, parts))
 
     def _computed(self, node: Node, operands: Sequence[Parts], parts: int) -> list[Parts]:
         """The results of a node, part by part."""
@@ -157,10 +171,11 @@ class Journey:
             ]
         return [list(each) for each in zip(*results, strict=True)]
 
-    def _put(self, node: Node, results: Sequence[Parts]) -> None:
-        """The results of a node; what nobody reads any more goes."""
-        self._values |= {name: each for name, each in zip(node.outputs, results, strict=False) if self._reads[name]}
-        for name in node.inputs:
+    def _put(self, nodes: Sequence[Node], results: Sequence[Parts]) -> None:
+        """The results of the last of some nodes that are computed together; what nobody reads any more goes."""
+        made = zip(nodes[-1].outputs, results, strict=False)
+        self._values |= {name: each for name, each in made if self._reads[name]}
+        for name in (name for node in nodes for name in node.inputs):
             self._reads[name] -= 1
             if not self._reads[name]:
                 self._values.pop(name, None)
@@ -194,14 +209,26 @@ class _Underway:
             raise InputError(problems)
         return given
 
-    def rounded(self, given: Mapping[str, Values], numbers: Numbers) -> dict[str, Operand]:
-        """As operands of the type; bytes are so many parts of the largest."""
+    def rounded(self, given: Mapping[str, Values], numbers: Numbers, most: int) -> dict[str, Operand]:
+        """As operands of the type; bytes are so many parts of the largest, and what is added to their sums, which is at
+        `most` so much, of both.
+        """
         assert numbers.kind is not None
         if not numbers.kind.exact:
-            return {name: numbers.kind.rounded(each) for name, each in given.items()}
-        units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in given.items()}
+            return {name: (F32 if name in BESIDE else numbers.kind).rounded(each) for name, each in given.items()}
+        multiplied = {name: each for name, each in given.items() if name not in BESIDE}
+        units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in multiplied.items()}
         self._scale = prod(units.values())
-        return {name: numbers.kind.rounded(each / units[name]) for name, each in given.items()}
+        bytes_ = {name: numbers.kind.rounded(each / units[name]) for name, each in multiplied.items()}
+        return {**bytes_, **{name: self._whole(given[name], most) for name in given if name in BESIDE}}
+
+    def _whole(self, added: Values, most: int) -> Operand:
+        """In the unit of the sums. Raises InputError where it is more."""
+        whole = np.rint(added / self._scale)
+        if np.abs(whole).max(initial=0.0) > most:
+            says = "what is added to its sums of bytes is so large that they are lost beside it"
+            raise InputError(f"{self.node.op} {self.node.name}: {says}; leave sequencer.fusion out")
+        return whole.astype(np.int32)
 
     def took(self, ofmap: Values) -> bool:
         """Whether that was the last layer of the node."""
@@ -240,7 +267,8 @@ def _check_ops(graph: Graph) -> None:
 def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:
     """The layers of each entry that a node is, in order: one of its name, or numbered ones."""
     layers, found = deque(work.layers), dict[str, tuple[Op, ...]]()
-    for entry in (node.layer for node in graph.nodes if node.layer):
+    riders = {name for _, names in work.riders for name in names}
+    for entry in (node.layer for node in graph.nodes if node.layer and node.layer not in riders):
         mine: list[Op] = []
         while layers and layers[0].name == f"{entry}_{len(mine) + 1}":
             mine.append(layers.popleft())
@@ -250,6 +278,25 @@ def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:
             says = f"layer {entry} is left out, and what comes behind it has no values without it"
             raise InputError(Problem(f"{says}; run all layers", graph.label))
         found[entry] = tuple(mine)
+    return found
+
+
+def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], numbers: Numbers) -> dict[str, Carried]:
+    """What the layers of an entry carry, where any do. Raises InputError where values cannot go that way."""
+    readers: dict[str, list[Node | None]] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+    for name in graph.outputs:
+        readers.setdefault(name, []).append(None)
+    riders, given, found = dict(work.riders), graph.producers(), dict[str, Carried]()
+    for node in graph.nodes:
+        first = layers[node.layer][0] if node.layer in layers else None
+        if isinstance(first, Fused):
+            if numbers.kind is not None and numbers.kind.exact and any(isinstance(each, Clip) for each in first.finish):
+                says = "clips sums of bytes, whose unit is known when they are there; leave sequencer.fusion out"
+                raise InputError(Problem(says, f"layer {first.name}"))
+            found[node.layer] = carried_by(node, first, riders.get(first.name, ()), readers, given)
     return found
 
 

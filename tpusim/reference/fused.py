@@ -27,7 +27,8 @@ def summed(made: Callable[..., Any], layer: Fused, operands: Operands, box: _Box
     own = {name: each for name, each in operands.items() if name not in (OTHER, BIAS)}
     results: Tensor = made(layer.core, own, box)
     if layer.bias:
-        results = results + operands[BIAS][box[0].start : box[0].stop]
+        results = results + operands[BIAS][box[0].start : box[0].stop].astype(results.dtype, copy=False)
     if layer.adds:
-        results = results + operands[OTHER][tuple(slice(each.start, each.stop) for each in box)]
+        other = operands[OTHER][tuple(slice(each.start, each.stop) for each in box)]
+        results = results + other.astype(results.dtype, copy=False)
     return results

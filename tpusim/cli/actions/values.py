@@ -55,10 +55,6 @@ class EndToEnd:
         if not check or dtype == INTEGERS:
             wrong = f"--dtype {INTEGERS}: they are made for each layer" if check else "--no-check: nothing is computed"
             raise InputError(f"{wrong}; leave it out, with --input and --save-outputs")
-        if any(layer.core is not layer for layer in work.layers):
-            raise InputError(
-                "--input and --save-outputs have values go through every layer; leave sequencer.fusion out"
-            )
         if self.target is not None:
             _check_name(self.target)
             probe(self.target)

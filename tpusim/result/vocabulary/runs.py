@@ -56,7 +56,9 @@ def by_reference(result: Result) -> str:
     ops = dict(result.reference_only)
     if not ops:
         return ""
-    what = f"values of {counted(sum(ops.values()), 'op')}, and biases"
+    # Where biases may ride, another line says of which layers they do not.
+    biases = "" if result.hardware.get("sequencer", {}).get("fusion") == "results" else ", and biases"
+    what = f"values of {counted(sum(ops.values()), 'op')}{biases}"
     return f"From the reference alone come {what}: {_listed(ops)}."
 
 
