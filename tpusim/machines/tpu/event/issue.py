@@ -50,6 +50,7 @@ class IssueUnit:
         self._result_delay = self.frame.result_delay(latency)
         self._steps = program.steps
         self._order = [i for i, step in enumerate(program.steps) if type(step) in (Preload, Stream, Vector)]
+        self._biased = {i for i, step in enumerate(program.steps) if bias_words_of(step)}
         self._filled: dict[int, int] = {}
         self._elements = program.word_fill
         # When the last stream or vector step has written its results; and the last vector step.
@@ -90,7 +91,7 @@ class IssueUnit:
         start = max(ready, filled, drained) + step.delay
         last_read = self._port[WEIGHT].claim(WEIGHT, start, words, self._hardware.weight_word_cycles, self._left)
         last = last_weight(last_read, self._hardware)
-        if step.bias_words:
+        if step.bias is not None:
             last = self._port[WEIGHT].claim(WEIGHT, last, 1, 1, self._left) + BIAS_CYCLES
         self.loads.append(Loads((index,), 0, self._free, ready, filled, start, last))
         self._board.finish(index, last)
@@ -216,7 +217,7 @@ class IssueUnit:
             and isinstance(preload, Preload)
             and stream.preload == index
             and not preload.delay
-            and preload.bias_words == bias_words_of(self._steps[step.preload])
+            and (index in self._biased) == (step.preload in self._biased)
             and stream.words == step.words
             and stream.accumulate == step.accumulate
             and stream.finish == step.finish
