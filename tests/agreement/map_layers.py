@@ -38,7 +38,6 @@ from tpusim.network.ops import (
     Sigmoid,
     Silu,
     Softmax,
-    Sqrt,
     Sub,
     Tanh,
 )
@@ -52,7 +51,7 @@ TRUTH = among(True, False)
 OTHERS = (Add, Sub, Rsub, Mul, Div, Rdiv)
 POINTWISE = (
     *OTHERS, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish, Copy, Exp, Tanh, Erf, Sigmoid, Silu, Gelu,
-    Power, Sqrt,
+    Power,
 )  # fmt: skip
 ROWS = (Softmax, LayerNorm, ReduceMean)
 MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {
