@@ -7,30 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from math import prod
 from threading import Condition
 from typing import Any
 
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
-from tpusim.flow.carried import BESIDE, Carried, FusedLayers, carried_by, most_added
-from tpusim.flow.node_layers import NodeLayers, node_layers
+from tpusim.flow.carried import Carried, FusedLayers, carried_by, most_added
+from tpusim.flow.node_layers import node_layers
 from tpusim.flow.numbers import Numbers
 from tpusim.flow.parts import Parts, Values, together
-from tpusim.network.graph import Given, Graph, Node
+from tpusim.flow.underway import FailuresOf, Underway
+from tpusim.network.graph import Graph, Node
 from tpusim.network.ops import Clip, Fused, Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import F32
-from tpusim.numerics.finite import all_finite
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
-
-_FAILURES = ArithmeticError, AttributeError, InputError, LookupError, MemoryError, TypeError, ValueError
-"""What NumPy and Python raise for operands and attributes that do not fit one another."""
-_MOST_TOLD = 8
-_STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 
 
 class Journey:
@@ -62,7 +55,7 @@ class Journey:
         self._reads = Counter(name for node in graph.nodes for name in node.inputs)
         self._reads.update([*graph.outputs])
         self._ahead = iter(graph.nodes)
-        self._current: _Underway | None = None
+        self._current: Underway | None = None
         self._turns = {layer.name: number for number, layer in enumerate(work.layers)}
         self._taken, self._ended, self._news = 0, False, Condition()
 
@@ -125,7 +118,7 @@ class Journey:
 
     # ---- node by node
 
-    def _begun(self) -> _Underway:
+    def _begun(self) -> Underway:
         """The next node that layers compute; those before it are worked out."""
         for node in self._ahead:
             if not node.layer or id(node) in self._done:
@@ -134,13 +127,13 @@ class Journey:
             operands = [self._value(name) if name else [] for name in node.inputs]
             layers, carried = self._layers[node.layer], self._carried.get(node.layer)
             beside = {name: self._value(name) for name in carried.reads} if carried else {}
-            with _Told(node):
+            with FailuresOf(node):
                 made = (
                     FusedLayers(carried, operands, beside, layers, self._batch)
                     if carried
                     else node_layers(node, operands, layers, self._batch)
                 )
-                return _Underway(node, made, len(layers))
+                return Underway(node, made, len(layers))
         raise AssertionError("a layer that no node has")
 
     def _pass(self, node: Node) -> None:
@@ -164,7 +157,7 @@ class Journey:
     def _computed(self, node: Node, operands: Sequence[Parts], parts: int) -> list[Parts]:
         """The results of a node, part by part."""
         call = Call(node.attributes, len(node.outputs), self.graph.opset)
-        with _Told(node):
+        with FailuresOf(node):
             results = [
                 compute(node.op, call, [each[part % len(each)] if each else None for each in operands])
                 for part in range(parts)
@@ -188,72 +181,6 @@ class Journey:
     def _joined(self, parts: Parts) -> Values:
         """For the whole batch; what all images share, as it is."""
         return together(parts) if len(parts) == 1 or parts[0].ndim else np.stack(parts)
-
-
-class _Underway:
-    """A node whose layers are being computed."""
-
-    def __init__(self, node: Node, made: NodeLayers, layers: int) -> None:
-        self.node, self._made, self._left = node, made, layers
-        self._ofmaps: list[Values] = []
-        self._scale = 1.0
-
-    def operands(self, layer: Op, batch: int) -> dict[str, Values]:
-        with _Told(self.node):
-            given = self._made.operands(len(self._ofmaps), layer, batch)
-        wanted, found = layer.sources(batch), {name: each.shape for name, each in given.items()}
-        if wanted != found:
-            says = f"it reads {found}, where the layer has {wanted}"
-            raise InputError(Problem(f"{says}; give the --batch that the model was made for", f"layer {layer.name}"))
-        if problems := [Problem(f"{says}; {_STAY_WITHIN}", f"layer {layer.name}") for says in _not_finite(given)]:
-            raise InputError(problems)
-        return given
-
-    def rounded(self, given: Mapping[str, Values], numbers: Numbers, most: int) -> dict[str, Operand]:
-        """As operands of the type; bytes are so many parts of the largest, and what is added to their sums, which is at
-        `most` so much, of both.
-        """
-        assert numbers.kind is not None
-        if not numbers.kind.exact:
-            return {name: (F32 if name in BESIDE else numbers.kind).rounded(each) for name, each in given.items()}
-        multiplied = {name: each for name, each in given.items() if name not in BESIDE}
-        units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in multiplied.items()}
-        self._scale = prod(units.values())
-        bytes_ = {name: numbers.kind.rounded(each / units[name]) for name, each in multiplied.items()}
-        return {**bytes_, **{name: self._whole(given[name], most) for name in given if name in BESIDE}}
-
-    def _whole(self, added: Values, most: int) -> Operand:
-        """In the unit of the sums. Raises InputError where it is more."""
-        whole = np.rint(added / self._scale)
-        if np.abs(whole).max(initial=0.0) > most:
-            says = "what is added to its sums of bytes is so large that they are lost beside it"
-            raise InputError(f"{self.node.op} {self.node.name}: {says}; leave sequencer.fusion out")
-        return whole.astype(np.int32)
-
-    def took(self, ofmap: Values) -> bool:
-        """Whether that was the last layer of the node."""
-        scaled = ofmap if self._scale == 1.0 else ofmap * self._scale
-        self._ofmaps.append(scaled.astype(np.float32, copy=False))
-        self._left -= 1
-        return not self._left
-
-    def results(self) -> Parts:
-        with _Told(self.node):
-            return self._made.results(self._ofmaps)
-
-
-class _Told:
-    """What fails in here says which node it is about."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, _FAILURES):
-            says = " ".join(str(error).split()) or "too little memory"
-            raise InputError(f"{self.node.op} {self.node.name}: its values cannot be computed: {says}") from None
 
 
 def _check_ops(graph: Graph) -> None:
@@ -300,68 +227,9 @@ def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], n
     return found
 
 
-def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str, Values]:
-    """The inputs, all there and as the graph has them for `batch` images. Raises InputError with all that is wrong."""
-    problems: list[str] = []
-    wanted = {name: wanted_of(each, batch // graph.images) for name, each in graph.inputs.items()}
-    for name, each in wanted.items():
-        given = inputs.get(name)
-        if given is None:
-            there = f"; it has {', '.join(inputs)}" if inputs else ""
-            problems.append(f"no array {name!r}, which the model takes as {_text(each.dtype, each.shape)}{there}")
-        elif given.shape != each.shape or not np.can_cast(given.dtype, each.dtype, "same_kind"):
-            has = _text(given.dtype, given.shape)
-            problems.append(f"{name!r} is {has}; the model takes {_text(each.dtype, each.shape)}")
-    problems += [f"the model takes no {name!r}; it takes {', '.join(wanted)}" for name in inputs if name not in wanted]
-    if problems:
-        raise InputError([Problem(each) for each in problems[:_MOST_TOLD]])
-    with np.errstate(over="ignore"):
-        taken = {name: inputs[name].astype(each.dtype, copy=False) for name, each in wanted.items()}
-    if beyond := [Problem(f"{each}; {_STAY_WITHIN}") for each in _not_finite(taken)]:
-        raise InputError(beyond[:_MOST_TOLD])
-    return taken
-
-
-def wanted_of(given: Given, parts: int) -> Given:
-    """An input for several times as many images."""
-    if parts == 1 or not given.shape:
-        return given
-    first, *rest = given.shape
-    return Given(given.dtype, (first * parts, *rest))
-
-
-def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
-    """Random inputs: reals of mean 0 and deviation 1, of whole numbers zeros and ones."""
-    random = np.random.default_rng(seed)
-    made: dict[str, Values] = {}
-    for name, each in graph.inputs.items():
-        wanted = wanted_of(each, batch // graph.images)
-        real = np.issubdtype(wanted.dtype, np.floating)
-        numbers = random.standard_normal(wanted.shape) if real else random.integers(0, 2, wanted.shape)
-        made[name] = np.asarray(numbers).astype(wanted.dtype)
-    return made
-
-
 def _as_type(values: Values, kind: np.dtype[Any] | None) -> Values:
     return values if kind is None else values.astype(kind, copy=False)
 
 
 def _split(values: Values, parts: int) -> Parts:
     return [values] if parts == 1 or not values.ndim else [*np.split(values, parts)]
-
-
-def _not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:
-    """Arrays that hold what no sum can be equal or near to, in words."""
-    for name, each in arrays.items():
-        if not all_finite(each):
-            count = each.size - int(np.count_nonzero(np.isfinite(each)))
-            yield f"{count:,} of the {counted(each.size, 'number')} of {name!r} are infinite or nan"
-
-
-def listed(arrays: Mapping[str, Values]) -> str:
-    """Arrays in words: "data_0 float32[1, 3, 224, 224]"."""
-    return ", ".join(f"{name} {_text(each.dtype, each.shape)}" for name, each in arrays.items())
-
-
-def _text(dtype: object, shape: tuple[int, ...]) -> str:
-    return f"{dtype}[{', '.join(map(str, shape))}]"

@@ -10,8 +10,9 @@ from pathlib import Path
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.files import probe
 from tpusim.cli.terminal import say
+from tpusim.flow.network_inputs import checked, drawn, listed
 from tpusim.flow.numbers import INTEGERS, numbers_of
-from tpusim.flow.values import Journey, checked, drawn, listed
+from tpusim.flow.values import Journey
 from tpusim.input.arrays import Arrays, read_arrays, write_arrays
 from tpusim.network.formats import read_graph
 from tpusim.network.formats.asked import ModelOptions
