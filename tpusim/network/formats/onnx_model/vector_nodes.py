@@ -6,35 +6,19 @@ last; what takes an element at a time leaves that as it was.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto
 
 from tpusim.network.formats.onnx_model import move_nodes, row_nodes
+from tpusim.network.formats.onnx_model.facts import Lists, Numbers, channels_first_of, lists_of, merged_of, numbers_of
 from tpusim.network.formats.onnx_model.file import opset_of
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode, padding_of
 from tpusim.network.formats.onnx_model.shapes import Values
 
-Numbers = Mapping[str, float]
-"""Constants of one element, by name."""
-Lists = Mapping[str, tuple[int, ...]]
-"""Constants of a few whole numbers along one axis, by name."""
-
-_CHANNELS_FIRST = frozenset({
-    "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
-})  # fmt: skip
-_CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
-_TURNS = frozenset({
-    "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
-})  # fmt: skip
-"""Behind these, any axis may be the channels."""
-_MOST_AXES = 8
-"""Lists of more are not those of axes."""
 _LONGEST_MATRIX = 3
 """Axes up to which a value of which nothing is known has its channels last."""
 
@@ -82,7 +66,7 @@ class VectorNodes(NamedTuple):
     def of(cls, model: ModelProto) -> VectorNodes:
         """What there is to know of the nodes of a model."""
         graph = model.graph
-        return cls(_numbers(graph), _first(graph), _merged(graph), _lists(graph), opset_of(model))
+        return cls(numbers_of(graph), channels_first_of(graph), merged_of(graph), lists_of(graph), opset_of(model))
 
     def is_folded(self, node: NodeProto) -> bool:
         """Whether nothing is left of it to do."""
@@ -104,44 +88,6 @@ class VectorNodes(NamedTuple):
         results = sum(map(bool, node.output))
         place = Place(there, names, self.numbers, first, self.lists, results, self.opset)
         return VECTOR_OPS[node.op_type](place, node.op_type)
-
-
-def _numbers(graph: GraphProto) -> dict[str, float]:
-    found = _constants(graph, 1).items()
-    return {name: float(each.reshape(-1)[0]) for name, each in found if each.size == 1 and each.dtype.kind in "fiu"}
-
-
-def _lists(graph: GraphProto) -> dict[str, tuple[int, ...]]:
-    found = _constants(graph, _MOST_AXES).items()
-    return {name: tuple(map(int, each)) for name, each in found if each.ndim == 1 and each.dtype.kind in "iu"}
-
-
-def _constants(graph: GraphProto, most: int) -> dict[str, NDArray[Any]]:
-    """Those of so many elements at most."""
-    tensors = {each.name: each for each in graph.initializer if prod(each.dims) <= most}
-    for node in graph.node:
-        value = node.op_type == "Constant" and next((each.t for each in node.attribute if each.name == "value"), None)
-        if value and prod(value.dims) <= most:
-            tensors[node.output[0]] = value
-    return {name: numpy_helper.to_array(each) for name, each in tensors.items() if not each.external_data}
-
-
-def _first(graph: GraphProto) -> dict[str, bool]:
-    first: dict[str, bool] = {}
-    for node in graph.node:
-        known = [first[name] for name in node.input if name in first]
-        if node.op_type in _CHANNELS_FIRST | _CHANNELS_LAST:
-            first.update(dict.fromkeys(node.output, node.op_type in _CHANNELS_FIRST))
-        elif node.op_type not in _TURNS and known:
-            first.update(dict.fromkeys(node.output, known[0]))
-    return first
-
-
-def _merged(graph: GraphProto) -> frozenset[str]:
-    makers = {name: node.op_type for node in graph.node for name in node.output}
-    uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
-    alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
-    return frozenset(each.output[0] for each in alone if makers.get(each.input[0]) in ("Conv", "ConvTranspose", "Gemm"))
 
 
 # ---- pooling
