@@ -282,7 +282,7 @@ def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
     if any(sizes["op"] not in _OF_THE_ARRAY for _, sizes in found.layers):
-        yield "pooling, sums and activations are layers of their own, from HBM and back; --ops array leaves them out"
+        yield "pooling, sums and activations are layers of their own; --ops array leaves them out"
     if found.taken:
         more = f", and {len(found.taken) - _MOST_TOLD:,} more" if len(found.taken) > _MOST_TOLD else ""
         yield f"the branch that is taken of each If: {', '.join(found.taken[:_MOST_TOLD])}{more}"
