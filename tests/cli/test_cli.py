@@ -359,7 +359,8 @@ def test_an_interrupt_keeps_what_finished(targets: tuple[str, ...], monkeypatch:
     assert result.exit_code == 130
     written = {"--out": "deep/run.json", "--json": targets[-1].replace("-", "standard output") if targets else ""}
     places = [written[option] for option in targets if option in written]
-    kept = f"{' and '.join(places)} holds what is done" if places else "no file was written"
+    hold = "holds" if len(places) == 1 else "hold"
+    kept = f"{' and '.join(places)} {hold} what is done" if places else "no file was written"
     assert result.stderr.splitlines()[-1] == f"Interrupted after 1 of 2 layers; {kept}."
     shown = result.stderr if "-" in targets else result.stdout
     assert any(line.startswith("conv1 ") for line in shown.splitlines())

@@ -75,6 +75,7 @@ WRITERS = {
     "one array": (lambda path: np.save(path.open("wb"), np.zeros(3)), "is no .npz"),
     "text": (lambda path: path.write_text("hello"), "is no .npz"),
     "nothing": (lambda path: path.touch(), "is no .npz"),
+    "nothing inside": (np.savez, "holds no array"),
     "broken": (broken, "is broken"),
     "cut off": (cut_off, "is no .npz"),
     "huge": (huge, "is broken"),

@@ -78,6 +78,12 @@ def test_who_decides_is_named(tmp_path: Path) -> None:
         opened(tmp_path, by_rate(["N", 64]))
 
 
+def test_arrays_without_images_are_refused(tmp_path: Path) -> None:
+    arrays = {"x": np.zeros((0, 64), np.float32), "rate": np.array(8)}
+    with pytest.raises(InputError, match=r"dimension 0 of the array 'x' is 0, so it holds nothing; give at least one"):
+        opened(tmp_path, by_rate(["N", 64]), arrays=arrays)
+
+
 @pytest.mark.parametrize(("steps", "columns"), [(1, 2), (5, 3)])
 def test_shapes_decide_also_inside_of_branches(tmp_path: Path, steps: int, columns: int) -> None:
     work = load_workload(saved(tmp_path, by_shape(1)), 4, dims={"T": steps})

@@ -129,7 +129,7 @@ def slots(
 
 def _only_layer(workload: Workload) -> Op:
     if len(workload.layers) != 1:
-        names = ", ".join(layer.name for layer in workload.layers[:8])
+        names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
         raise InputError(
             f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
             "a .perfetto-trace shows any number"

@@ -30,6 +30,8 @@ def read_arrays(path: Path) -> Arrays:
         # What has no header of NumPy's comes as bytes.
         if any(isinstance(each, bytes) for each in arrays.values()):
             raise InputError(Problem(f"holds more than arrays; {_WRITE}", str(path)))
+        if not arrays:
+            raise InputError(Problem(f"holds no array; {_WRITE}", str(path)))
         return arrays
     except InputError:
         raise

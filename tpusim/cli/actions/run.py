@@ -105,7 +105,8 @@ def _deliver(
         interrupted = True
     finally:
         if interrupted:
-            held = f"{' and '.join(kept)} holds what is done" if kept else "no file was written"
+            hold = "holds" if len(kept) == 1 else "hold"
+            held = f"{' and '.join(kept)} {hold} what is done" if kept else "no file was written"
             say_interrupted(f"Interrupted after {len(result.layers)} of {len(work.layers)} layers; {held}.")
     return interrupted
 

@@ -104,7 +104,10 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
 
 
 def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:
-    """Sizes of open dimensions by name, as the arrays have them. Raises InputError where that is more than one."""
+    """Sizes of open dimensions by name, as the arrays have them.
+
+    Raises InputError where that is more than one, or there are no images.
+    """
     known: dict[str, tuple[int, str]] = {name: (size, f"--dim {name}={size}") for name, size in dims.items()}
     problems: list[Problem] = []
     for each in opened:
@@ -112,6 +115,8 @@ def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> di
         if array is None or array.ndim != each.rank:
             continue
         size, where = array.shape[each.axis], f"dimension {each.axis} of the array {each.value!r}"
+        if not size and not each.axis:
+            problems.append(Problem(f"{where} is 0, so it holds nothing; give at least one image"))
         before, said = known.setdefault(each.name, (size, where))
         if size != before:
             advice = "leave --dim out, or change the array" if each.name in dims else "the model wants them equal"
