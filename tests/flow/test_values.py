@@ -346,6 +346,11 @@ LONELY: dict[str, tuple[list[NodeProto], dict[str, Any], str, str]] = {
         [node("Conv", "x w b", "y")], {"w": (1, 3, 1, 1), "b": np.float32([1e6])}, "int8",
         "what is added to its sums of bytes is so large",
     ),
+    "a bias and a map that are large together": (
+        [node("Conv", "x w b", "a"), node("Add", "a x", "y")],
+        {"w": np.full((3, 3, 1, 1), 0.00107, np.float32), "b": np.full(3, 2.5, np.float32)}, "int8",
+        "what is added to its sums of bytes is so large",
+    ),
 }  # fmt: skip
 
 

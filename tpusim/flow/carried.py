@@ -83,7 +83,7 @@ def carried_by(
 
 
 def most_added(layer: Op, batch: int, numbers: Numbers) -> int:
-    """The largest whole number that may be added to sums of bytes so that they stay exact."""
+    """What may be added to sums of bytes, all of it together, so that they stay exact."""
     most = MOST_SUM if numbers.needs_doubles(layer, batch) else EXACT_FLOAT32
     return most - layer.terms(batch) * LEAST * LEAST
 

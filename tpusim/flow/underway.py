@@ -53,15 +53,15 @@ class Underway:
         units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in multiplied.items()}
         self._scale = prod(units.values())
         bytes_ = {name: numbers.kind.rounded(each / units[name]) for name, each in multiplied.items()}
-        return {**bytes_, **{name: self._whole(given[name], most) for name in given if name in BESIDE}}
+        return {**bytes_, **self._whole({name: each for name, each in given.items() if name in BESIDE}, most)}
 
-    def _whole(self, added: Values, most: int) -> Operand:
-        """In the unit of the sums. Raises InputError where it is more."""
-        whole = np.rint(added / self._scale)
-        if np.abs(whole).max(initial=0.0) > most:
+    def _whole(self, added: Mapping[str, Values], most: int) -> dict[str, Operand]:
+        """In the unit of the sums. Raises InputError where all of it together may be more."""
+        whole = {name: np.rint(each / self._scale) for name, each in added.items()}
+        if sum(np.abs(each).max(initial=0.0) for each in whole.values()) > most:
             says = "what is added to its sums of bytes is so large that they are lost beside it"
             raise InputError(f"{self.node.op} {self.node.name}: {says}; leave sequencer.fusion out")
-        return whole.astype(np.int32)
+        return {name: each.astype(np.int32) for name, each in whole.items()}
 
     def took(self, ofmap: Values) -> bool:
         """Whether that was the last layer of the node."""

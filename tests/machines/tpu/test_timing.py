@@ -154,7 +154,7 @@ class Quiet:
     wires: Wires
 
     def sample(self) -> None:
-        before = {name: wire.copy() for name, wire in vars(self.wires).items()}
+        before = {name: np.copy(wire) for name, wire in vars(self.wires).items()}
         self.unit.sample()
         for name, wire in vars(self.wires).items():
             assert np.array_equal(wire, before[name]), name
