@@ -532,6 +532,15 @@ def test_a_layer_that_reads_numbers_beyond_float32_is_named(tmp_path: Path) -> N
     assert "1 of the 18 numbers of 'ifmap' are infinite or nan" in said
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_sums_beyond_float32_are_told_without_warnings_of_numpy(tmp_path: Path, dtype: str) -> None:
+    nodes = [node("Conv", f"{x} w", f"{y}") for x, y in ("xa", "ab", "by")]
+    path = saved(tmp_path, model(nodes, {"x": ["N", 4, 3, 3]}, {"w": np.full((4, 4, 1, 1), 1e19, np.float32)}))
+    with pytest.raises(InputError, match=r"layer conv_y: .* numbers of 'ifmap' are infinite or nan"):
+        travelled(path, 2, dtype)
+
+
 def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> None:
     said = refused(saved(tmp_path, PAIRS), 3)
     assert said.endswith("the model is for 2 images at once; its values take a --batch that is a multiple of that")
