@@ -30,7 +30,7 @@ def fusion_notice(work: Workload, result: Result) -> str:
 
 
 def _biases_notice(work: Workload) -> str:
-    """Of how many layers biases are in the machine, and of how many not; empty where there are none."""
+    """How many layers have their biases in the machine, and how many have not; empty where none has any."""
     within, outside = sum(isinstance(each, Fused) and each.bias for each in work.layers), len(work.biases)
     told = f" The sums of {counted(within, 'layer')} begin at biases." if within else ""
     return f"{told} The biases of {counted(outside, 'layer')} are added outside the machine." if outside else told

@@ -38,7 +38,7 @@ class WholeJob(Job):
     workload: Workload
 
     def findings(self) -> Sequence[Finding]:
-        """Of all layers, or for each why they cannot be simulated."""
+        """The findings of all layers, or for each why they cannot be simulated."""
         try:
             return simulate(self.workload, self.hardware, lowering=self.lowering, check=False).layers
         except Exception as error:

@@ -61,7 +61,7 @@ class VectorCosts(ABC):
 
     @property
     def chunks(self) -> tuple[int, int]:
-        """Of taps and of folds, those that a Plan of a convolution asks for; there are no passes."""
+        """The chunks of taps, and of folds, that a Plan of a convolution asks for; there are no passes."""
         return 1, 1
 
     def tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:

@@ -225,7 +225,7 @@ class _Steps:
         return self._add("Mul", [one, other]) if one and other else ""
 
     def _product(self, rows: str, weights: str, bias: str = "") -> str:
-        """Of rows and weights, [output, input]; of no rows, what is added to it."""
+        """The product of rows and weights [output, input], and the bias; where there are no rows, the bias alone."""
         if not rows:
             return bias
         return self._add("Gemm", [rows, weights, *([bias] if bias else [])], transB=1)
