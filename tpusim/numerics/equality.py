@@ -63,16 +63,6 @@ def larger(one: float | None, other: float | None) -> float | None:
     return max((each for each in (one, other) if each is not None), default=None)
 
 
-def compare(actual: Tensor, expected: Values, element_name: ElementName, tensor: str = "ofmap") -> Verdict:
-    """Count the elements that are not as `expected`, numbers or BOUNDED ones."""
-    right, share = agreement(actual, expected)
-    if right.all():
-        return Verdict(expected.size, 0, None, error_share=share)
-    at = tuple(map(int, np.unravel_index(int(right.argmin()), right.shape)))
-    first = difference(at, float(actual[at]), expected[at], element_name, tensor)
-    return Verdict(expected.size, int(np.count_nonzero(~right)), first, error_share=share)
-
-
 def difference(at: Index, actual: float, expected: Any, element_name: ElementName, tensor: str = "ofmap") -> Mismatch:
     """What is wrong with the element at `at`; NaN says that it was never written."""
     axes, index = element_name(at)
