@@ -10,7 +10,7 @@ import numpy as np
 
 from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, frame_of
 from tpusim.machines.tpu.definition.latencies import add_cycles, word_cycles, word_latency
-from tpusim.machines.tpu.lowering.preparation import patch
+from tpusim.machines.tpu.lowering.pace import patch
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ArrayBound:
 
     def cycles(self, tilings: Tiling[Counts], chunks: Counts) -> ArrayCycles:
         """The cycles of every candidate, its sums in so many `chunks`."""
-        drains, columns, groups = self.of.estimate.drains, self.of.columns, self.shape.groups
+        drains, columns, groups = self.of.drains, self.of.columns, self.shape.groups
         bodies, weights = -(-columns // tilings.kept_folds) * chunks, self.hardware.preload_cycles + self.delay
         issued, waited = np.zeros_like(tilings.blocks), np.zeros(tilings.blocks.shape)
         smallest = words = np.full_like(tilings.blocks, np.iinfo(np.int64).max)

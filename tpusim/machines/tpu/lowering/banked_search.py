@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.lowering.banked_plan import FromBanks, bank_map
 from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.estimate import Estimate
+from tpusim.machines.tpu.lowering.pace import Pace
 from tpusim.machines.tpu.lowering.ranking import Ranked, ranked
 from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.search import best, wanted_by
@@ -29,16 +28,6 @@ def banked_tilings(cut: FromBanks) -> tuple[Ranked, ...]:
     if tiling is None:
         raise _too_small(candidates)
     return ranked(candidates, tiling) if cut.hardware.mapping.search == "simulate" else (Ranked(tiling),)
-
-
-class BankedEstimate(Estimate):
-    """As any estimate, but a block's ifmap is one load of all channels into all banks."""
-
-    def _load_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        moved = tilings.ifmap_words * self.word_fill * self._element_cycles * self._waste(tilings, "in")
-        a_bank, a_lane = (-(-tilings.ifmap_words // each) for each in (self.hardware.banks, self.hardware.lanes))
-        unpacking = a_lane * float(self.hardware.vector_unit.unpack_cycles)
-        return np.asarray(np.maximum(moved, np.maximum(a_bank, unpacking)))
 
 
 class BankedCandidates(Candidates):
@@ -63,12 +52,15 @@ class BankedCandidates(Candidates):
         lanes = self.lane_words(tilings) <= self.hardware.capacity_words
         return np.asarray(lanes & (self.bank_words(tilings) <= self.hardware.bank_words))
 
-    @cached_property
-    def estimate(self) -> Estimate:
-        """What each tiling would cost."""
-        return BankedEstimate(
-            self.shape, self.hardware, self.cut, len(self.passes), self.col_folds, self.groups, self.word_fill
-        )
+    def load(self, tilings: Tiling[Counts]) -> Pace:
+        """The ifmap of a block: one load of all channels into all banks."""
+        a_bank, a_lane = (-(-tilings.ifmap_words // each) for each in (self.hardware.banks, self.hardware.lanes))
+        return Pace(
+            bus=tilings.ifmap_words * self.word_fill * self.element_cycles
+            * self.waste(tilings.groups, self.stored_channels),
+            converted=a_lane * float(self.hardware.vector_unit.unpack_cycles),
+            port=a_bank,
+        )  # fmt: skip
 
     def _held(self, chunk: Chunk, rows: Counts, cols: Counts, groups: Counts) -> Counts:
         """Addresses of the largest patch of each block."""

@@ -64,7 +64,7 @@ class Bound:
         loads are whole, all of both loads.
         """
         rotated = self.array.rotated(tilings.rows, tilings.cols, tilings.groups)
-        drains = self.of.estimate.drains & (chunks == 1) & (tilings.span == 0)
+        drains = self.of.drains & (chunks == 1) & (tilings.span == 0)
         own, waited = (self._first_weights(passes) for passes in (1, tilings.section_passes if self._whole else 1))
         preload = self.array.delay + self.hardware.preload_cycles + np.where(drains, rotated, 0)
         loaded = np.where(chunks == 1, own + preload, preload)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,10 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.given import given_block
-from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, ReductionPass
+from tpusim.machines.tpu.lowering.pace import Paces, summed
+from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.schedule import even_extents, halves
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, col_folds, span_of, weight_words, word_groups
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, span_of, weight_words
 
 
 class _Extents(NamedTuple):
@@ -31,21 +32,17 @@ class _Extents(NamedTuple):
     span: Counts
 
 
-class Candidates:
+class Candidates(Paces):
     """The tilings of one layer that are tried, a `Tiling` of arrays for each way.
 
     What the machine's policy gives of a block is the same in all of them; `block`, its extents, may be given besides.
     """
 
+    estimated: ClassVar[type[Estimate]] = Estimate
+
     def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut, block: tuple[int, int, int] | None) -> None:
-        self.shape, self.hardware, self.cut = shape, hardware, cut
-        (self.chunk,) = cut.chunks(cut.groups, cut.folds)
-        self.passes = max(_summed(self.chunk), key=len)
+        super().__init__(shape, hardware, cut)
         self.block = block
-        self.folds, self.taps = cut.folds, cut.groups
-        self.col_folds = col_folds(shape.out_channels, hardware) * len(self.chunk.sums)
-        self.columns = len(self.col_folds)
-        self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
         given = given_block(shape, hardware, cut)
         self.given = given._replace(kept_folds=given.kept_folds and given.kept_folds * len(self.chunk.sums))
 
@@ -70,7 +67,7 @@ class Candidates:
         """
         passes, order = len(self.passes), self._orders()[0]
         whole = self._section_words(passes)
-        if self.estimate.drains:
+        if self.drains:
             kept = self._kept(order)
             for buffers in (self.shape.groups * self.columns, self._few_buffers) if self._uncut and kept > 1 else ():
                 yield self._whole(order, passes, whole, buffers, lag=kept, psums=2 * kept)
@@ -98,7 +95,7 @@ class Candidates:
 
     def _section_words(self, size: int) -> int:
         """Words of weights of so many passes that add up, the most."""
-        every = [weight_words(some, self.hardware) for some in _summed(self.chunk)]
+        every = [weight_words(some, self.hardware) for some in summed(self.chunk)]
         return max(sum(words[at : at + size]) for words in every for at in range(0, len(words), size))
 
     def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
@@ -169,9 +166,7 @@ class Candidates:
     @cached_property
     def estimate(self) -> Estimate:
         """What each tiling would cost."""
-        return Estimate(
-            self.shape, self.hardware, self.cut, len(self.passes), self.col_folds, self.groups, self.word_fill
-        )
+        return self.estimated(self)
 
     def _whole(
         self, order: str, section: int, section_words: int, buffers: int, lag: int = 1, psums: int = 2, ifmaps: int = 2
@@ -209,7 +204,7 @@ class Candidates:
         # Of chunks that are alike, and of row folds, the first is the largest.
         kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(each)}
         stored = [self._held(chunk, rows, cols, groups) for chunk in kinds.values()]
-        weights = max(sum(weight_words(part, self.hardware)) for chunk in each for part in _summed(chunk))
+        weights = max(sum(weight_words(part, self.hardware)) for chunk in each for part in summed(chunk))
         return _tilings(
             extents,
             loop_order=order,
@@ -234,11 +229,6 @@ class Candidates:
         """Most grid points, by rows and by columns, that the taps of a chunk touch of each block."""
         points = _own_points if chunk.by_tap else _points
         return points(self.shape.row, rows, chunk.tap_rows), points(self.shape.col, cols, chunk.tap_cols)
-
-
-def _summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
-    """The passes of a chunk that add up, outcome by outcome."""
-    return [chunk.passes[some.start - chunk.numbers.start : some.stop - chunk.numbers.start] for some in chunk.sums]
 
 
 def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling[Counts]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, ports_of
-from tpusim.machines.tpu.definition.latencies import word_cycles
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
-from tpusim.machines.tpu.lowering.preparation import patch, relaying
-from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.tiles import stored_ifmap
+from tpusim.machines.tpu.lowering.pace import Cycles, Paces
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
-
-Cycles: TypeAlias = Any  # a float, or an array of them: one a candidate
 
 
 class _Costs(NamedTuple):
@@ -34,29 +24,18 @@ class _Costs(NamedTuple):
 
 
 class Estimate:
-    """The first fill, the longer of array and HBM, and the last spill, for candidate tilings of one layer.
+    """The first fill, the longer of array and HBM, and the last spill, for candidate tilings of one layer."""
 
-    Args:
-        cut: how the reduction is cut; `passes` add up to one output block.
-        columns: column folds.
-        groups: word groups of a pixel, of `word_fill` elements each.
-    """
-
-    def __init__(
-        self, shape: ConvShape, hardware: Hardware, cut: Cut, passes: int, columns: Sequence[range], groups: int,
-        word_fill: int,
-    ) -> None:  # fmt: skip
-        self.shape, self.hardware, self.cut = shape, hardware, cut
-        self.passes, self.folds = passes, cut.folds
-        self.columns, self.width = len(columns), len(columns[0])
-        self.groups, self.word_fill = groups, word_fill
+    def __init__(self, of: Paces) -> None:
+        self.of, self.shape, self.hardware, self.cut = of, of.shape, of.hardware, of.cut
+        self.passes, self.folds, self.columns = len(of.passes), of.folds, of.columns
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate."""
         costs = self._costs(tilings)
         between = self._in_chunks if (self._chunks(tilings) > 1).any() else self._at_once
         # Where blocks drain, all that lags behind goes out in the end.
-        behind = np.minimum(tilings.lag, costs.results) if self.drains else 1
+        behind = np.minimum(tilings.lag, costs.results) if self.of.drains else 1
         return np.asarray(costs.first + between(tilings, costs) + costs.spill * behind, dtype=np.float64)
 
     def late(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
@@ -77,12 +56,12 @@ class Estimate:
 
     def _costs(self, tilings: Tiling[Counts]) -> _Costs:
         results = tilings.blocks * self.shape.groups * self.columns
-        load, per_pass = self._load_cycles(tilings), self._pass_cycles(tilings)
+        load, per_pass = self.of.load(tilings).longest, self.of.turn(tilings)
         return _Costs(
             results=results,
             per_pass=per_pass,
             load=load,
-            spill=self._spill_cycles(tilings),
+            spill=self.of.spill(tilings).longest,
             first=self._first_cycles(tilings, load),
             last=per_pass * self._last_passes(tilings, results),
         )
@@ -119,15 +98,15 @@ class Estimate:
     def bound_by_hbm(self) -> bool:
         """Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes."""
         elements = sum(map(prod, self.shape.tensors))
-        words = self.shape.row.extent * self.shape.col.extent * self.groups
-        array = self.shape.groups * self.columns * self.passes * words * self.word_fill / self.hardware.array.count
+        words = self.shape.row.extent * self.shape.col.extent * self.of.groups
+        array = self.shape.groups * self.columns * self.passes * words * self.of.word_fill / self.hardware.array.count
         turns = self.shape.groups * self.columns * self._turnaround
-        return elements * self._element_cycles + turns > array
+        return elements * self.of.element_cycles + turns > array
 
     @property
     def _turnaround(self) -> int:
         """Between the fill of one block and the spill of another the bus waits for the last words and the drain."""
-        return self.hardware.latency_cycles + self.hardware.array.rows + self.word_fill
+        return self.hardware.latency_cycles + self.hardware.array.rows + self.of.word_fill
 
     def _chunks(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Chunks of a reduction; the last of them counts as what it is of a whole one."""
@@ -161,87 +140,30 @@ class Estimate:
 
     def _preparing(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """What the vector unit takes for one load of the ifmap, before passes use it."""
-        return np.asarray(tilings.ifmap_words * self._preparing_a_word)
-
-    @cached_property
-    def _preparing_a_word(self) -> float:
-        """As if the whole map were one block."""
-        hardware, shape = self.hardware, self.shape
-        if not hardware.vector_unit.stack_cycles and hardware.mapping.entry == "ready":
-            return 0.0
-        (chunk,) = self.cut.chunks(self.cut.groups, self.cut.folds)
-        stacking = 0 if self.cut.transposed else hardware.vector_unit.stack_cycles * chunk.rotations
-        sizes = shape.row.extent, shape.col.extent, self.groups
-        points = prod(patch(shape, chunk, sizes)) * self.groups
-        return float(stacking + relaying(shape, chunk, sizes, hardware) / points) / len(chunk.places)
+        return np.asarray(tilings.ifmap_words * self.of.ready_cycles)
 
     def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
         """What is left of waits before weights are loaded; where blocks overlap, passes ahead hide some each time."""
-        spare = 0 if self.drains else costs.per_pass - self.hardware.preload_cycles
+        spare = 0 if self.of.drains else costs.per_pass - self.hardware.preload_cycles
         return np.asarray(np.maximum(cycles - times * spare, 0))
-
-    def _pass_cycles(self, tilings: Tiling[Counts]) -> Counts:
-        """One pass over a block: its stream or the next preload, whichever takes longer."""
-        hardware, arrays, (frame, slots) = self.hardware, self.hardware.array.count, self._frame
-        # A full frame leaves the preload no slot before the stream is over.
-        serial = hardware.preload_cycles if frame == slots and hardware.vector_memory.ports == "shared" else 0
-        return np.asarray(np.maximum(-(-tilings.psum_words // arrays) * frame, hardware.preload_cycles) + serial)
-
-    @property
-    def _frame(self) -> tuple[int, int]:
-        """The cycles of a frame, and the slots of the busiest port that are taken in it."""
-        hardware, arrays = self.hardware, self.hardware.array.count
-        of_stream = (IFMAP, PSUM, RESULT) if self.passes > 1 else (IFMAP, RESULT)
-        slots = max(len({*port} & {*of_stream}) for port in ports_of(hardware)) * arrays
-        adds = -(-self.word_fill * arrays * hardware.lanes // hardware.vector_unit.alus) if self.passes > 1 else 0
-        ready = word_cycles(self.groups, self.cut.transposed, hardware) * arrays
-        return max(self.word_fill, slots, adds, ready), slots
-
-    @property
-    def _port_cycles(self) -> float:
-        """A word that comes in beside a stream, through a lane's port."""
-        frame, slots = self._frame
-        return 1 if self.hardware.vector_memory.ports != "shared" else frame / max(frame - slots, 1)
 
     def _drain_cycles(self) -> int:
         """A block's first preload and last results, where they are not hidden behind other blocks."""
-        return self.hardware.preload_cycles + self.hardware.array.rows + self.word_fill if self.drains else 0
-
-    def _load_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """The ifmap of one block, from HBM or through the unpacking."""
-        elements = tilings.ifmap_words / self.folds * self.word_fill * self.cut.per_fold * self._stored_share
-        moved = elements * self._element_cycles * self._waste(tilings, "in")
-        brought = np.minimum(tilings.ifmap_words, elements / (self.word_fill * self.hardware.lanes))
-        written = tilings.ifmap_words * (self._port_cycles if self.cut.copies else 0)
-        unpacking = np.maximum(brought * float(self.hardware.vector_unit.unpack_cycles), written)
-        return np.asarray(np.maximum(moved, unpacking), dtype=np.float64)
-
-    def _spill_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """The results of one block and column fold, to HBM or through the packing."""
-        out = self.shape.out_channels
-        channels = self._stored_channels(self.width, out)
-        moved = tilings.psum_words * self.word_fill * channels * self._element_cycles * self._waste(tilings, "out")
-        return np.asarray(np.maximum(moved, tilings.psum_words * float(self.hardware.vector_unit.pack_cycles)))
-
-    def _filter_cycles(self) -> float:
-        """The filter of one channel group, once."""
-        shape = self.shape
-        weights = shape.taps * shape.channels * shape.out_channels // shape.bundle
-        return weights * self._element_cycles
+        return self.hardware.preload_cycles + self.hardware.array.rows + self.of.word_fill if self.of.drains else 0
 
     def _first_cycles(self, tilings: Tiling[Counts], load: NDArray[np.float64]) -> NDArray[np.float64]:
         """What the first pass waits for: one fold, or an even piece of the block and of the filter."""
-        if not self.drains:
+        if not self.of.drains:
             return np.asarray(load / tilings.chunk_folds)
         passes = tilings.section_passes
-        section = self._filter_cycles() / self.columns * passes / self.passes
+        section = self.of.filter_cycles / self.columns * passes / self.passes
         of_load, of_section = (np.minimum(self._begun_with, count) for count in (tilings.chunk_folds, passes))
         return np.asarray(load / of_load + section / of_section)
 
     def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Bus time of the filter of one column fold, a section after the other."""
         sections = _ceil(self.passes, tilings.section_passes)
-        return self._moving(self._filter_cycles() / self.columns, sections * _pieces(tilings.section_passes))
+        return self._moving(self.of.filter_cycles / self.columns, sections * _pieces(tilings.section_passes))
 
     def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
         """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
@@ -254,35 +176,6 @@ class Estimate:
     def _begun_with(self) -> int:
         """Pieces of a load, of which passes wait for the first."""
         return 1 if self.hardware.mapping.loads == "whole" else MOST_PIECES
-
-    @property
-    def drains(self) -> bool:
-        return self.hardware.sequencer.between_blocks == "drain"
-
-    @property
-    def _stored_share(self) -> float:
-        """Elements of the ifmap as it is stored, over those that it has."""
-        channels, images = stored_ifmap(self.shape, self.hardware)
-        return channels * images / (self.shape.channels * self.shape.groups * self.shape.images)
-
-    def _stored_channels(self, channels: float, of_group: int) -> float:
-        """Channels moved for `channels`, with their share of the padding after the last of all."""
-        total = of_group * self.shape.groups
-        return channels * padded(total, self.hardware.hbm.channel_multiple) / total
-
-    @property
-    def _element_cycles(self) -> float:
-        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_bytes_per_cycle)
-
-    def _waste(self, tilings: Tiling[Counts], direction: str) -> NDArray[np.float64]:
-        """Bytes moved over bytes wanted: short runs of images are rounded up to whole bursts."""
-        groups = tilings.groups
-        out = self.shape.out_channels
-        stored = self.shape.channels * self._stored_share if direction == "in" else self._stored_channels(out, out)
-        run = np.where(groups == self.groups, stored * self.shape.images, groups * self.word_fill)
-        run_bytes = run * self.hardware.vector_memory.element_bytes
-        burst = self.hardware.hbm.burst_bytes
-        return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)
 
 
 def _pieces(count: Cycles) -> Counts:

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, blocks_of, images_of, map_items, portions
-from tpusim.machines.tpu.lowering.preparation import Sizes, relaying, rotating
+from tpusim.machines.tpu.lowering.pace import Sizes, relaying, rotating
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
 from tpusim.machines.tpu.lowering.stages import Columns, Section, Stage, by_outcome
 from tpusim.machines.tpu.lowering.tiles import padded_map, stored_ifmap

@@ -77,13 +77,14 @@ class _Estimate(Estimate):
 
     @cached_property
     def _beat(self) -> Beat:
-        return beat_for(most_kinds(self.cut), self.word_fill, self.hardware)
+        return beat_for(most_kinds(self.cut), self.of.word_fill, self.hardware)
 
 
 class _Doubled(Candidates):
     """Blocks with two bands and two tables of each."""
 
     cut: SampledTaps
+    estimated = _Estimate
     copies = 2
 
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
@@ -111,13 +112,6 @@ class _Doubled(Candidates):
             for size in np.unique(tilings.rows).tolist()
         }
         return np.array([most[size] for size in tilings.rows.tolist()], np.int64)
-
-    @cached_property
-    def estimate(self) -> Estimate:
-        """What each tiling would cost."""
-        return _Estimate(
-            self.shape, self.hardware, self.cut, len(self.passes), self.col_folds, self.groups, self.word_fill
-        )
 
 
 class _Single(_Doubled):

@@ -10,8 +10,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
 from tpusim.machines.tpu.lowering.maps import portions
+from tpusim.machines.tpu.lowering.pace import Sizes
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.preparation import Sizes
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling
