@@ -6,20 +6,47 @@ about what a tiling would cost, this what it must cost. What is hard to tell is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from math import prod
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.lowering.array_bound import ArrayBound, ArrayCycles, Cycles
-from tpusim.machines.tpu.lowering.bus_bound import BusBound, Moved, Sections
-from tpusim.machines.tpu.lowering.points import Points
+from tpusim.machines.tpu.definition.latencies import add_cycles, word_latency
+from tpusim.machines.tpu.lowering.candidates import Candidates
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded
+from tpusim.machines.tpu.lowering.pace import Cycles, Pace
+from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.tiles import stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
+from tpusim.memory.layout import inside
+from tpusim.memory.orders import Layouts
 
-if TYPE_CHECKING:
-    from tpusim.machines.tpu.lowering.candidates import Candidates
+
+class _Array(NamedTuple):
+    """Cycles of the array.
+
+    `all`: from its first pass to the end of the last. `issued`: from pass to pass, without what comes before a body;
+    the last of several has its stream only, at most `short` fewer. `smallest`: the stream of the fewest `words` that a
+    block has. `results`: one a block and column fold.
+    """
+
+    all: Cycles
+    issued: Counts
+    short: Counts
+    smallest: Counts
+    words: Counts
+    results: Counts
+
+
+class _Sections(NamedTuple):
+    """Sections of the filter of a column fold, how often they come, and how many come in all."""
+
+    of_fold: Counts
+    times: Counts
+    loads: Counts
 
 
 class Bound:
@@ -28,24 +55,26 @@ class Bound:
     def __init__(self, candidates: Candidates) -> None:
         self.of, self.shape, self.hardware = candidates, candidates.shape, candidates.hardware
         self.chunk, self.passes = candidates.chunk, len(candidates.passes)
-        self.points = Points(self.shape, self.chunk)
-        self.array, self.bus = ArrayBound(candidates), BusBound(candidates, self.points)
+        self._points = _Points(self.shape, self.chunk)
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The least cycles of every candidate: no run takes fewer."""
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
-        array, again = self.array.cycles(tilings, chunks), self.bus.again(tilings, chunks)
-        ifmap, ofmap, last = self.bus.loads(tilings, again), self.bus.spills(tilings), self.bus.last_spill(array.words)
-        sections = self.bus.sections(tilings, chunks)
-        filters, first = Moved(self.bus.filters(sections)), self._first_pass(tilings, chunks)
-        loads, spills = self.bus.in_turn(ifmap), self.bus.in_turn(ofmap)
+        array, again, sections = (
+            self._array(tilings, chunks),
+            self._again(tilings, chunks),
+            self._sections(tilings, chunks),
+        )
+        ifmap, ofmap, last = self._loads(tilings, again), self._spills(tilings), self._last_spill(array.words)
+        filters = Pace(bus=prod(self.shape.tensors.filter) * self._element_cycles * sections.times)
+        first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
         paths = [
-            first + array.all + self.array.after + last,
-            self.bus.in_turn(ifmap, filters, ofmap),
-            self.bus.in_turn(ifmap, filters) + self.bus.latency + array.smallest + self.array.after + last,
-            self._by_sections(tilings, sections, filters) + array.smallest + self.array.after + last,
+            first + array.all + self._after + last,
+            self._in_turn(ifmap, filters, ofmap),
+            self._in_turn(ifmap, filters) + self._latency + array.smallest + self._after + last,
+            self._by_sections(tilings, sections, filters) + array.smallest + self._after + last,
             self._two_at_once(
-                self.bus.in_turn(ifmap, filters) + spills * (1 - 1 / array.words),
+                self._in_turn(ifmap, filters) + spills * (1 - 1 / array.words),
                 self._filter_fills(tilings, chunks, sections) + self._ifmap_fills(tilings, chunks, again),
             ),
         ]
@@ -55,7 +84,7 @@ class Bound:
                 *(self._by_loads(tilings, array, loads, again, spills, last) if not self.chunk.by_tap else ()),
             ]
             paths += [np.where(simple, each, 0) for each in turns]
-        ends = self.hardware.sequencer.launch_cycles + self.bus.latency + self.hardware.lanes - 1
+        ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.lanes - 1
         # Cycles are whole; a little less, as these are not exact.
         return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
 
@@ -63,27 +92,27 @@ class Bound:
         """Until it is issued: its weights come, then, beside the preload, the first places of the first block; where
         loads are whole, all of both loads.
         """
-        rotated = self.array.rotated(tilings.rows, tilings.cols, tilings.groups)
+        rotated = self.of.rotated(tilings.rows, tilings.cols, tilings.groups)
         drains = self.of.drains & (chunks == 1) & (tilings.span == 0)
         own, waited = (self._first_weights(passes) for passes in (1, tilings.section_passes if self._whole else 1))
-        preload = self.array.delay + self.hardware.preload_cycles + np.where(drains, rotated, 0)
+        preload = self.hardware.sequencer.block_cycles + self.hardware.preload_cycles + np.where(drains, rotated, 0)
         loaded = np.where(chunks == 1, own + preload, preload)
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
-            return self.bus.latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
-        points = self.points.first(tilings)
+            return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
+        points = self._points.of(_first, tilings)
         elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images) * self._begun_with
-        ifmap = Moved(elements * self.bus.element_cycles, elements * self.bus.unpacking)
-        filled = self.bus.in_turn(Moved(waited), ifmap) + self.bus.latency
+        ifmap = Pace(bus=elements * self._element_cycles, converted=elements * self._unpacking)
+        filled = self._in_turn(Pace(bus=waited), ifmap) + self._latency
         if self._whole:
             fills = np.minimum(MOST_PIECES, tilings.section_passes) + np.where(points > 0, self._ifmap_pieces, 0)
-            filled = np.maximum(filled, self._two_at_once(filled - self.bus.latency, fills))
-        return np.maximum(self.bus.latency + loaded, np.where(chunks == 1, filled, 0))
+            filled = np.maximum(filled, self._two_at_once(filled - self._latency, fills))
+        return np.maximum(self._latency + loaded, np.where(chunks == 1, filled, 0))
 
     def _first_weights(self, passes: Counts | int) -> Cycles:
         """Bus time of the weights of the first passes. Of a bundle's, those of other groups are zeros from nowhere."""
         rows = np.cumsum([each.rows for each in self.of.passes])
         first = np.asarray(rows[np.minimum(passes, len(rows)) - 1]) / self.shape.bundle
-        return first * len(self.of.col_folds[0]) * self.bus.element_cycles
+        return first * len(self.of.col_folds[0]) * self._element_cycles
 
     @property
     def _whole(self) -> bool:
@@ -98,13 +127,139 @@ class Bound:
         stored, _ = stored_ifmap(self.shape, self.hardware)
         return brought + (stored - self.shape.channels if self.shape.groups == 1 else 0)
 
+    # ---- the array: streams of passes, what comes before and behind them
+
+    def _array(self, tilings: Tiling[Counts], chunks: Counts) -> _Array:
+        """Its cycles for every candidate, whose sums are in so many `chunks`."""
+        drains, columns, groups = self.of.drains, self.of.columns, self.shape.groups
+        delay = self.hardware.sequencer.block_cycles
+        bodies, weights = -(-columns // tilings.kept_folds) * chunks, self.hardware.preload_cycles + delay
+        issued, waited = np.zeros_like(tilings.blocks), np.zeros(tilings.blocks.shape)
+        smallest = words = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
+        sizes = self._sizes(tilings)
+        for count, size, prepared in sizes:
+            stream = self.of.stream(size)
+            turn, late = self._turn(stream), np.where(chunks == 1, prepared, 0)
+            issued = issued + count * columns * self.passes * turn
+            extra = self._after + weights + stream - turn if drains else self._turn(stream, delay) - turn
+            waited = waited + count * (bodies * extra + (late if drains else 0))
+            smallest, words = (
+                np.where(count > 0, np.minimum(had, new), had) for had, new in ((smallest, stream), (words, size))
+            )
+        prepared = np.where(chunks == 1, sizes[0][2], 0)
+        beyond = self._after + weights + prepared if drains else self._turn(smallest, delay) - smallest
+        every = groups * (issued + waited) - beyond
+        short = self._turn(smallest) - smallest
+        return _Array(every, groups * issued, short, smallest, words, tilings.blocks * columns * groups)
+
+    @cached_property
+    def _after(self) -> int:
+        """Cycles from the last frame of a pass until its results are written, if their slot is the next."""
+        latency = word_latency(self.of.word_fill, self.hardware)
+        written = latency - 1 + add_cycles(self.of.word_fill, self.hardware) if self.passes > 1 else latency
+        return written + 2 - self.of.frame.period
+
+    def _turn(self, stream: Counts, delay: int = 0) -> Counts:
+        """From pass to pass: the stream of one, or what comes before the next where that takes longer."""
+        weights = self.hardware.preload_cycles + delay
+        return stream + weights if self.hardware.array.weight_buffers == 1 else np.maximum(stream, weights)
+
+    def _sizes(self, tilings: Tiling[Counts]) -> list[tuple[Counts, Counts, Cycles]]:
+        """How many blocks there are of how many words, full ones first; what the vector unit takes for each patch."""
+        extents = self.shape.row.extent, self.shape.col.extent, self.of.groups
+        if tilings.span.any():
+            return [(count, size, 0) for count, size in _portions(prod(extents), tilings.span)]
+        rows, cols, groups = map(_portions, extents, (tilings.rows, tilings.cols, tilings.groups))
+        return [(a * b * c, x * y * z, self.of.rotated(x, y, z)) for a, x in rows for b, y in cols for c, z in groups]
+
+    # ---- the bus: transfers by their bytes and by their conversion
+
+    @cached_property
+    def _latency(self) -> int:
+        """Cycles to the first byte of a fill; that of a DRAM is its own."""
+        return 0 if self.hardware.hbm.dram else self.hardware.latency_cycles
+
+    @cached_property
+    def _element_cycles(self) -> float:
+        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
+
+    @cached_property
+    def _unpacking(self) -> float:
+        """Conversion cycles of an element: of a fill, no more stand in a word of all lanes."""
+        words = self.hardware.lanes * self.hardware.vector_memory.word_elements
+        return float(self.hardware.vector_unit.unpack_cycles) / words
+
+    def _in_turn(self, *moved: Pace) -> Cycles:
+        """Cycles of transfers one after another. A DRAM may still move bursts while those after them are converted."""
+        return sum(moved, Pace()).longest if self.hardware.hbm.dram else sum(each.longest for each in moved)
+
+    def _images(self, tilings: Tiling[Counts]) -> Cycles:
+        """As many as take the bus as long as all do, where each run of a word group's is moved in whole bursts: only
+        where images are neighbours in HBM.
+        """
+        if self.hardware.hbm.layout != Layouts() or self.hardware.hbm.dram:
+            return self.shape.images
+        images, run, size = self.shape.images, tilings.groups * self.of.word_fill, self.hardware.vector_memory
+        burst = self.hardware.hbm.burst_bytes
+        full, left = (-(-each * size.element_bytes // burst) * burst for each in (run, images % run))
+        apart = (images // run * full + left) / size.element_bytes
+        return np.where((tilings.groups < self.of.groups) & (self.shape.strips == 1), apart, images)
+
+    def _spills(self, tilings: Tiling[Counts]) -> Pace:
+        """The spills of all results, once."""
+        shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
+        stored = padded(channels, self.hardware.hbm.channel_multiple)
+        words = shape.row.extent * shape.col.extent * self.of.groups * shape.groups * self.of.columns
+        moved = stored * rows * cols * self._images(tilings) * self._element_cycles
+        return Pace(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
+
+    def _last_spill(self, words: Counts) -> Cycles:
+        """The fewest cycles of one spill."""
+        # A word of the last group may be the emptiest; where strips share words, one may be all padding.
+        images = self.shape.images - (self.of.groups - 1) * self.of.word_fill if self.shape.strips == 1 else 0
+        moved = images * min(map(len, self.of.col_folds)) * self._element_cycles
+        return words * max(moved, float(self.hardware.vector_unit.pack_cycles))
+
+    def _sections(self, tilings: Tiling[Counts], chunks: Counts) -> _Sections:
+        """How sections come: once, or for every block where those of all folds by turns do not find buffers."""
+        sections = np.maximum(chunks, -(-self.passes // tilings.section_passes))
+        kept = self.of.columns if tilings.loop_order == "block_major" else tilings.kept_folds
+        left = self.of.columns % kept
+        fewest = np.where(left, left, kept)
+        times = np.where(fewest * sections > tilings.filter_buffers, tilings.blocks, 1)
+        return _Sections(sections, times, sections * times * self.of.columns * self.shape.groups)
+
+    def _again(self, tilings: Tiling[Counts], chunks: Counts) -> Counts:
+        """How often the ifmap comes, for all column folds."""
+        held = chunks if tilings.loop_order == "block_major" else chunks * tilings.blocks
+        return np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
+
+    def _loads(self, tilings: Tiling[Counts], again: Counts) -> Pace:
+        """The fills of the ifmap for all blocks, so often: with what lies between taps, where all are on chip."""
+        shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
+        points = np.full_like(tilings.blocks, self._points.touched)
+        if not self.chunk.by_tap and not tilings.span.any():
+            points = np.where(tilings.chunk_taps < self.of.taps, points, self._points.of(_brought, tilings))
+        moved = points * channels * np.maximum(self._images(tilings), images) * self._element_cycles
+        unpacked = points * self._unpacked_channels * shape.images * self._unpacking
+        return Pace(bus=moved * again, converted=unpacked * again)
+
+    @cached_property
+    def _unpacked_channels(self) -> int:
+        """Channels of all groups; the padding after the last, too, if the place that has them leaves lanes for it."""
+        shape, (stored, _) = self.shape, stored_ifmap(self.shape, self.hardware)
+        own = min(shape.channels * shape.groups, shape.tensors.ifmap[0])
+        most = max(len({*place.channels}) for place in self.chunk.places)
+        free = not self.hardware.banked and not self.chunk.by_tap and most + stored - own <= self.hardware.lanes
+        return stored if free else own
+
     # ---- two transfers under way at once
 
     def _two_at_once(self, moved: Cycles, fills: Counts) -> Cycles:
         """Each fill is under way from its latency to the cycle after its last word; beside it, one other transfer."""
-        return (moved + fills * (self.bus.latency + 1)) / 2
+        return (moved + fills * (self._latency + 1)) / 2
 
-    def _filter_fills(self, tilings: Tiling[Counts], chunks: Counts, sections: Sections) -> Counts:
+    def _filter_fills(self, tilings: Tiling[Counts], chunks: Counts, sections: _Sections) -> Counts:
         """Pieces of all sections; of those in chunks, sections."""
         full, left = self.passes // tilings.section_passes, self.passes % tilings.section_passes
         pieces = full * np.minimum(MOST_PIECES, tilings.section_passes) + np.minimum(MOST_PIECES, left)
@@ -125,30 +280,94 @@ class Bound:
         if self.chunk.by_tap:
             return np.zeros_like(tilings.blocks)
         of_groups = -(-self.of.groups // tilings.groups)
-        return np.asarray(self.points.needing(tilings) * of_groups == tilings.blocks)
+        return np.asarray(self._points.of(_needing, tilings) * of_groups == tilings.blocks)
 
     # ---- what takes turns in buffers
 
-    def _by_results(self, tilings: Tiling[Counts], array: ArrayCycles, spills: Cycles) -> Cycles:
+    def _by_results(self, tilings: Tiling[Counts], array: _Array, spills: Cycles) -> Cycles:
         """Partial sums in so many buffers: passes, then their results, then the spill up to its last word."""
         read = np.maximum(spills * (1 - 1 / array.words) - array.results, 0)
-        return (array.issued + array.results * (self.array.after - array.short) + read) / tilings.psum_buffers
+        return (array.issued + array.results * (self._after - array.short) + read) / tilings.psum_buffers
 
-    def _by_sections(self, tilings: Tiling[Counts], sections: Sections, filters: Moved) -> Cycles:
+    def _by_sections(self, tilings: Tiling[Counts], sections: _Sections, filters: Pace) -> Cycles:
         """Weights in so many buffers: a fill, then the preload of the last of them."""
-        turns = filters.bus + sections.loads * (self.bus.latency + self.hardware.preload_cycles)
+        turns = filters.bus + sections.loads * (self._latency + self.hardware.preload_cycles)
         return turns / tilings.filter_buffers
 
     def _by_loads(
-        self, tilings: Tiling[Counts], array: ArrayCycles, loads: Cycles, again: Counts, spills: Cycles, last: Cycles
+        self, tilings: Tiling[Counts], array: _Array, loads: Cycles, again: Counts, spills: Cycles, last: Cycles
     ) -> list[Cycles]:
         """Patches in so many buffers: a fill, then all passes over it. Places are filled beside passes over others.
 
         Where each patch is for one result, the one queue takes its fill after the spill of the last but one.
         """
         count = tilings.blocks * self.shape.groups * again
-        each = self.array.after - array.short + self.bus.latency
+        each = self._after - array.short + self._latency
         turns = array.issued + count * each + (0 if self.chunk.one_by_one else loads)
         turns = np.where(self._every_filled(tilings), turns, 0)
         both = np.where(count == array.results, (turns + spills) / (2 * tilings.lag), 0)
         return [turns / tilings.ifmap_buffers + last, np.where(turns > 0, both, 0)]
+
+
+def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
+    left = extent % sizes
+    return [(extent // sizes, sizes), (np.minimum(left, 1), left)]
+
+
+# ---- grid points of the ifmap that blocks of the outputs need
+
+_Counting: TypeAlias = Callable[[MapAxis, int, range], int]
+"""Of an axis, from the size of its blocks and the taps."""
+
+
+class _Points:
+    """What blocks need for the taps of a chunk: points by rows times points by columns, each worked out once."""
+
+    def __init__(self, shape: ConvShape, chunk: Chunk) -> None:
+        self._axes = (shape.row, chunk.tap_rows), (shape.col, chunk.tap_cols)
+        self._known: dict[tuple[_Counting, int, bytes], Counts] = {}
+
+    @property
+    def touched(self) -> int:
+        """Coordinates of the ifmap on which some tap stands, whatever the blocks."""
+        return prod(_touched(axis, taps) for axis, taps in self._axes)
+
+    def of(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
+        """What is counted along rows times what is counted along columns."""
+        return self._by_size(counting, 0, tilings.rows) * self._by_size(counting, 1, tilings.cols)
+
+    def _by_size(self, counting: _Counting, at: int, sizes: Counts) -> Counts:
+        """The same blocks come in many ways."""
+        key = counting, at, sizes.tobytes()
+        if key not in self._known:
+            (axis, taps), (different, where) = self._axes[at], np.unique(sizes, return_inverse=True)
+            counts = [counting(axis, size, taps) for size in different.tolist()]
+            self._known[key] = np.array(counts, dtype=np.int64)[where]
+        return self._known[key]
+
+
+def _brought(axis: MapAxis, size: int, taps: range) -> int:
+    """Points that come from HBM for all blocks, in every strip."""
+    apart, blocks = axis.extent * axis.stride, [axis.coordinates(each) for each in _in_blocks(axis, size, taps)]
+    return sum(len(inside(each, strip * apart, axis.size)) for each in blocks for strip in range(axis.strips))
+
+
+def _needing(axis: MapAxis, size: int, taps: range) -> int:
+    """Blocks that need any point."""
+    return sum(len(each) > 0 for each in _in_blocks(axis, size, taps))
+
+
+def _first(axis: MapAxis, size: int, taps: range) -> int:
+    """Points of the first block."""
+    return len(axis.stored(range(size), taps))
+
+
+def _in_blocks(axis: MapAxis, size: int, taps: range) -> list[range]:
+    """Grid points that blocks of so many outputs need, block by block."""
+    starts = range(0, axis.extent, size)
+    return [axis.stored(range(at, min(at + size, axis.extent)), taps) for at in starts]
+
+
+def _touched(axis: MapAxis, taps: range) -> int:
+    stands = {out * axis.stride + tap * axis.dilation - axis.padding[0] for out in range(axis.outputs) for tap in taps}
+    return len(stands & {*range(axis.size)})
