@@ -21,8 +21,8 @@ from tpusim.flow.choice import prepared
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import block_diagonal, channel_first, on_chip
+from tpusim.machines.tpu.lowering.banked import BankedCandidates
 from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks
-from tpusim.machines.tpu.lowering.banked_search import BankedCandidates
 from tpusim.machines.tpu.lowering.bound import Bound
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.dense import dense

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import tiled
-from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks
-from tpusim.machines.tpu.lowering.banked_search import banked_tilings
+from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks, bank_map
+from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import shape_of
-from tpusim.machines.tpu.lowering.ranking import Ranked
+from tpusim.machines.tpu.lowering.pace import Pace
+from tpusim.machines.tpu.lowering.reduction import Chunk
+from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
 from tpusim.network.ops import ArrayOp
@@ -67,8 +74,64 @@ def _plans(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardwar
     return [(BankedPlan(cut.shape, hardware, rank.tiling, cut), rank) for rank in found(cut)]
 
 
-found = lru_cache(maxsize=1 << 12)(banked_tilings)
-"""A layer is asked how many steps it takes before it is lowered."""
+@lru_cache(maxsize=1 << 12)
+def found(cut: FromBanks) -> tuple[Ranked, ...]:
+    """The tilings to choose from, conflicts left out. A layer is asked how many steps it takes before it is lowered."""
+    return tilings_of(cut.shape, cut.hardware, cut, BankedCandidates)
+
+
+class BankedCandidates(Candidates):
+    """Blocks whose ifmap, of all channels, fits the banks."""
+
+    cut: FromBanks
+
+    def chunked(self) -> Iterator[Tiling[Counts]]:
+        """None: the reduction of a block is not cut."""
+        return iter(())
+
+    def lane_words(self, tilings: Tiling[Counts]) -> Counts:
+        """Words that a lane needs."""
+        return tilings.words - self.bank_words(tilings)
+
+    def bank_words(self, tilings: Tiling[Counts]) -> Counts:
+        """Addresses that the banks need."""
+        return tilings.ifmap_buffers * tilings.ifmap_words
+
+    def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
+        """Which of them find room in the lanes and in the banks."""
+        lanes = self.lane_words(tilings) <= self.hardware.capacity_words
+        return np.asarray(lanes & (self.bank_words(tilings) <= self.hardware.bank_words))
+
+    def too_small(self) -> CapacityError:
+        """What is short, of the tilings that need the least of it."""
+        hardware, tilings = self.hardware, [*self.whole()]
+        word, memory = hardware.word_bytes, hardware.vector_memory
+        lane = min(int(self.lane_words(each).min()) for each in tilings)
+        if lane > hardware.capacity_words:
+            where, has, words, of = "capacity", memory.capacity_bytes, lane, "a lane"
+        else:
+            banks = min(int(self.bank_words(each).min()) for each in tilings)
+            where, has, words, of = "bank_capacity", memory.bank_capacity_bytes, -(-banks // hardware.banks), "a bank"
+        what, instead = wanted_by(hardware)
+        return CapacityError(
+            f"{what} needs {words} words of {word} B {of}; set vector_memory.{where} to at least "
+            f"{words * word} B (it is {has} B), or {instead}"
+        )
+
+    def load(self, tilings: Tiling[Counts]) -> Pace:
+        """The ifmap of a block: one load of all channels into all banks."""
+        a_bank, a_lane = (-(-tilings.ifmap_words // each) for each in (self.hardware.banks, self.hardware.lanes))
+        return Pace(
+            bus=tilings.ifmap_words * self.word_fill * self.element_cycles
+            * self.waste(tilings.groups, self.stored_channels),
+            converted=a_lane * float(self.hardware.vector_unit.unpack_cycles),
+            port=a_bank,
+        )  # fmt: skip
+
+    def _held(self, chunk: Chunk, rows: Counts, cols: Counts, groups: Counts) -> Counts:
+        """Addresses of the largest patch of each block."""
+        extents = zip(*(each.tolist() for each in (*self._patches(chunk, rows, cols), groups)), strict=True)
+        return np.array([bank_map(self.cut, *each).words for each in extents], np.int64)
 
 
 def _explained(plan: BankedPlan, layer: ArrayOp) -> Explanation:

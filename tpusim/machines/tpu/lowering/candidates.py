@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.given import given_block
 from tpusim.machines.tpu.lowering.pace import Paces, summed
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.schedule import even_extents, halves
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, span_of, weight_words
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, given_block, span_of, too_small, weight_words
 
 
 class _Extents(NamedTuple):
@@ -105,6 +105,10 @@ class Candidates(Paces):
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
         """Words that they need of a lane."""
         return tilings.words
+
+    def too_small(self) -> CapacityError:
+        """That not even the smallest of them finds room, and what to do."""
+        return too_small(least_words(self.shape, self.hardware, self.cut, type(self)), self.hardware)
 
     def _orders(self) -> tuple[str, ...]:
         wanted = self.hardware.mapping.loop_order
@@ -229,6 +233,21 @@ class Candidates(Paces):
         """Most grid points, by rows and by columns, that the taps of a chunk touch of each block."""
         points = _own_points if chunk.by_tap else _points
         return points(self.shape.row, rows, chunk.tap_rows), points(self.shape.col, cols, chunk.tap_cols)
+
+
+def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> int:
+    """Words a lane needs for the smallest tiling, in a memory of so many."""
+    known = 0
+    while True:
+        candidates = among(shape, hardware, cut, None)
+        tilings = chain(candidates.whole(), candidates.chunked())
+        words = min(int(candidates.lane_words(each).min()) for each in tilings)
+        if words <= known:
+            return known
+        # What is needed beside the buffers may itself grow with the memory.
+        known, size = words, words * hardware.word_bytes
+        memory = hardware.vector_memory.model_copy(update={"capacity_bytes": size})
+        hardware = hardware.model_copy(update={"vector_memory": memory})
 
 
 def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling[Counts]:

@@ -15,13 +15,14 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, on_chip
 from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.block import Patch
+from tpusim.machines.tpu.lowering.candidates import least_words
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.ranking import Ranked
-from tpusim.machines.tpu.lowering.search import least_words, too_small
+from tpusim.machines.tpu.lowering.search import Ranked
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiled import found, longest, planned_by, steps_of, ways_by, ways_of
+from tpusim.machines.tpu.lowering.tiling import too_small
 from tpusim.machines.tpu.lowering.transformation import Transformation
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
 from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, again_of, units, window_of

@@ -11,14 +11,12 @@ from math import prod
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.filtering import Filtering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.given import Given, given_block
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.schedule import halves
-from tpusim.machines.tpu.lowering.search import too_small
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
-from tpusim.machines.tpu.lowering.tiling import Tiling
+from tpusim.machines.tpu.lowering.tiling import Given, Tiling, given_block, too_small
 
 
 @lru_cache(maxsize=1 << 12)

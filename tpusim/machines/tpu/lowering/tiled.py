@@ -11,9 +11,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.ranking import Ranked
 from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.search import tilings_of
+from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Lowered, Planned, Way

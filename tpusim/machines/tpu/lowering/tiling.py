@@ -1,15 +1,18 @@
-"""How a layer is cut: the block of outputs held on chip, the loop order, the buffers."""
+"""How a layer is cut: the block of outputs held on chip, the loop order, the buffers; and what of it is given."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.reduction import ReductionPass, portions_within
+from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips, MapAxis
+from tpusim.machines.tpu.lowering.reduction import Cut, ReductionPass, portions_within
+from tpusim.machines.tpu.lowering.tiles import taps_on_chip
 from tpusim.machines.tpu.program.addresses import boxes_of
 
 Counts = NDArray[np.int64]
@@ -97,3 +100,71 @@ def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:
 def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[int]:
     """Words a lane needs for the weights of each pass: W weights of its column to a word."""
     return [-(-each.rows // hardware.vector_memory.word_elements) for each in passes]
+
+
+# ---- what mapping.block gives, in the units of a tiling
+
+
+class Given(NamedTuple):
+    """What `mapping.block` gives of a tiling; None where it is left to the search. At most what there is.
+
+    Attributes:
+        rows, cols, groups: extents of the block, in outputs and word groups.
+        kept_folds: column folds of a block.
+        chunk_taps, chunk_folds: groups and row folds of the reduction on chip together.
+    """
+
+    rows: int | None
+    cols: int | None
+    groups: int | None
+    kept_folds: int | None
+    chunk_taps: int | None
+    chunk_folds: int | None
+
+
+def given_block(shape: ConvShape, hardware: Hardware, cut: Cut) -> Given:
+    """What the machine's policy says of the blocks of a layer."""
+    block = hardware.mapping.block.given
+    channels, taps = block.get("out_channels"), cut.held(taps_on_chip(shape, hardware), block.get("in_channels"))
+    # Of the first output channels: no fold reaches over their end.
+    kept = channels and sum(fold.start < channels for fold in col_folds(shape.out_channels, hardware))
+    return Given(*given_outputs(shape, hardware), kept, *taps)
+
+
+def given_outputs(shape: InStrips, hardware: Hardware) -> tuple[int | None, int | None, int | None]:
+    """Rows, columns and word groups of a block; None where they are left to the search."""
+    block = hardware.mapping.block.given
+    groups, fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+    # As many words of a pixel as hold the images.
+    images = block.get("images")
+    words = images and min(-(-images // max(1, fill // shape.strips)), groups)
+    return _at_most(block.get("rows"), shape.row), _at_most(block.get("cols"), shape.col), words
+
+
+def _at_most(outputs: int | None, axis: MapAxis) -> int | None:
+    return outputs and min(max(1, outputs // axis.cell), axis.extent)
+
+
+def said(hardware: Hardware) -> str:
+    """What is given, in words; empty where nothing is."""
+    return ", ".join(f"{name} {value}" for name, value in hardware.mapping.block.given.items())
+
+
+# ---- where nothing fits
+
+
+def too_small(words: int, hardware: Hardware) -> CapacityError:
+    """That the vector memories have less than `words` a lane, and what to do."""
+    what, instead = wanted_by(hardware)
+    return CapacityError(
+        f"{what} needs {words} words of {hardware.word_bytes} B a lane, and the vector memory has "
+        f"{hardware.capacity_words}; set vector_memory.capacity to at least {words * hardware.word_bytes} B "
+        f"(it is {hardware.vector_memory.capacity_bytes} B), or {instead}"
+    )
+
+
+def wanted_by(hardware: Hardware) -> tuple[str, str]:
+    """What needs too much, in words, and what might be less: the smallest tiling, or that of a given block."""
+    if given := said(hardware):
+        return f"the smallest tiling of the block that mapping.block gives ({given})", "give a smaller block"
+    return "the smallest tiling", "choose smaller words or a larger array"

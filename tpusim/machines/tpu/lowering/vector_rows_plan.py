@@ -12,8 +12,7 @@ from tpusim.machines.tpu.definition.beat import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import MapAxis, padded, shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, portions
-from tpusim.machines.tpu.lowering.search import too_small
-from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, word_groups
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, too_small, word_groups
 from tpusim.machines.tpu.lowering.vector_ops_plan import Maps
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.tensor import Along, Tensor

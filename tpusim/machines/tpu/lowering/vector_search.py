@@ -12,10 +12,8 @@ from typing import ClassVar
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import InStrips
-from tpusim.machines.tpu.lowering.given import given_outputs
 from tpusim.machines.tpu.lowering.schedule import halves
-from tpusim.machines.tpu.lowering.search import too_small
-from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
+from tpusim.machines.tpu.lowering.tiling import Tiling, given_outputs, too_small, word_groups
 from tpusim.memory.layout import whole_bursts
 
 
