@@ -21,8 +21,7 @@ from tpusim.machines.tpu.lowering.filtering import Filtering, Recipes
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_emitter import TileEmitter
-from tpusim.machines.tpu.lowering.tile_plan import TilePlan
-from tpusim.machines.tpu.lowering.tile_search import plan_of
+from tpusim.machines.tpu.lowering.tile_plan import TilePlan, plan_of
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, words_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Lowering, Planned
 from tpusim.network.ops import ArrayOp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ MOST_PIECES = 4
 """Pieces that one load is cut into, so that the first passes need not wait for all of it."""
 
 Extent = TypeVar("Extent", int, Counts)
+Way = TypeVar("Way")
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,21 @@ def said(hardware: Hardware) -> str:
 
 
 # ---- where nothing fits
+
+
+def fitting(ways: Iterable[Way], words: Callable[[Way], int], hardware: Hardware) -> Iterator[Way]:
+    """Those ways that find room in a lane, which each needs so many `words` of.
+
+    Raises:
+        CapacityError: when none does; says how much memory would do.
+    """
+    sizes = list[int]()
+    for each in ways:
+        sizes.append(words(each))
+        if sizes[-1] <= hardware.capacity_words:
+            yield each
+    if min(sizes) > hardware.capacity_words:
+        raise too_small(min(sizes), hardware)
 
 
 def too_small(words: int, hardware: Hardware) -> CapacityError:

@@ -14,6 +14,7 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, blocks_of, images_of, map_items
+from tpusim.machines.tpu.lowering.pace import delay_of
 from tpusim.machines.tpu.lowering.tiling import said, word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.turned import boxes_of
@@ -23,8 +24,8 @@ from tpusim.machines.tpu.lowering.vector_ops_plan import (
     Rectangle,
     Source,
     VectorOpPlan,
+    tiling_of,
 )
-from tpusim.machines.tpu.lowering.vector_ops_search import delay_of, tiling_of
 from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned

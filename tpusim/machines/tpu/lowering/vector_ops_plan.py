@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
+from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips, padded
 from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, portions
-from tpusim.machines.tpu.lowering.turned import Moved, PixelsInLanes, Turn, turn_of
+from tpusim.machines.tpu.lowering.pace import Pace
+from tpusim.machines.tpu.lowering.search import TOLERANCE
+from tpusim.machines.tpu.lowering.tiling import Tiling
+from tpusim.machines.tpu.lowering.traffic import Traffic
+from tpusim.machines.tpu.lowering.turned import Moved, PixelsInLanes, Turn, boxes_of, turn_of
+from tpusim.machines.tpu.lowering.vector_search import VectorCosts
+from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import Move, VectorOp
 from tpusim.network.ops.op import OFMAP, Shape
@@ -202,3 +209,80 @@ def _alike(outputs: range, windows: Sequence[Window]) -> list[tuple[range, Windo
     """Neighbouring outputs whose windows are the same."""
     runs = groupby(outputs, key=lambda output: windows[output])
     return [(range((held := [*mine])[0], held[-1] + 1), window) for window, mine in runs]
+
+
+@lru_cache(maxsize=1 << 12)
+def tiling_of(plan: VectorOpPlan) -> Tiling[int]:
+    """The blocks of the lowest estimate.
+
+    Raises:
+        CapacityError: when not even a block of one output word fits, or lanes cannot keep the scalars.
+    """
+    hardware, scalars = plan.hardware, len(plan.scalars)
+    if scalars > hardware.vector_unit.scalar_words:
+        says = f"a lane keeps {hardware.vector_unit.scalar_words} words of scalars, and the op has {scalars}"
+        raise CapacityError(Problem(f"{says}; give it more", "vector_unit.scalar_words"))
+    channels, steps = min(hardware.lanes, plan.shapes[OFMAP][0]), []
+    for operation, together in plan.steps(plan.operands):
+        counts = Arity(len(together) + (together.start > 0), scalars, 0)
+        steps.append((counts.operands, sum(work_of(operation, counts, (), hardware.vector_unit))))
+    return _Costs(
+        hardware=hardware,
+        outputs=plan.outputs,
+        portions=len(plan.portions),
+        channels=channels,
+        into=tuple(1 if each.spread[CHANNEL] else channels for each in plan.maps),
+        scalar_words=scalars,
+        steps=tuple(steps),
+        plan=plan,
+    ).chosen()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Costs(VectorCosts):
+    """What blocks take, of maps that may be spread or moved."""
+
+    plan: VectorOpPlan
+
+    close = TOLERANCE
+
+    def map_words(self, rows: int, cols: int, groups: int) -> list[int]:
+        high, wide = self.outputs.row.most_stored(rows), self.outputs.col.most_stored(cols)
+        return [
+            (1 if each.spread[ROW] else high) * (1 if each.spread[COL] else wide) * groups for each in self.plan.maps
+        ]
+
+    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
+        """Of an op that just moves the first block: runs are as long as they are along the axes of both maps."""
+        if self.plan.moved is None:
+            return super().moved(tiling)
+        plan, unit, bytes_per_cycle = self.plan, self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
+        patch = Patch(range(tiling.rows), range(tiling.cols), range(tiling.groups))
+        made = self.plan.moved.made(plan.outputs, plan.portions[0], patch, 0, self.word_groups[1])
+        filled, spilled = (
+            Pace(
+                bus=self._traffic.of(boxes_of(part), tensor, (0, 0)).bytes / bytes_per_cycle,
+                converted=tiling.psum_words * float(conversion),
+            ).longest
+            for tensor, part, conversion in (
+                (plan.maps[0].tensor, self.plan.moved.read(made), unit.unpack_cycles),
+                (plan.ofmap, made, unit.pack_cycles),
+            )
+        )
+        return filled, spilled
+
+    @cached_property
+    def _traffic(self) -> Traffic:
+        return Traffic(self.outputs, self.hardware)
+
+    def cycles(self, tiling: Tiling[int]) -> float:
+        """The bus is never idle but at the ends, or the vector unit is not, or a block waits for what comes for it.
+
+        Of two buffers of a kind one is filled while the other is worked on, and two transfers may be under way.
+        """
+        work, (filled, spilled) = self.work(tiling), self.moved(tiling)
+        units, latency = tiling.blocks * self.portions, self.hardware.latency_cycles
+        turn = max(work.longest, filled + latency, (latency + work.cycles + filled + spilled) / 2)
+        exposed = max(0.0, work.cycles + latency - spilled) if units > 1 else work.cycles
+        bus = units * (filled + spilled) + exposed
+        return float(max(bus, units * turn + filled + spilled) + 2 * latency)

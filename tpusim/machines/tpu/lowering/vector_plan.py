@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from tpusim.machines.tpu.definition.beat import beat_of, ready_delay
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import pace
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
 from tpusim.machines.tpu.lowering.maps import portions
@@ -71,62 +71,35 @@ def plan_of(shape: ConvShape, hardware: Hardware) -> VectorPlan:
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    costs = _Costs(hardware, shape)
-    return VectorPlan(Plan(shape, hardware, costs.chosen(), costs.cut))
+    cut, chunks = TapGroups(shape, hardware), tap_chunks(shape, hardware)
+    lanes = min(hardware.lanes, shape.groups * shape.out_channels)
+    counts = [Arity(len(taps) + (number > 0), len(taps), 0) for number, taps in enumerate(chunks)]
+    costs = _Costs(
+        hardware=hardware,
+        outputs=shape,
+        portions=len(lane_portions(shape, hardware)),
+        channels=lanes,
+        into=(-(-lanes // shape.out_channels),),
+        scalar_words=-(-shape.taps // hardware.vector_memory.word_elements),
+        steps=tuple((each.operands, OPERATIONS["multiply_add"].alu(each, ())) for each in counts),
+        # What a Plan wants; there are no passes.
+        chunks=(cut.groups, cut.folds),
+    )
+    return VectorPlan(Plan(shape, hardware, costs.chosen(), cut))
 
 
-@dataclass(frozen=True)
 class _Costs(VectorCosts):
-    """What blocks take of memory, and about how long."""
+    """What blocks take, of whose ifmap padding is made ready, too."""
 
-    shape: ConvShape
-
-    @property
-    def outputs(self) -> InStrips:
-        return self.shape
-
-    @cached_property
-    def cut(self) -> TapGroups:
-        """What a Plan wants; there are no passes."""
-        return TapGroups(self.shape, self.hardware)
-
-    @property
-    def portions(self) -> int:
-        return len(lane_portions(self.shape, self.hardware))
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        return self.cut.groups, self.cut.folds
-
-    def map_words(self, rows: int, cols: int, groups: int) -> int:
-        return self.shape.row.most_stored(rows) * self.shape.col.most_stored(cols) * groups
-
-    @property
-    def scalar_words(self) -> int:
-        return -(-self.shape.taps // self.hardware.vector_memory.word_elements)
-
-    def worked(self, tiling: Tiling[int]) -> tuple[float, int]:
-        hardware = self.hardware
-        cycles = delay_of(self.shape, (tiling.rows, tiling.cols, tiling.groups), hardware)
-        read = 0
-        for number, taps in enumerate(tap_chunks(self.shape, hardware)):
-            operands = len(taps) + (number > 0)
-            operations = OPERATIONS["multiply_add"].alu(Arity(operands, len(taps), 0), ())
-            beat = beat_of(operands, operations, self.word_groups[1], hardware)
-            cycles += tiling.psum_words * beat.period + beat.result_delay
-            read += tiling.psum_words * (operands + 1)
-        return cycles, read
-
-    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
-        unit, shape = self.hardware.vector_unit, self.shape
-        channels = min(self.hardware.lanes, shape.groups * shape.out_channels)
-        into = -(-channels // shape.out_channels)
-        filled = self.map_cycles(tiling.ifmap_words, tiling.groups, into, float(unit.unpack_cycles))
-        return filled, self.map_cycles(tiling.psum_words, tiling.groups, channels, float(unit.pack_cycles))
+    def readied(self, tiling: Tiling[int]) -> int:
+        return _reached(self.outputs, (tiling.rows, tiling.cols, tiling.groups))
 
 
 def delay_of(shape: ConvShape, sizes: Sizes, hardware: Hardware) -> int:
-    """What comes before a block: its turn of the loop, and its words made ready, padding too."""
+    """Cycles before a block of such sizes, padding too."""
+    return pace.delay_of(_reached(shape, sizes), hardware)
+
+
+def _reached(shape: InStrips, sizes: Sizes) -> int:
     rows, cols, groups = sizes
-    words = shape.row.reach(rows, range(shape.row.kernel)) * shape.col.reach(cols, range(shape.col.kernel)) * groups
-    return hardware.sequencer.block_cycles + ready_delay(words, hardware)
+    return shape.row.reach(rows, range(shape.row.kernel)) * shape.col.reach(cols, range(shape.col.kernel)) * groups

@@ -12,7 +12,7 @@ from tpusim.machines.tpu.definition.beat import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import MapAxis, padded, shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, portions
-from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, too_small, word_groups
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, fitting, word_groups
 from tpusim.machines.tpu.lowering.vector_ops_plan import Maps
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.tensor import Along, Tensor
@@ -178,11 +178,7 @@ class RowPlan:
         Raises:
             CapacityError: when not even an element at a time fits; says how much memory would do.
         """
-        every = [*self._ways()]
-        chosen = next((each for each in every if self.words(each) <= self.hardware.capacity_words), None)
-        if chosen is None:
-            raise too_small(min(map(self.words, every)), self.hardware)
-        return chosen
+        return next(fitting(self._ways(), self.words, self.hardware))
 
     def _ways(self) -> Iterator[Pieces]:
         channels, kept = self.channels, self.hardware.mapping.rows == "kept"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,59 +11,52 @@ from typing import ClassVar
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import InStrips
+from tpusim.machines.tpu.lowering.pace import Pace, delay_of, step
 from tpusim.machines.tpu.lowering.schedule import halves
-from tpusim.machines.tpu.lowering.tiling import Tiling, given_outputs, too_small, word_groups
+from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_outputs, word_groups
 from tpusim.memory.layout import whole_bursts
 
 
-@dataclass(frozen=True)
-class VectorCosts(ABC):
-    """What blocks take of memory, and about how long."""
+@dataclass(frozen=True, kw_only=True)
+class VectorCosts:
+    """What blocks take of memory, and about how long.
+
+    Attributes:
+        outputs: the outputs of the layer, as blocks cut them.
+        portions: portions of the channels; `channels`: lanes that a result takes, `into`: those of each map.
+        scalar_words: words that a lane keeps of its own factors.
+        steps: operands and operations of each step that makes a word of results.
+        chunks: those of taps, and of folds, that a Plan of a convolution asks for; there are no passes.
+    """
 
     hardware: Hardware
+    outputs: InStrips
+    portions: int
+    channels: int
+    into: tuple[int, ...]
+    scalar_words: int
+    steps: tuple[tuple[int, int], ...]
+    chunks: tuple[int, int] = (1, 1)
 
     close: ClassVar[float] = 0.0
 
-    @property
-    @abstractmethod
-    def outputs(self) -> InStrips:
-        """The outputs of the layer, as blocks cut them."""
+    def map_words(self, rows: int, cols: int, groups: int) -> list[int]:
+        """Words that a block of so many rows, columns and word groups reads of each map, at most."""
+        return [self.outputs.row.most_stored(rows) * self.outputs.col.most_stored(cols) * groups]
 
-    @property
-    @abstractmethod
-    def portions(self) -> int:
-        """Portions of the channels."""
-
-    @abstractmethod
-    def map_words(self, rows: int, cols: int, groups: int) -> int:
-        """Words that a block of so many rows, columns and word groups reads of all maps, at most."""
-
-    @property
-    @abstractmethod
-    def scalar_words(self) -> int:
-        """Words that a lane keeps of its own factors."""
-
-    @abstractmethod
-    def worked(self, tiling: Tiling[int]) -> tuple[float, int]:
-        """Cycles of the vector unit for a block and portion, and those of the port that are its own."""
-
-    @abstractmethod
-    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
-        """Cycles of the bus for a block and portion: into the chip, and out."""
+    def readied(self, tiling: Tiling[int]) -> int:
+        """Words of a block that are made ready."""
+        return tiling.ifmap_words
 
     @cached_property
     def word_groups(self) -> tuple[int, int]:
         """Words of a pixel, and elements used of each."""
         return word_groups(self.outputs.word_images, self.hardware.vector_memory.word_elements)
 
-    @property
-    def chunks(self) -> tuple[int, int]:
-        """The chunks of taps, and of folds, that a Plan of a convolution asks for; there are no passes."""
-        return 1, 1
-
     def tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
         """With two buffers of each kind, where there is a second use of them."""
-        blocks, (taps, folds) = self.blocks(rows, cols, groups), self.chunks
+        extents = zip(self._extents, (rows, cols, groups), strict=True)
+        blocks, (taps, folds) = prod(-(-extent // size) for extent, size in extents), self.chunks
         buffers = min(2, blocks * self.portions)
         return Tiling(
             rows=rows,
@@ -80,7 +72,7 @@ class VectorCosts(ABC):
             ifmap_buffers=buffers,
             filter_buffers=min(2, self.portions),
             psum_buffers=buffers,
-            ifmap_words=self.map_words(rows, cols, groups),
+            ifmap_words=sum(self.map_words(rows, cols, groups)),
             section_words=self.scalar_words,
             psum_words=rows * cols * groups,
             lag=1,
@@ -92,35 +84,43 @@ class VectorCosts(ABC):
         Raises:
             CapacityError: when not even a block of one output word fits; says how much memory would do.
         """
-        every = [self.tiling(*sizes) for sizes in self._sizes()]
-        fitting = [each for each in every if each.words <= self.hardware.capacity_words]
-        if not fitting:
-            raise too_small(min(each.words for each in every), self.hardware)
-        costs = [*map(self.cycles, fitting)]
-        near = (each for each, cost in zip(fitting, costs, strict=True) if cost <= min(costs) * (1 + self.close))
-        return max(near, key=lambda each: each.psum_words)
+        every = (self.tiling(*sizes) for sizes in self._sizes())
+        costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
+        most = min(cost for cost, _ in costs) * (1 + self.close)
+        return max((each for cost, each in costs if cost <= most), key=lambda each: each.psum_words)
 
     def cycles(self, tiling: Tiling[int]) -> float:
         """Block after block the longest of vector unit, bus and port; what comes first and goes last, nothing hides."""
-        (worked, read), moved = self.worked(tiling), sum(self.moved(tiling))
-        port = read + tiling.ifmap_words + tiling.psum_words
-        units = tiling.blocks * self.portions
-        return units * max(worked, moved, port) + moved + 2 * self.hardware.latency_cycles
+        work, (filled, spilled) = self.work(tiling), self.moved(tiling)
+        moved, units = filled + spilled, tiling.blocks * self.portions
+        return float(units * (work + Pace(bus=moved)).longest + moved + 2 * self.hardware.latency_cycles)
 
-    def blocks(self, rows: int, cols: int, groups: int) -> int:
-        """How many there are of that size."""
-        extents = zip(self._extents, (rows, cols, groups), strict=True)
-        return prod(-(-extent // size) for extent, size in extents)
+    def work(self, tiling: Tiling[int]) -> Pace:
+        """A block and portion: what the vector unit does, and all words that go through the port."""
+        port = tiling.ifmap_words + tiling.psum_words
+        begun = Pace(cycles=delay_of(self.readied(tiling), self.hardware), port=port)
+        fill = self.word_groups[1]
+        return sum((step(tiling.psum_words, *each, fill, self.hardware) for each in self.steps), begun)
 
-    def map_cycles(self, words: int, groups: int, channels: int, conversion: float) -> float:
-        """Cycles of the bus for so many words of as many lanes as there are `channels`, `groups` to a pixel."""
+    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
+        """Cycles of the bus for a block and portion: into the chip, and out."""
+        unit, maps = self.hardware.vector_unit, self.map_words(tiling.rows, tiling.cols, tiling.groups)
+        filled = (
+            self._transfer(words, tiling.groups, into, float(unit.unpack_cycles))
+            for words, into in zip(maps, self.into, strict=True)
+        )
+        spilled = self._transfer(tiling.psum_words, tiling.groups, self.channels, float(unit.pack_cycles))
+        return sum(each.longest for each in filled), spilled.longest
+
+    def _transfer(self, words: int, groups: int, channels: int, conversion: float) -> Pace:
+        """So many words of as many lanes as there are `channels`, `groups` to a pixel."""
         (every, fill), memory = self.word_groups, self.hardware.vector_memory
         # Images of a channel lie side by side; where a block has all of them, so do its channels.
         run, runs = groups * fill * memory.element_bytes, words // groups * channels
         if groups == every:
             run, runs = run * channels, words // groups
         size = runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
-        return max(size / float(self.hardware.hbm_bytes_per_cycle), words * conversion)
+        return Pace(bus=size / float(self.hardware.hbm_bytes_per_cycle), converted=words * conversion)
 
     @property
     def _extents(self) -> tuple[int, int, int]:
@@ -128,6 +128,5 @@ class VectorCosts(ABC):
 
     def _sizes(self) -> Iterator[tuple[int, int, int]]:
         """Extents of blocks to try: rows, columns, word groups."""
-        given = given_outputs(self.outputs, self.hardware)
-        wanted = zip(given, self._extents, strict=True)
+        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
         yield from product(*([size] if size else halves(extent) for size, extent in wanted))
