@@ -34,7 +34,7 @@ class BlockSizes(FileSection):
     @property
     def given(self) -> dict[str, int]:
         """The fields that are not left to the search."""
-        return {name: value for name, value in self if isinstance(value, int)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
 
 _RECTANGLE = ("rows", "cols", "images")

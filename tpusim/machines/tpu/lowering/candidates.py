@@ -27,7 +27,7 @@ class _Extents(NamedTuple):
     rows: Counts
     cols: Counts
     groups: Counts
-    words: Counts
+    psum_words: Counts
     blocks: Counts
     span: Counts
 
@@ -252,18 +252,8 @@ def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Cand
 
 def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling[Counts]:
     """Blocks of these extents, each held like that."""
-    rows, cols, groups, words, blocks, span = extents
-    arrays: dict[str, Any] = {name: np.broadcast_to(value, rows.shape) for name, value in held.items()}
-    return Tiling(
-        rows=rows,
-        cols=cols,
-        groups=groups,
-        span=span,
-        blocks=blocks,
-        loop_order=loop_order,
-        psum_words=words,
-        **arrays,
-    )
+    arrays: dict[str, Any] = {name: np.broadcast_to(value, extents.rows.shape) for name, value in held.items()}
+    return Tiling(loop_order=loop_order, **extents._asdict(), **arrays)
 
 
 def _crossed(*choices: Sequence[int]) -> list[Counts]:

@@ -15,9 +15,8 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.banked import in_lanes
-from tpusim.machines.tpu.lowering.sampling import Sampling, most_kinds
+from tpusim.machines.tpu.lowering.sampling import Sampling, most_kinds, sampling_of
 from tpusim.machines.tpu.lowering.sampling_emitter import SamplingEmitter
-from tpusim.machines.tpu.lowering.sampling_search import sampling_of
 from tpusim.machines.tpu.lowering.tiled import steps_of
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned

@@ -57,24 +57,28 @@ class Estimate:
     def _costs(self, tilings: Tiling[Counts]) -> _Costs:
         results = tilings.blocks * self.shape.groups * self.columns
         load, per_pass = self.of.load(tilings).longest, self.of.turn(tilings)
+        # Passes left when the last piece is there: of a section, or of a block that is the only one.
+        alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
         return _Costs(
             results=results,
             per_pass=per_pass,
             load=load,
             spill=self.of.spill(tilings).longest,
             first=self._first_cycles(tilings, load),
-            last=per_pass * self._last_passes(tilings, results),
+            last=per_pass * np.maximum(_ceil(tilings.section_passes, self._begun_with), alone),
         )
 
     def _at_once(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
-        results, groups = costs.results, self.shape.groups
-        loaded, turns = groups * self._ifmap_loads(tilings), self._turns(tilings)
-        ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._preparing(tilings)
+        results, groups, held = costs.results, self.shape.groups, _ceil(self.columns, tilings.kept_folds)
+        # The ifmap of a block comes again for column folds that other blocks lie between.
+        again = np.where(tilings.blocks > 2, held, 1) if tilings.loop_order == "filter_major" else 1
+        loaded, turns = groups * (tilings.blocks * again), groups * tilings.blocks * held
+        ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._ready(tilings)
         exposed = turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
         array = results * self.passes * costs.per_pass + exposed
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
-        loads = loaded * self._moving(costs.load, self._ifmap_pieces(tilings))
+        loads = loaded * self._loading(tilings, costs)
         bus = filters + loads + costs.spill * results
         # Stages that a spill lags behind hide the wait for what it spills, once there are enough of them under way.
         hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
@@ -85,12 +89,15 @@ class Estimate:
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
         chunks = self._chunks(tilings)
-        ahead = self._exposed(self._preparing(tilings) + self.hardware.sequencer.block_cycles, 1, costs)
+        ahead = self._exposed(self._ready(tilings) + self.hardware.sequencer.block_cycles, 1, costs)
         array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles()) / tilings.kept_folds
         # The next chunk but one may come when this one is done, unless there is a third buffer.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
-        loads = (self._moving(costs.load, self._ifmap_pieces(tilings)) + freed) / tilings.kept_folds
-        bus = self._section_cycles(tilings) * self._kept(tilings) / chunks + loads
+        loads = (self._loading(tilings, costs) + freed) / tilings.kept_folds
+        # Buffers that hold all of the filter are filled once, chunk by chunk of the first block.
+        held = tilings.filter_buffers >= self.shape.groups * self.columns * chunks
+        once = np.where(held & (self.cut.together < self.cut.groups), 1 / tilings.blocks, 1.0)
+        bus = self._section_cycles(tilings) * once / chunks + loads
         end = np.maximum(array, bus + costs.spill + self._turnaround)
         return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
 
@@ -112,34 +119,14 @@ class Estimate:
         """Chunks of a reduction; the last of them counts as what it is of a whole one."""
         return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
 
-    def _last_passes(self, tilings: Tiling[Counts], results: Counts) -> Counts:
-        """Passes left when the last piece is there: of a section, or of a block that is the only one."""
-        alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
-        return np.maximum(_ceil(tilings.section_passes, self._begun_with), alone)
-
     def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:
         """How often the filter of a column fold comes: once, where it stays whole for all blocks."""
         resident = tilings.filter_buffers >= self.shape.groups * self.columns
         whole = tilings.section_passes == self.passes
         return np.where(whole & (resident | (tilings.loop_order == "filter_major")), 1, tilings.blocks)
 
-    def _kept(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """What is left of the filter's loads, block by block and chunk by chunk, where buffers hold all of it."""
-        held = self.shape.groups * self.columns * self._chunks(tilings)
-        stays = (tilings.filter_buffers >= held) & (self.cut.together < self.cut.groups)
-        return np.where(stays, 1 / tilings.blocks, 1.0)
-
-    def _ifmap_loads(self, tilings: Tiling[Counts]) -> Counts:
-        """How often the ifmap of a block comes, for all blocks."""
-        again = _ceil(self.columns, tilings.kept_folds) if tilings.loop_order == "filter_major" else 1
-        return tilings.blocks * np.where(tilings.blocks > 2, again, 1)
-
-    def _turns(self, tilings: Tiling[Counts]) -> Counts:
-        """How often the loop comes to another block, of all column folds that it keeps."""
-        return np.asarray(self.shape.groups * tilings.blocks * _ceil(self.columns, tilings.kept_folds))
-
-    def _preparing(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """What the vector unit takes for one load of the ifmap, before passes use it."""
+    def _ready(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """What the vector unit takes to make one load of the ifmap ready."""
         return np.asarray(tilings.ifmap_words * self.of.ready_cycles)
 
     def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
@@ -165,12 +152,15 @@ class Estimate:
         sections = _ceil(self.passes, tilings.section_passes)
         return self._moving(self.of.filter_cycles / self.columns, sections * _pieces(tilings.section_passes))
 
+    def _loading(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """Bus time of the ifmap of one block, in pieces of folds or else of rows."""
+        return self._moving(
+            costs.load, _pieces(np.where(tilings.chunk_folds > 1, tilings.chunk_folds, self.shape.row.extent))
+        )
+
     def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
         """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
         return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
-
-    def _ifmap_pieces(self, tilings: Tiling[Counts]) -> Counts:
-        return np.where(tilings.chunk_folds > 1, _pieces(tilings.chunk_folds), _pieces(self.shape.row.extent))
 
     @property
     def _begun_with(self) -> int:
