@@ -18,7 +18,7 @@ from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
-from tpusim.machines.tpu.lowering.tiling import Given, Tiling, fitting, given_block
+from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_block
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.memory.orders import TRANSFORMED
 
@@ -72,8 +72,13 @@ class TilePlan:
         return self.filtering.scratch_words(self._most)
 
     @property
+    def words(self) -> int:
+        """Words that a lane needs."""
+        return self.scratch_base + self.scratch_words
+
+    @cached_property
     def _most(self) -> Tiles:
-        """Those of the largest block."""
+        """Tiles of the largest block."""
         tiling = self.plan.tiling
         return self.filtering.tiles(tiling.rows, tiling.cols, tiling.groups)
 
@@ -88,105 +93,27 @@ class TilePlan:
         rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
         return Patch(rows, cols, block.groups)
 
+    # ---- about how long
 
-@lru_cache(maxsize=1 << 12)
-def plan_of(shape: ConvShape, hardware: Hardware, by: TileAlgorithm) -> TilePlan:
-    """The cheapest that fits, by its estimate.
-
-    Raises:
-        CapacityError: when not even a block of one tile fits; says how much memory would do.
-    """
-    ways = (
-        (costs, each)
-        for fewest_places in (False, True)
-        for costs in (_Costs(Filtering(shape, hardware, by, fewest_places)),)
-        for each in costs.all()
-    )
-    found = fitting(ways, lambda way: way[0].words(way[1]), hardware)
-    costs, best = min(found, key=lambda way: way[0].cycles(way[1]))
-    return TilePlan(Plan(shape, hardware, best, costs.cut), costs.filtering)
-
-
-@dataclass(frozen=True)
-class _Costs:
-    """What blocks take of memory, and about how long."""
-
-    filtering: Filtering
-
-    @cached_property
-    def cut(self) -> TapGroups:
-        """What a Plan wants; passes are not those of taps."""
-        return TapGroups(self.filtering.shape, self.filtering.hardware)
-
-    @cached_property
-    def given(self) -> Given:
-        """What the machine's policy says of blocks."""
-        return given_block(self.filtering.shape, self.filtering.hardware, self.cut)
-
-    def all(self) -> Iterator[Tiling[int]]:
-        """Every one to try: extents of the block, products a section, and whether all sections stay on chip."""
-        (groups, _), shape, given = self.filtering.word_groups, self.filtering.shape, self.given
-        products, by = len(self.filtering.by.products), self.filtering.by
-        extents = (
-            _extents(given.rows, shape.row, by.down.outputs),
-            _extents(given.cols, shape.col, by.across.outputs),
-            [given.groups] if given.groups else halves(groups),
-        )
-        for block in product(*extents):
-            for section in halves(products):
-                sections = -(-products // section) * len(self.filtering.col_folds)
-                for buffers in sorted({min(2, sections), sections}):
-                    yield self._tiling(block, section, buffers)
-
-    def _tiling(self, block: tuple[int, int, int], section: int, filter_buffers: int) -> Tiling[int]:
-        filtering, (rows, cols, groups) = self.filtering, block
-        shape, size = filtering.shape, filtering.by.down.outputs
-        whole = shape.row.extent, shape.col.extent, filtering.word_groups[0]
-        blocks = prod(-(-extent // part) for extent, part in zip(whole, block, strict=True))
-        return Tiling(
-            rows=rows,
-            cols=cols,
-            groups=groups,
-            span=0,
-            blocks=blocks,
-            loop_order="block_major",
-            kept_folds=1,
-            chunk_taps=self.cut.groups,
-            chunk_folds=self.cut.folds,
-            section_passes=section * len(filtering.row_folds),
-            ifmap_buffers=min(2, blocks * len(filtering.row_folds)),
-            filter_buffers=filter_buffers,
-            psum_buffers=min(2, blocks * len(filtering.col_folds)),
-            ifmap_words=shape.row.most_stored(rows) * shape.col.most_stored(cols) * groups,
-            section_words=section * sum(filtering.weight_words),
-            psum_words=-(-rows // size) * size * cols * groups,
-            lag=1,
-        )
-
-    def words(self, tiling: Tiling[int]) -> int:
-        """Words a lane needs for all of it."""
-        tiles = self.filtering.tiles(tiling.rows, tiling.cols, tiling.groups)
-        return tiling.words + self.filtering.data_words(tiles) + self.filtering.scratch_words(tiles)
-
-    def cycles(self, tiling: Tiling[int]) -> float:
+    def cycles(self) -> float:
         """Block after block the longer of vector unit and array in turns, and of the bus."""
-        filtering, hardware = self.filtering, self.filtering.hardware
-        tiles, folds = filtering.tiles(tiling.rows, tiling.cols, tiling.groups), len(filtering.col_folds)
-        data, inverse = filtering.vector_cycles(tiles)
+        filtering, hardware, tiling = self.filtering, self.plan.hardware, self.plan.tiling
+        row_folds, folds = len(filtering.row_folds), len(filtering.col_folds)
+        data, inverse = filtering.vector_cycles(self._most)
         # A pass takes at least as long as the next one's weights; before and behind products the array runs empty.
-        streams = (filtering.frame.frames(len(each.data) * tiles.words) for each in filtering.by.products)
+        streams = (filtering.frame.frames(len(each.data) * self._most.words) for each in filtering.by.products)
         a_fold = sum(max(frames * filtering.frame.period, hardware.array.rows) for frames in streams)
-        streamed = a_fold * len(filtering.row_folds) * folds + folds * 2 * hardware.array.rows
-        worked = len(filtering.row_folds) * data + folds * inverse + streamed
-        patches, weights, results = self._moved(tiling)
-        first = patches / len(filtering.row_folds) + results / folds + 2 * hardware.latency_cycles
+        streamed = a_fold * row_folds * folds + folds * 2 * hardware.array.rows
+        worked = row_folds * data + folds * inverse + streamed
+        patches, weights, results = self._moved()
+        first = patches / row_folds + results / folds + 2 * hardware.latency_cycles
         if tiling.filter_buffers * tiling.section_passes < filtering.passes:
             return float(tiling.blocks * Pace(worked, patches + weights + results).longest + first)
         return float(tiling.blocks * Pace(worked, patches + results).longest + max(0.0, weights - worked) + first)
 
-    def _moved(self, tiling: Tiling[int]) -> tuple[float, float, float]:
+    def _moved(self) -> tuple[float, float, float]:
         """Cycles of the bus for the patches of a block, for all weights, for the results of a block."""
-        filtering, hardware, shape = self.filtering, self.filtering.hardware, self.filtering.shape
+        filtering, hardware, shape, tiling = self.filtering, self.plan.hardware, self.plan.shape, self.plan.tiling
         unit, fill = hardware.vector_unit, filtering.word_groups[1]
         element = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
         words, results = tiling.ifmap_words, tiling.rows * tiling.cols * tiling.groups
@@ -200,6 +127,61 @@ class _Costs:
         )
         weights = len(filtering.by.products) * shape.channels * shape.out_channels * element
         return filled.longest, weights, spilled.longest
+
+
+@lru_cache(maxsize=1 << 12)
+def plan_of(shape: ConvShape, hardware: Hardware, by: TileAlgorithm) -> TilePlan:
+    """The cheapest that fits, by its estimate.
+
+    Raises:
+        CapacityError: when not even a block of one tile fits; says how much memory would do.
+    """
+    ways = (each for fewest in (False, True) for each in plans_of(Filtering(shape, hardware, by, fewest)))
+    return min(fitting(ways, lambda plan: plan.words, hardware), key=TilePlan.cycles)
+
+
+def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
+    """Every one to try: extents of the block, products a section, and whether all sections stay on chip."""
+    shape, hardware, by, (groups, _) = filtering.shape, filtering.hardware, filtering.by, filtering.word_groups
+    # What a Plan wants; passes are not those of taps.
+    cut = TapGroups(shape, hardware)
+    given, products = given_block(shape, hardware, cut), len(by.products)
+    extents = (
+        _extents(given.rows, shape.row, by.down.outputs),
+        _extents(given.cols, shape.col, by.across.outputs),
+        [given.groups] if given.groups else halves(groups),
+    )
+    for block, section in product(product(*extents), halves(products)):
+        sections = -(-products // section) * len(filtering.col_folds)
+        for buffers in sorted({min(2, sections), sections}):
+            yield TilePlan(Plan(shape, hardware, _tiling(filtering, cut, block, section, buffers), cut), filtering)
+
+
+def _tiling(
+    filtering: Filtering, cut: TapGroups, block: tuple[int, int, int], section: int, filter_buffers: int
+) -> Tiling[int]:
+    shape, size, (rows, cols, groups) = filtering.shape, filtering.by.down.outputs, block
+    whole = shape.row.extent, shape.col.extent, filtering.word_groups[0]
+    blocks = prod(-(-extent // part) for extent, part in zip(whole, block, strict=True))
+    return Tiling(
+        rows=rows,
+        cols=cols,
+        groups=groups,
+        span=0,
+        blocks=blocks,
+        loop_order="block_major",
+        kept_folds=1,
+        chunk_taps=cut.groups,
+        chunk_folds=cut.folds,
+        section_passes=section * len(filtering.row_folds),
+        ifmap_buffers=min(2, blocks * len(filtering.row_folds)),
+        filter_buffers=filter_buffers,
+        psum_buffers=min(2, blocks * len(filtering.col_folds)),
+        ifmap_words=shape.row.most_stored(rows) * shape.col.most_stored(cols) * groups,
+        section_words=section * sum(filtering.weight_words),
+        psum_words=-(-rows // size) * size * cols * groups,
+        lag=1,
+    )
 
 
 def _extents(wanted: int | None, axis: MapAxis, size: int) -> list[int]:
