@@ -17,7 +17,7 @@ from tpusim.machines.tpu.lowering import tiled
 from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks, bank_map
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import shape_of
-from tpusim.machines.tpu.lowering.pace import Pace
+from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
@@ -118,10 +118,10 @@ class BankedCandidates(Candidates):
             f"{words * word} B (it is {has} B), or {instead}"
         )
 
-    def load(self, tilings: Tiling[Counts]) -> Pace:
+    def load(self, tilings: Tiling[Counts]) -> Demand:
         """The ifmap of a block: one load of all channels into all banks."""
         a_bank, a_lane = (-(-tilings.ifmap_words // each) for each in (self.hardware.banks, self.hardware.lanes))
-        return Pace(
+        return Demand(
             bus=tilings.ifmap_words * self.word_fill * self.element_cycles
             * self.waste(tilings.groups, self.stored_channels),
             converted=a_lane * float(self.hardware.vector_unit.unpack_cycles),

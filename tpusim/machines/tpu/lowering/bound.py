@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition.latencies import add_cycles, word_latency
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded
-from tpusim.machines.tpu.lowering.pace import Cycles, Pace
+from tpusim.machines.tpu.lowering.pace import Cycles, Demand
 from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.tiles import stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
@@ -66,7 +66,7 @@ class Bound:
             self._sections(tilings, chunks),
         )
         ifmap, ofmap, last = self._loads(tilings, again), self._spills(tilings), self._last_spill(array.words)
-        filters = Pace(bus=prod(self.shape.tensors.filter) * self._element_cycles * sections.times)
+        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * sections.times)
         first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
         paths = [
             first + array.all + self._after + last,
@@ -101,8 +101,8 @@ class Bound:
             return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
         points = self._points.of(_first, tilings)
         elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images) * self._begun_with
-        ifmap = Pace(bus=elements * self._element_cycles, converted=elements * self._unpacking)
-        filled = self._in_turn(Pace(bus=waited), ifmap) + self._latency
+        ifmap = Demand(bus=elements * self._element_cycles, converted=elements * self._unpacking)
+        filled = self._in_turn(Demand(bus=waited), ifmap) + self._latency
         if self._whole:
             fills = np.minimum(MOST_PIECES, tilings.section_passes) + np.where(points > 0, self._ifmap_pieces, 0)
             filled = np.maximum(filled, self._two_at_once(filled - self._latency, fills))
@@ -130,7 +130,7 @@ class Bound:
     # ---- the array: streams of passes, what comes before and behind them
 
     def _array(self, tilings: Tiling[Counts], chunks: Counts) -> _Array:
-        """Its cycles for every candidate, whose sums are in so many `chunks`."""
+        """The cycles of the array for every candidate, whose sums come in `chunks`."""
         drains, columns, groups = self.of.drains, self.of.columns, self.shape.groups
         delay = self.hardware.sequencer.block_cycles
         bodies, weights = -(-columns // tilings.kept_folds) * chunks, self.hardware.preload_cycles + delay
@@ -189,9 +189,9 @@ class Bound:
         words = self.hardware.lanes * self.hardware.vector_memory.word_elements
         return float(self.hardware.vector_unit.unpack_cycles) / words
 
-    def _in_turn(self, *moved: Pace) -> Cycles:
+    def _in_turn(self, *moved: Demand) -> Cycles:
         """Cycles of transfers one after another. A DRAM may still move bursts while those after them are converted."""
-        return sum(moved, Pace()).longest if self.hardware.hbm.dram else sum(each.longest for each in moved)
+        return sum(moved, Demand()).busiest if self.hardware.hbm.dram else sum(each.busiest for each in moved)
 
     def _images(self, tilings: Tiling[Counts]) -> Cycles:
         """As many as take the bus as long as all do, where each run of a word group's is moved in whole bursts: only
@@ -205,13 +205,13 @@ class Bound:
         apart = (images // run * full + left) / size.element_bytes
         return np.where((tilings.groups < self.of.groups) & (self.shape.strips == 1), apart, images)
 
-    def _spills(self, tilings: Tiling[Counts]) -> Pace:
+    def _spills(self, tilings: Tiling[Counts]) -> Demand:
         """The spills of all results, once."""
         shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
         stored = padded(channels, self.hardware.hbm.channel_multiple)
         words = shape.row.extent * shape.col.extent * self.of.groups * shape.groups * self.of.columns
         moved = stored * rows * cols * self._images(tilings) * self._element_cycles
-        return Pace(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
+        return Demand(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
 
     def _last_spill(self, words: Counts) -> Cycles:
         """The fewest cycles of one spill."""
@@ -234,15 +234,15 @@ class Bound:
         held = chunks if tilings.loop_order == "block_major" else chunks * tilings.blocks
         return np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
 
-    def _loads(self, tilings: Tiling[Counts], again: Counts) -> Pace:
-        """The fills of the ifmap for all blocks, so often: with what lies between taps, where all are on chip."""
+    def _loads(self, tilings: Tiling[Counts], again: Counts) -> Demand:
+        """All fills of the ifmap: with what lies between taps, where all taps are on chip."""
         shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
         points = np.full_like(tilings.blocks, self._points.touched)
         if not self.chunk.by_tap and not tilings.span.any():
             points = np.where(tilings.chunk_taps < self.of.taps, points, self._points.of(_brought, tilings))
         moved = points * channels * np.maximum(self._images(tilings), images) * self._element_cycles
         unpacked = points * self._unpacked_channels * shape.images * self._unpacking
-        return Pace(bus=moved * again, converted=unpacked * again)
+        return Demand(bus=moved * again, converted=unpacked * again)
 
     @cached_property
     def _unpacked_channels(self) -> int:
@@ -285,19 +285,19 @@ class Bound:
     # ---- what takes turns in buffers
 
     def _by_results(self, tilings: Tiling[Counts], array: _Array, spills: Cycles) -> Cycles:
-        """Partial sums in so many buffers: passes, then their results, then the spill up to its last word."""
+        """Partial sums take turns in buffers: passes, then their results, then the spill up to its last word."""
         read = np.maximum(spills * (1 - 1 / array.words) - array.results, 0)
         return (array.issued + array.results * (self._after - array.short) + read) / tilings.psum_buffers
 
-    def _by_sections(self, tilings: Tiling[Counts], sections: _Sections, filters: Pace) -> Cycles:
-        """Weights in so many buffers: a fill, then the preload of the last of them."""
+    def _by_sections(self, tilings: Tiling[Counts], sections: _Sections, filters: Demand) -> Cycles:
+        """Weights take turns in buffers: a fill, then the preload of the last of them."""
         turns = filters.bus + sections.loads * (self._latency + self.hardware.preload_cycles)
         return turns / tilings.filter_buffers
 
     def _by_loads(
         self, tilings: Tiling[Counts], array: _Array, loads: Cycles, again: Counts, spills: Cycles, last: Cycles
     ) -> list[Cycles]:
-        """Patches in so many buffers: a fill, then all passes over it. Places are filled beside passes over others.
+        """Patches take turns in buffers: a fill, then all passes over it. Places are filled beside passes over others.
 
         Where each patch is for one result, the one queue takes its fill after the spill of the last but one.
         """
@@ -337,7 +337,7 @@ class _Points:
         return self._by_size(counting, 0, tilings.rows) * self._by_size(counting, 1, tilings.cols)
 
     def _by_size(self, counting: _Counting, at: int, sizes: Counts) -> Counts:
-        """The same blocks come in many ways."""
+        """What is counted for each size, remembered, as the same blocks come in many ways."""
         key = counting, at, sizes.tobytes()
         if key not in self._known:
             (axis, taps), (different, where) = self._axes[at], np.unique(sizes, return_inverse=True)
@@ -363,7 +363,7 @@ def _first(axis: MapAxis, size: int, taps: range) -> int:
 
 
 def _in_blocks(axis: MapAxis, size: int, taps: range) -> list[range]:
-    """Grid points that blocks of so many outputs need, block by block."""
+    """Grid points that blocks of `size` outputs need, block by block."""
     starts = range(0, axis.extent, size)
     return [axis.stored(range(at, min(at + size, axis.extent)), taps) for at in starts]
 

@@ -15,7 +15,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.pace import Paces, summed
+from tpusim.machines.tpu.lowering.pace import LayerWork, summed
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.schedule import even_extents, halves
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, given_block, span_of, too_small, weight_words
@@ -32,7 +32,7 @@ class _Extents(NamedTuple):
     span: Counts
 
 
-class Candidates(Paces):
+class Candidates(LayerWork):
     """The tilings of one layer that are tried, a `Tiling` of arrays for each way.
 
     What the machine's policy gives of a block is the same in all of them; `block`, its extents, may be given besides.
@@ -94,7 +94,7 @@ class Candidates(Paces):
                 yield self._chunks(order, taps, folds)
 
     def _section_words(self, size: int) -> int:
-        """Words of weights of so many passes that add up, the most."""
+        """Words of weights of `size` passes that add up, the most."""
         every = [weight_words(some, self.hardware) for some in summed(self.chunk)]
         return max(sum(words[at : at + size]) for words in every for at in range(0, len(words), size))
 
@@ -107,7 +107,7 @@ class Candidates(Paces):
         return tilings.words
 
     def too_small(self) -> CapacityError:
-        """That not even the smallest of them finds room, and what to do."""
+        """An error: not even the smallest tiling finds room; and what to do."""
         return too_small(least_words(self.shape, self.hardware, self.cut, type(self)), self.hardware)
 
     def _orders(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class Candidates(Paces):
         return whole + split
 
     def _spans(self, words: int) -> _Extents:
-        """Blocks of so many words, wherever a row ends: the largest rectangle that holds one."""
+        """Blocks of `words`, wherever a row ends: the largest rectangle that holds such a block."""
         every = self.shape.row.extent, self.shape.col.extent, self.groups
         total = prod(every)
         held = [span_of(every, range(at, min(at + words, total))) for at in range(0, total, words)]
@@ -175,7 +175,7 @@ class Candidates(Paces):
     def _whole(
         self, order: str, section: int, section_words: int, buffers: int, lag: int = 1, psums: int = 2, ifmaps: int = 2
     ) -> Tiling[Counts]:
-        """Every block, with the ifmap of its whole reduction; the filter in sections of so many passes."""
+        """Every block, with the ifmap of its whole reduction; the filter in sections of passes."""
         rows, cols, groups, _, blocks, _ = self._blocks
         parts = self.shape.groups * blocks
         return _tilings(
@@ -199,7 +199,7 @@ class Candidates(Paces):
         return self.given.kept_folds or (self.columns if together else 1)
 
     def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
-        """Chunks of so many tap groups and row folds; the filter comes for each block, or stays for all."""
+        """Chunks of tap groups and row folds; the filter comes for each block, or stays for all."""
         columns = [self.given.kept_folds] if self.given.kept_folds else halves(self.columns)
         at, kept, folds, buffers = _crossed(range(len(self._blocks.rows)), columns, chunk_folds, [2, 3])
         rows, cols, groups, _, blocks, _ = extents = _Extents(*(each[at] for each in self._blocks))
@@ -236,7 +236,7 @@ class Candidates(Paces):
 
 
 def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> int:
-    """Words a lane needs for the smallest tiling, in a memory of so many."""
+    """Words a lane needs for the smallest tiling, in a memory that has no more of them."""
     known = 0
     while True:
         candidates = among(shape, hardware, cut, None)
@@ -270,5 +270,5 @@ def _points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
 
 
 def _own_points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
-    """Most outputs, of any so many, under which one of `taps` is not on padding: a point each."""
+    """Most of any neighbouring `outputs` under which one of `taps` is not on padding: a point each."""
     return np.minimum(outputs, len(axis.under(range(axis.extent), taps)))

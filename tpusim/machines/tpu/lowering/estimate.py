@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.lowering.pace import Cycles, Paces
+from tpusim.machines.tpu.lowering.pace import Cycles, LayerWork
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
 
 
@@ -26,7 +26,7 @@ class _Costs(NamedTuple):
 class Estimate:
     """The first fill, the longer of array and HBM, and the last spill, for candidate tilings of one layer."""
 
-    def __init__(self, of: Paces) -> None:
+    def __init__(self, of: LayerWork) -> None:
         self.of, self.shape, self.hardware, self.cut = of, of.shape, of.hardware, of.cut
         self.passes, self.folds, self.columns = len(of.passes), of.folds, of.columns
 
@@ -56,14 +56,14 @@ class Estimate:
 
     def _costs(self, tilings: Tiling[Counts]) -> _Costs:
         results = tilings.blocks * self.shape.groups * self.columns
-        load, per_pass = self.of.load(tilings).longest, self.of.turn(tilings)
+        load, per_pass = self.of.load(tilings).busiest, self.of.turn(tilings)
         # Passes left when the last piece is there: of a section, or of a block that is the only one.
         alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
         return _Costs(
             results=results,
             per_pass=per_pass,
             load=load,
-            spill=self.of.spill(tilings).longest,
+            spill=self.of.spill(tilings).busiest,
             first=self._first_cycles(tilings, load),
             last=per_pass * np.maximum(_ceil(tilings.section_passes, self._begun_with), alone),
         )
@@ -130,7 +130,7 @@ class Estimate:
         return np.asarray(tilings.ifmap_words * self.of.ready_cycles)
 
     def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
-        """What is left of waits before weights are loaded; where blocks overlap, passes ahead hide some each time."""
+        """Waits that nothing hides before weights come; where blocks overlap, passes ahead hide some each time."""
         spare = 0 if self.of.drains else costs.per_pass - self.hardware.preload_cycles
         return np.asarray(np.maximum(cycles - times * spare, 0))
 
@@ -169,7 +169,7 @@ class Estimate:
 
 
 def _pieces(count: Cycles) -> Counts:
-    """Pieces that a load of so many folds, passes or rows is cut into."""
+    """Pieces that a load of folds, passes or rows is cut into."""
     return np.asarray(np.minimum(MOST_PIECES, count))
 
 

@@ -1,7 +1,7 @@
-"""What units of work take of a machine: a pass over a block, a step of the vector unit, a transfer, a patch made ready.
+"""What a unit of work demands of a machine: a pass over a block, a step of the vector unit, a transfer.
 
-All that chooses blocks is built of these. An estimate lets units overlap, and adds what hides behind nothing; a bound
-takes what the busiest resource cannot do without.
+Every choice of blocks is built of these demands. An estimate overlaps those of units that run beside one another, and
+adds what hides behind nothing; a bound takes what the busiest resource cannot do without.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Sizes = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """What some work takes of each resource.
+class Demand:
+    """What some work takes of each resource; numbers, or arrays with an entry for each candidate.
 
     Attributes:
         cycles: of the array or the vector unit.
@@ -47,8 +47,8 @@ class Pace:
     converted: Cycles = 0
     port: Cycles = 0
 
-    def __add__(self, other: Pace) -> Pace:
-        return Pace(
+    def __add__(self, other: Demand) -> Demand:
+        return Demand(
             self.cycles + other.cycles,
             self.bus + other.bus,
             self.converted + other.converted,
@@ -56,15 +56,15 @@ class Pace:
         )
 
     @property
-    def longest(self) -> Cycles:
+    def busiest(self) -> Cycles:
         """Cycles of the busiest resource, if all are busy at once."""
         return np.maximum(np.maximum(self.cycles, self.port), np.maximum(self.bus, self.converted))
 
 
-def step(words: int, operands: int, operations: int, elements: int, hardware: Hardware) -> Pace:
-    """A step of the vector unit over so many result words, of so many `elements` each."""
+def step(words: int, operands: int, operations: int, elements: int, hardware: Hardware) -> Demand:
+    """A step of the vector unit that makes `words` of results, with some `elements` in use."""
     beat = beat_of(operands, operations, elements, hardware)
-    return Pace(cycles=words * beat.period + beat.result_delay, port=words * (operands + 1))
+    return Demand(cycles=words * beat.period + beat.result_delay, port=words * (operands + 1))
 
 
 def delay_of(words: int, hardware: Hardware) -> int:
@@ -72,8 +72,8 @@ def delay_of(words: int, hardware: Hardware) -> int:
     return hardware.sequencer.block_cycles + ready_delay(words, hardware)
 
 
-class Paces:
-    """The units of work of one layer whose reduction is cut in this way, and what each takes.
+class LayerWork:
+    """The units of work of one layer whose reduction is cut in this way, and what each demands.
 
     Attributes:
         chunk: the whole reduction; `passes`: those of an outcome, the most.
@@ -104,7 +104,7 @@ class Paces:
         return frame_of(self.hardware, self.word_fill, clients, word_cycles=ready)
 
     def stream(self, words: Counts) -> Counts:
-        """Cycles in which a pass streams so many words."""
+        """Cycles in which a pass streams the words of a block."""
         return np.asarray(-(-words // self.frame.arrays) * self.frame.period)
 
     def turn(self, tilings: Tiling[Counts]) -> Counts:
@@ -114,25 +114,25 @@ class Paces:
         serial = preload if self.frame.period == self.frame.slots and shared else 0
         return np.asarray(np.maximum(self.stream(tilings.psum_words), preload) + serial)
 
-    def load(self, tilings: Tiling[Counts]) -> Pace:
+    def load(self, tilings: Tiling[Counts]) -> Demand:
         """The ifmap of a block and chunk; a word that comes in beside a stream waits for a free slot of the port."""
         elements = tilings.ifmap_words / self.folds * self.word_fill * self.cut.per_fold * self._stored_share
         brought = np.minimum(tilings.ifmap_words, elements / (self.word_fill * self.hardware.lanes))
         shared, frame = self.hardware.vector_memory.ports == "shared", self.frame
         a_word = frame.period / max(frame.period - frame.slots, 1) if shared else 1
-        return Pace(
+        return Demand(
             bus=elements * self.element_cycles * self.waste(tilings.groups, self.stored_channels),
             converted=brought * float(self.hardware.vector_unit.unpack_cycles),
             port=tilings.ifmap_words * (a_word if self.cut.copies else 0),
         )
 
-    def spill(self, tilings: Tiling[Counts]) -> Pace:
+    def spill(self, tilings: Tiling[Counts]) -> Demand:
         """The results of a block and column fold, with their share of the padding after the last channel of all."""
         of_group, width = self.shape.out_channels, len(self.col_folds[0])
         total = of_group * self.shape.groups
         stored = padded(total, self.hardware.hbm.channel_multiple)
         elements = tilings.psum_words * self.word_fill * (width * stored / total)
-        return Pace(
+        return Demand(
             bus=elements * self.element_cycles * self.waste(tilings.groups, of_group * stored / total),
             converted=tilings.psum_words * float(self.hardware.vector_unit.pack_cycles),
         )

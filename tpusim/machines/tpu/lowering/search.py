@@ -64,7 +64,7 @@ def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidate
 
 
 class _Choice(NamedTuple):
-    """One of several tilings, and its estimated cycles."""
+    """A tiling among others, and its estimated cycles."""
 
     cost: float
     tilings: Tiling[Counts]
@@ -158,7 +158,7 @@ def every(candidates: Candidates) -> tuple[Ranked, ...]:
 
 
 def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
-    """Those of at most so many blocks that differ in something `but` these."""
+    """Tilings of at most `most` blocks that differ in something `but` these fields."""
     known = set[Hashable]()
     for tilings, at, least in _in_order(candidates):
         if most is not None and tilings.blocks[at] > most:
@@ -203,7 +203,7 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, flo
 
 
 def _fitting(candidates: Candidates, ways: Iterable[Tiling[Counts]]) -> list[Tiling[Counts]]:
-    """Those that fit; ways of the same loop order in one, as a bound takes as long for one as for a thousand."""
+    """Tilings that fit; ways of the same loop order in one, as a bound takes as long for one as for a thousand."""
     by_order: dict[str, list[dict[str, Counts]]] = {}
     for tilings in ways:
         fit = candidates.fits(tilings)

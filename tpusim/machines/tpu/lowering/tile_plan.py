@@ -13,7 +13,7 @@ from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.filtering import Filtering, Tiles
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.maps import portions
-from tpusim.machines.tpu.lowering.pace import Pace
+from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
@@ -108,8 +108,8 @@ class TilePlan:
         patches, weights, results = self._moved()
         first = patches / row_folds + results / folds + 2 * hardware.latency_cycles
         if tiling.filter_buffers * tiling.section_passes < filtering.passes:
-            return float(tiling.blocks * Pace(worked, patches + weights + results).longest + first)
-        return float(tiling.blocks * Pace(worked, patches + results).longest + max(0.0, weights - worked) + first)
+            return float(tiling.blocks * Demand(worked, patches + weights + results).busiest + first)
+        return float(tiling.blocks * Demand(worked, patches + results).busiest + max(0.0, weights - worked) + first)
 
     def _moved(self) -> tuple[float, float, float]:
         """Cycles of the bus for the patches of a block, for all weights, for the results of a block."""
@@ -117,16 +117,16 @@ class TilePlan:
         unit, fill = hardware.vector_unit, filtering.word_groups[1]
         element = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
         words, results = tiling.ifmap_words, tiling.rows * tiling.cols * tiling.groups
-        filled = Pace(
+        filled = Demand(
             bus=words * fill * shape.channels * element,
             converted=words * len(filtering.row_folds) * float(unit.unpack_cycles),
         )
-        spilled = Pace(
+        spilled = Demand(
             bus=results * fill * shape.out_channels * element,
             converted=results * len(filtering.col_folds) * float(unit.pack_cycles),
         )
         weights = len(filtering.by.products) * shape.channels * shape.out_channels * element
-        return filled.longest, weights, spilled.longest
+        return filled.busiest, weights, spilled.busiest
 
 
 @lru_cache(maxsize=1 << 12)
@@ -185,5 +185,5 @@ def _tiling(
 
 
 def _extents(wanted: int | None, axis: MapAxis, size: int) -> list[int]:
-    """Outputs along an axis: whole tiles of so many, unless given otherwise."""
+    """Outputs along an axis: whole tiles of `size`, unless given otherwise."""
     return [wanted] if wanted else [min(each * size, axis.extent) for each in halves(-(-axis.extent // size))]

@@ -71,7 +71,7 @@ class Tiling(Generic[Extent]):
         return words
 
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
-        """One candidate."""
+        """The candidate at a place of the arrays."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         plain: dict[str, Any] = {name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in values.items()}
         return Tiling(**plain)
@@ -156,7 +156,7 @@ def said(hardware: Hardware) -> str:
 
 
 def fitting(ways: Iterable[Way], words: Callable[[Way], int], hardware: Hardware) -> Iterator[Way]:
-    """Those ways that find room in a lane, which each needs so many `words` of.
+    """The ways whose `words` a lane has room for.
 
     Raises:
         CapacityError: when none does; says how much memory would do.
@@ -171,7 +171,7 @@ def fitting(ways: Iterable[Way], words: Callable[[Way], int], hardware: Hardware
 
 
 def too_small(words: int, hardware: Hardware) -> CapacityError:
-    """That the vector memories have less than `words` a lane, and what to do."""
+    """An error: the vector memories have less than `words` a lane; and what to do."""
     what, instead = wanted_by(hardware)
     return CapacityError(
         f"{what} needs {words} words of {hardware.word_bytes} B a lane, and the vector memory has "

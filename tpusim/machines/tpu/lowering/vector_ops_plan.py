@@ -14,7 +14,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips, padded
 from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, portions
-from tpusim.machines.tpu.lowering.pace import Pace
+from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.search import TOLERANCE
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.traffic import Traffic
@@ -253,17 +253,17 @@ class _Costs(VectorCosts):
         ]
 
     def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
-        """Of an op that just moves the first block: runs are as long as they are along the axes of both maps."""
+        """Of an op that does nothing else, the first block; runs are as long as along the axes of both maps."""
         if self.plan.moved is None:
             return super().moved(tiling)
         plan, unit, bytes_per_cycle = self.plan, self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
         patch = Patch(range(tiling.rows), range(tiling.cols), range(tiling.groups))
         made = self.plan.moved.made(plan.outputs, plan.portions[0], patch, 0, self.word_groups[1])
         filled, spilled = (
-            Pace(
+            Demand(
                 bus=self._traffic.of(boxes_of(part), tensor, (0, 0)).bytes / bytes_per_cycle,
                 converted=tiling.psum_words * float(conversion),
-            ).longest
+            ).busiest
             for tensor, part, conversion in (
                 (plan.maps[0].tensor, self.plan.moved.read(made), unit.unpack_cycles),
                 (plan.ofmap, made, unit.pack_cycles),
@@ -282,7 +282,7 @@ class _Costs(VectorCosts):
         """
         work, (filled, spilled) = self.work(tiling), self.moved(tiling)
         units, latency = tiling.blocks * self.portions, self.hardware.latency_cycles
-        turn = max(work.longest, filled + latency, (latency + work.cycles + filled + spilled) / 2)
+        turn = max(work.busiest, filled + latency, (latency + work.cycles + filled + spilled) / 2)
         exposed = max(0.0, work.cycles + latency - spilled) if units > 1 else work.cycles
         bus = units * (filled + spilled) + exposed
         return float(max(bus, units * turn + filled + spilled) + 2 * latency)

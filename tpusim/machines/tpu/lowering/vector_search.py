@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import InStrips
-from tpusim.machines.tpu.lowering.pace import Pace, delay_of, step
+from tpusim.machines.tpu.lowering.pace import Demand, delay_of, step
 from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_outputs, word_groups
 from tpusim.memory.layout import whole_bursts
@@ -41,7 +41,7 @@ class VectorCosts:
     close: ClassVar[float] = 0.0
 
     def map_words(self, rows: int, cols: int, groups: int) -> list[int]:
-        """Words that a block of so many rows, columns and word groups reads of each map, at most."""
+        """Words that a block reads of each map at most."""
         return [self.outputs.row.most_stored(rows) * self.outputs.col.most_stored(cols) * groups]
 
     def readied(self, tiling: Tiling[int]) -> int:
@@ -93,12 +93,12 @@ class VectorCosts:
         """Block after block the longest of vector unit, bus and port; what comes first and goes last, nothing hides."""
         work, (filled, spilled) = self.work(tiling), self.moved(tiling)
         moved, units = filled + spilled, tiling.blocks * self.portions
-        return float(units * (work + Pace(bus=moved)).longest + moved + 2 * self.hardware.latency_cycles)
+        return float(units * (work + Demand(bus=moved)).busiest + moved + 2 * self.hardware.latency_cycles)
 
-    def work(self, tiling: Tiling[int]) -> Pace:
+    def work(self, tiling: Tiling[int]) -> Demand:
         """A block and portion: what the vector unit does, and all words that go through the port."""
         port = tiling.ifmap_words + tiling.psum_words
-        begun = Pace(cycles=delay_of(self.readied(tiling), self.hardware), port=port)
+        begun = Demand(cycles=delay_of(self.readied(tiling), self.hardware), port=port)
         fill = self.word_groups[1]
         return sum((step(tiling.psum_words, *each, fill, self.hardware) for each in self.steps), begun)
 
@@ -110,17 +110,17 @@ class VectorCosts:
             for words, into in zip(maps, self.into, strict=True)
         )
         spilled = self._transfer(tiling.psum_words, tiling.groups, self.channels, float(unit.pack_cycles))
-        return sum(each.longest for each in filled), spilled.longest
+        return sum(each.busiest for each in filled), spilled.busiest
 
-    def _transfer(self, words: int, groups: int, channels: int, conversion: float) -> Pace:
-        """So many words of as many lanes as there are `channels`, `groups` to a pixel."""
+    def _transfer(self, words: int, groups: int, channels: int, conversion: float) -> Demand:
+        """A transfer of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
         (every, fill), memory = self.word_groups, self.hardware.vector_memory
         # Images of a channel lie side by side; where a block has all of them, so do its channels.
         run, runs = groups * fill * memory.element_bytes, words // groups * channels
         if groups == every:
             run, runs = run * channels, words // groups
         size = runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
-        return Pace(bus=size / float(self.hardware.hbm_bytes_per_cycle), converted=words * conversion)
+        return Demand(bus=size / float(self.hardware.hbm_bytes_per_cycle), converted=words * conversion)
 
     @property
     def _extents(self) -> tuple[int, int, int]:
