@@ -6,9 +6,9 @@ from typing import NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE
 from tpusim.machines.tpu.lowering.traffic import Traffic
-from tpusim.machines.tpu.lowering.vector_emitter import feed
 from tpusim.machines.tpu.lowering.vector_ops_search import delay_of
 from tpusim.machines.tpu.lowering.vector_rows_plan import RESULT_BUFFERS, RowPlan
+from tpusim.machines.tpu.lowering.vector_units import feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.step import Step
