@@ -10,8 +10,9 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import tiled
-from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks
+from tpusim.machines.tpu.lowering.banked_plan import BankedPlan, FromBanks
 from tpusim.machines.tpu.lowering.banked_search import banked_tilings
+from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.ranking import Ranked
 from tpusim.machines.tpu.lowering.words import explanation_of
@@ -35,7 +36,7 @@ def ways_by(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardwa
         return tiled.ways_by(cutting, layer, batch, hardware)
 
     def lower(plan: BankedPlan) -> Lowered:
-        return BankedEmitter(plan).program(), _explained(plan, layer)
+        return Convolution(plan).program(), _explained(plan, layer)
 
     return tiled.ways_of(_plans(cutting, layer, batch, hardware), lower)
 

@@ -285,7 +285,7 @@ class Schedule:
     def _pass(
         self, act: Pass, mine: list[Tenancy], delay: int, drained: tuple[int, ...], whole: tuple[int, ...]
     ) -> None:
-        weights, data, sums, begins, base, weight_words, rows, cols, reads, result, words, finish, bias = act
+        weights, data, sums, begins, _, base, weight_words, rows, cols, reads, result, words, finish, bias = act
         steps, loaded, into = self.steps, mine[weights[0]], mine[sums]
         at = len(steps)
         waits = (*loaded.made(weights[1]), *drained)

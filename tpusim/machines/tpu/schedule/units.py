@@ -136,13 +136,14 @@ class Pass(NamedTuple):
     """Weights are preloaded, words stream past them: two steps.
 
     `base` is the first of `weight_words`, `result` that of the sums, which stand in the slot of need `sums`. Where the
-    pass `begins` sums, the slot must be free; else it adds to them.
+    pass `begins` sums, the slot must be free; else it adds to them. `ends`: the sums are done with it.
     """
 
     weights: Touch
     data: Touch | None
     sums: int
     begins: bool
+    ends: bool
     base: int
     weight_words: int
     rows: int
