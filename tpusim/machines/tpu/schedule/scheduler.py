@@ -265,25 +265,25 @@ class Schedule:
         begins = unit.body is not None and unit.body != self._body
         self._body = unit.body if unit.body is not None else self._body
         delay = policy.turn if begins else 0
-        drained: tuple[int, ...] = ()
+        last = (self._computed,) if self._computed >= 0 else ()
+        drained = last if begins and policy.drains else ()
+        serial = last if policy.serial else ()
         whole: tuple[int, ...] = ()
         for each in mine:
             if each.first == gap and each.area.ready:
                 delay += each.area.ready(each.key)
-        if begins and policy.drains and self._computed >= 0:
-            drained = (self._computed,)
         if begins and policy.whole:
             whole = tuple({step for each in mine if not each.area.late for step in each.there.values()})
         for act in self.of.acts(unit, [each.base for each in mine]):
             if isinstance(act, Pass):
-                self._pass(act, mine, delay, drained, whole)
+                self._pass(act, mine, delay, drained, (*whole, *serial))
                 drained = whole = ()
             else:
                 self._vector(act, mine, delay)
             delay = 0
 
     def _pass(
-        self, act: Pass, mine: list[Tenancy], delay: int, drained: tuple[int, ...], whole: tuple[int, ...]
+        self, act: Pass, mine: list[Tenancy], delay: int, drained: tuple[int, ...], others: tuple[int, ...]
     ) -> None:
         weights, data, sums, begins, _, base, weight_words, rows, cols, reads, result, words, finish, bias = act
         steps, loaded, into = self.steps, mine[weights[0]], mine[sums]
@@ -293,12 +293,10 @@ class Schedule:
             waits = (*waits, *mine[bias.read.need].made(bias.read.atoms))
         steps.append(Preload(waits, base, weight_words, rows, cols, delay, bias.word if bias else None))
         loaded.used["weights"] = at
-        waits = (*into.freed(), *whole) if begins else whole
+        waits = (*into.freed(), *others) if begins else others
         if data:
             waits = (*mine[data[0]].made(data[1]), *waits)
             mine[data[0]].used["array"] = at + 1
-        if self.policy.serial and self._computed >= 0:
-            waits = (*waits, self._computed)
         if begins and into.there:
             # What was brought to where the sums stand is what they begin with.
             waits, begins = (*waits, *into.there.values()), False
