@@ -33,7 +33,8 @@ class Tenancy:
 
     Attributes:
         base: the first word of the slot.
-        first, last: the first unit that needs the key, and the last so far.
+        unit: the first unit that needs the key.
+        first, last: its gap, and that of the last unit so far.
         before: the tenancy that had the slot before.
         behind: the late load that comes as soon as the slot has been spilled.
         there: by atom, the step that brought it.
@@ -44,6 +45,7 @@ class Tenancy:
     area: Area
     key: Key
     base: int
+    unit: int
     first: int
     last: int
     before: Tenancy | None
@@ -75,18 +77,18 @@ class _Ring:
         self.area, self.base, self.all = area, base, list[Tenancy]()
         self._living: dict[Key, Tenancy] = {}
 
-    def wanted(self, key: Key, unit: int) -> Tenancy:
-        """The tenancy of a key that a unit needs."""
+    def wanted(self, key: Key, unit: int, gap: int) -> Tenancy:
+        """The tenancy of a key that a unit behind a gap needs."""
         found = self._living.get(key)
         if found is None:
             number, area = len(self.all), self.area
             before = self.all[number - area.count] if number >= area.count else None
             if before:
                 del self._living[before.key]
-            found = Tenancy(area, key, self.base + number % area.count * area.words, unit, unit, before)
+            found = Tenancy(area, key, self.base + number % area.count * area.words, unit, gap, gap, before)
             self.all.append(found)
             self._living[key] = found
-        found.last = unit
+        found.last = gap
         return found
 
 
@@ -99,7 +101,7 @@ class _Window(_Ring):
         super().__init__(area, base)
         self._filled = self._read = 0
 
-    def wanted(self, key: Key, unit: int) -> Tenancy:
+    def wanted(self, key: Key, unit: int, gap: int) -> Tenancy:
         area = self.area
         assert area.live is not None
         live = area.live(key)
@@ -109,7 +111,7 @@ class _Window(_Ring):
         while self._read < len(self.all) and area.live(self.all[self._read].key).start < self._filled - area.depth:
             self._read += 1
         before = self.all[self._read - 1] if self._read else None
-        self.all.append(Tenancy(area, key, self.base, unit, unit, before, there=there))
+        self.all.append(Tenancy(area, key, self.base, unit, gap, gap, before, there=there))
         return self.all[-1]
 
 
@@ -143,8 +145,8 @@ class Schedule:
         self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
         rings = {each.name: (_Window if each.live else _Ring)(each, bases[each.name]) for each in units.areas}
         self.tenancies = [
-            [rings[area].wanted(key, number) for area, key in unit.needs]
-            for number, unit in zip(self.gaps, self.units, strict=True)
+            [rings[area].wanted(key, at, gap) for area, key in unit.needs]
+            for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
         ]
         self._late = 0
         self.queue = self._queue([*rings.values()])
@@ -219,7 +221,8 @@ class Schedule:
                     continue
                 pieces = area.cut(tenancy.key, len(gaps), policy.grows and tenancy.first == 0)
                 for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
-                    queue[behind[gap]].append(_Entry(tenancy.first, piece.early, rank, tenancy, piece))
+                    at = tenancy.unit if gap == tenancy.first else behind[gap]
+                    queue[at].append(_Entry(tenancy.first, piece.early, rank, tenancy, piece))
         for entries in queue.values():
             entries.sort(key=(lambda entry: entry[2]) if policy.by_area else (lambda entry: entry[:3]))
         return queue
