@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any
 
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.plan import Plan
@@ -13,6 +12,7 @@ from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Area, Moves, Need, Pass, Piece, Policy, Touch, Unit, Units, beside
 from tpusim.memory.layout import whole_bursts
@@ -80,11 +80,14 @@ class Convolution(Units):
             body = group, block, fold // kept, section.chunk
             yield Unit(needs, body, stage, len(section.numbers), leaves=leaves)
 
-    def program(self, **more: Any) -> Program:
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those in HBM."""
+        return self.plan.ifmap, self.plan.filter, self.plan.ofmap
+
+    def program(self) -> Program:
         """The whole layer."""
-        plan = self.plan
-        tensors = plan.ifmap, plan.filter, plan.ofmap
-        return program_of(self, tensors, plan.word_fill, word_cycles=plan.word_cycles, **more)
+        return program_of(self, self.tensors, self.plan.word_fill, word_cycles=self.plan.word_cycles)
 
     # ---- what comes
 

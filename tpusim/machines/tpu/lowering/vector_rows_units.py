@@ -136,7 +136,7 @@ class RowUnits(Units):
             for at, name in enumerate(plan.shared):
                 yield self._moves(name, Part(base + at * len(plan.parts[0]), (0,), lanes, items, plan.fill), boxes)
 
-        return [Piece(0, (0,), moves, transfers=len(plan.shared))]
+        return [Piece(0, (0,), moves, steps=len(plan.shared))]
 
     def _given(self, u: int, gaps: int, grows: bool) -> list[Piece]:
         plan, rows = self.plan, self.plan.units[u]
@@ -147,7 +147,7 @@ class RowUnits(Units):
             for number, stage in enumerate(plan.stages[: plan.given]):
                 yield self._moves(stage.given, Part(base + number, (0,), lanes, items, plan.fill), (box,))
 
-        return [Piece(0, (0,), moves, transfers=plan.given)]
+        return [Piece(0, (0,), moves, steps=plan.given)]
 
     def _exchanged(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
         """What each share has come to, by way of HBM to all lanes that have some of the row."""

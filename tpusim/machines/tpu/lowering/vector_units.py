@@ -91,10 +91,10 @@ class VectorUnits(Units):
         tiling, lanes, maps = self.tiling, len(self.portions[0]), self.tensors[0].name
 
         def brought(of: Portion, gaps: int, grows: bool) -> list[Piece]:
-            return [Piece(0, (0,), partial(self.maps, of), transfers=self.sources)]
+            return [Piece(0, (0,), partial(self.maps, of), steps=self.sources)]
 
         def kept(number: int, gaps: int, grows: bool) -> list[Piece]:
-            return [Piece(0, (0,), partial(self.scalars, self.portions[number]), transfers=self.numbers)]
+            return [Piece(0, (0,), partial(self.scalars, self.portions[number]), steps=self.numbers)]
 
         def ready(of: Portion) -> int:
             return self.delay(of.block)

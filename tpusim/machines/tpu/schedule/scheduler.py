@@ -8,7 +8,7 @@ what a convolution is.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.schedule.link import Bases, buffers, link
-from tpusim.machines.tpu.schedule.units import Area, Key, Pass, Piece, Unit, Units, Work
+from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, Work
 
 LAST = 1 << 62
 """Behind all units."""
@@ -123,6 +123,8 @@ class _Entry(NamedTuple):
     rank: int
     tenancy: Tenancy
     piece: Piece
+    held: tuple[Tenancy, ...]
+    """Of the needs of the piece that are in areas, which come first among them."""
 
 
 def spread(pieces: int, gaps: range) -> list[int]:
@@ -149,7 +151,7 @@ class Schedule:
             for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
         ]
         self._late = 0
-        self.queue = self._queue([*rings.values()])
+        self.queue = self._queue(rings)
         self.strands = {name: Schedule(each, bases, self.steps) for name, each in units.strands.items()}
         self.left: dict[Key, int] = {}
         """By key, the spill of what units made."""
@@ -164,7 +166,7 @@ class Schedule:
     def planned(self) -> Planned:
         """The steps that `run` will write."""
         passes, steps = sum(unit.passes for unit in self.units), sum(unit.steps for unit in self.units)
-        fills = sum(each.piece.transfers for entries in self.queue.values() for each in entries) + self._late
+        fills = sum(each.piece.steps for entries in self.queue.values() for each in entries) + self._late
         transfers = fills + sum(unit.leaves >= 0 for unit in self.units)
         strands = [each.planned for each in self.strands.values()]
         return Planned(passes, transfers + steps + sum(each.transfers for each in strands))
@@ -186,7 +188,7 @@ class Schedule:
         for at in range(self._next, number):
             unit, gap = self.units[at], gaps[at]
             for entry in self.queue.pop(at, ()):
-                self._fill(entry.tenancy, entry.piece)
+                self._bring(entry)
             if unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
                 self._spill(self._ended.popleft())
             self._work(at, unit)
@@ -196,33 +198,30 @@ class Schedule:
                 self._spill(self._ended.popleft())
         self._next = max(self._next, number)
 
-    def _queue(self, rings: Sequence[_Ring]) -> dict[int, list[_Entry]]:
+    def _queue(self, rings: Mapping[str, _Ring]) -> dict[int, list[_Entry]]:
         """By the unit behind each gap, the pieces that are brought in it: sorted by who wants them, how early, and the
         order of areas.
         """
         policy, queue = self.policy, defaultdict[int, list[_Entry]](list)
         behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
-        for ring in sorted(
-            (each for each in rings if each.area.cut), key=lambda each: policy.order.index(each.area.name)
-        ):
-            area, rank = ring.area, policy.order.index(ring.area.name)
-            assert area.cut is not None
+        for rank, name in enumerate(policy.order):
+            area, cut = rings[name].area, rings[name].area.cut
             ahead, where = 0, area.gaps or policy.gaps
-            for tenancy in ring.all:
-                before = tenancy.before
-                gaps = where(before.last if before else -1, tenancy.first, ahead)
-                ahead = tenancy.first
-                if area.late:
-                    pieces = area.cut(tenancy.key, 1, False)
-                    if before:
-                        before.behind, self._late = (tenancy, pieces), self._late + len(pieces)
-                    else:
-                        queue[0] += [_Entry(LAST, piece.early, rank, tenancy, piece) for piece in pieces]
+            for tenancy in rings[name].all if cut else ():
+                assert cut is not None
+                before, first = tenancy.before, tenancy.first
+                gaps = where(before.last if before else -1, first, ahead)
+                ahead = first
+                if area.late and before:
+                    before.behind = tenancy, cut(tenancy.key, 1, False)
+                    self._late += len(before.behind[1])
                     continue
-                pieces = area.cut(tenancy.key, len(gaps), policy.grows and tenancy.first == 0)
-                for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
-                    at = tenancy.unit if gap == tenancy.first else behind[gap]
-                    queue[at].append(_Entry(tenancy.first, piece.early, rank, tenancy, piece))
+                pieces = cut(tenancy.key, len(gaps), policy.grows and not first and not area.late)
+                wanted = LAST if area.late else LAST + first if area.last else first
+                for piece, gap in zip(pieces, spread(len(pieces), range(1) if area.late else gaps), strict=True):
+                    at = tenancy.unit if gap == first and not area.late else behind[gap]
+                    held = [rings[area].wanted(key, at, gap) for area, key in piece.needs if area in rings]
+                    queue[at].append(_Entry(wanted, piece.early, rank, tenancy, piece, tuple(held)))
         for entries in queue.values():
             entries.sort(key=(lambda entry: entry[2]) if policy.by_area else (lambda entry: entry[:3]))
         return queue
@@ -234,21 +233,34 @@ class Schedule:
             ahead = bool(found.left)
             while key not in found.left:
                 found.until(found._next + 1)
-            if ahead and [*found.left][-1] == key:
+            if ahead and next(reversed(found.left)) == key:
                 found.until(min(found._next + 1, len(found.units)))
         return found.left[key]
 
-    def _fill(self, tenancy: Tenancy, piece: Piece) -> None:
-        moves = [*piece.moves(tenancy.base)]
-        if not moves:
+    def _bring(self, entry: _Entry) -> None:
+        """A piece: transfers, or steps of the vector unit that work it out."""
+        _, _, _, tenancy, piece, held = entry
+        brought = [*piece.brings(tenancy.base, *(each.base for each in held))]
+        if not brought:
             return
         waits = tenancy.freed() if tenancy.before else self._begun
-        waits = (*waits, *(self._left(*need) for need in piece.needs))
-        for number, (tensor, parts, moved, regions) in enumerate(moves):
+        delay = sum(each.area.ready(each.key) for each in held if each.area.ready and not each.used)
+        for other in held:
+            waits = (*other.made(None), *waits)
+        for area, key in piece.needs[len(held) :]:
+            waits = (*waits, self._left(area, key))
+        for number, each in enumerate(brought):
             # Several transfers of one piece count as an atom each: whoever reads all of them waits for each.
             for atom in piece.atoms if not number else (-number,):
                 tenancy.there[atom] = len(self.steps)
-            self.steps.append(tenancy.area.fill(waits, tensor, parts, moved, regions=regions))
+            if isinstance(each, Moves):
+                fill = tenancy.area.fill(waits, each.tensor, each.parts, each.bytes, regions=each.regions)
+                self.steps.append(fill)
+            else:
+                self.steps.append(Vector(waits, *each, delay))
+                delay, self._computed = 0, len(self.steps) - 1
+        for other in held:
+            other.used[self.steps[-1].queue] = len(self.steps) - 1
 
     def _spill(self, at: int) -> None:
         unit, steps = self.units[at], self.steps
@@ -260,7 +272,7 @@ class Schedule:
         if tenancy.behind:
             late, pieces = tenancy.behind
             for piece in pieces:
-                self._fill(late, piece)
+                self._bring(_Entry(LAST, piece.early, 0, late, piece, ()))
 
     def _work(self, at: int, unit: Unit) -> None:
         """The acts of a unit; what its body and its new tenancies add goes to the first of them."""

@@ -37,6 +37,17 @@ class Moves(NamedTuple):
     regions: tuple[Region, ...] | None = None
 
 
+class Compute(NamedTuple):
+    """A step of the vector unit without its waits: the fields of `Vector` by their names."""
+
+    operation: str
+    operands: tuple[Feed, ...]
+    writes: Feed
+    words: int
+    scalars: Scalars = NO_SCALARS
+    coefficients: tuple[float, ...] = ()
+
+
 class Need(NamedTuple):
     """A key that is wanted in an area."""
 
@@ -50,16 +61,17 @@ class Piece(NamedTuple):
     Attributes:
         early: when the unit that wants the load wants this piece: pieces of several loads are brought in that order.
         atoms: the numbers of what is there once the piece has come.
-        moves: the transfers, given the first word of the slot; none of them where all of the piece is padding.
-        needs: what units must have left before; by the name of the strand that they are of, or of their own.
-        transfers: how many there are at most.
+        brings: transfers, or steps of the vector unit, given the first word of its slot, and of each need that is in an
+            area; none of them where all of the piece is padding.
+        needs: what must be there before, in areas; or left by units, by the name of their strand, "" for these units.
+        steps: how many there are at most.
     """
 
     early: int
     atoms: Sequence[int]
-    moves: Callable[[int], Iterable[Moves]]
+    brings: Callable[..., Iterable[Moves | Compute]]
     needs: tuple[Need, ...] = ()
-    transfers: int = 1
+    steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,7 @@ class Area:
             small one; None: nothing is brought, acts write the slots.
         ready: cycles from the arrival of a key until its first unit may begin.
         late: whether loads come as soon as a spill frees their slot, behind all else of a gap.
+        last: whether they come behind all else of a gap, in the order in which they are wanted.
         gaps: those of its loads, where they differ from the policy's.
         live: of keys that roll through one slot as through a window: the rows that units of a key read.
         depth: rows that such a window holds.
@@ -88,6 +101,7 @@ class Area:
     cut: Callable[[Key, int, bool], Sequence[Piece]] | None = None
     ready: Callable[[Key], int] | None = None
     late: bool = False
+    last: bool = False
     gaps: Gaps | None = None
     live: Callable[[Key], range] | None = None
     depth: int = 0
@@ -153,17 +167,6 @@ class Pass(NamedTuple):
     words: int
     finish: tuple[Finish, ...] = ()
     bias: Bias | None = None
-
-
-class Compute(NamedTuple):
-    """A step of the vector unit without its waits: the fields of `Vector` by their names."""
-
-    operation: str
-    operands: tuple[Feed, ...]
-    writes: Feed
-    words: int
-    scalars: Scalars = NO_SCALARS
-    coefficients: tuple[float, ...] = ()
 
 
 class Work(NamedTuple):
@@ -273,6 +276,12 @@ def at_once(freed: int, first: int, ahead: int) -> range:
 def with_the_one_ahead(freed: int, first: int, ahead: int) -> range:
     """When the load ahead of it is used for the first time."""
     return range(ahead, ahead + 1)
+
+
+def when_read(freed: int, first: int, ahead: int) -> range:
+    """Once the slot has been read for the last time, but not before the load ahead of it is used."""
+    gap = max(ahead, freed)
+    return range(gap, gap + 1)
 
 
 def when_needed(freed: int, first: int, ahead: int) -> range:
