@@ -35,6 +35,7 @@ class Tenancy:
         base: the first word of the slot.
         unit: the first unit that needs the key.
         first, last: its gap, and that of the last unit so far.
+        ahead: the gap in which the load ahead is first needed.
         before: the tenancy that had the slot before.
         behind: the late load that comes as soon as the slot has been spilled.
         there: by atom, the step that brought it.
@@ -48,6 +49,7 @@ class Tenancy:
     unit: int
     first: int
     last: int
+    ahead: int
     before: Tenancy | None
     behind: tuple[Tenancy, Sequence[Piece]] | None = None
     there: dict[int, int] = field(default_factory=dict)
@@ -77,15 +79,16 @@ class _Ring:
         self.area, self.base, self.all = area, base, list[Tenancy]()
         self._living: dict[Key, Tenancy] = {}
 
-    def wanted(self, key: Key, unit: int, gap: int) -> Tenancy:
-        """The tenancy of a key that a unit behind a gap needs."""
+    def wanted(self, key: Key, unit: int, gap: int, ahead: int | None = None) -> Tenancy:
+        """The tenancy of a key that a unit behind a gap needs; or a load of that unit, `ahead` of which another is."""
         found = self._living.get(key)
         if found is None:
             number, area = len(self.all), self.area
             before = self.all[number - area.count] if number >= area.count else None
             if before:
                 del self._living[before.key]
-            found = Tenancy(area, key, self.base + number % area.count * area.words, unit, gap, gap, before)
+            ahead = (self.all[-1].first if self.all else 0) if ahead is None else ahead
+            found = Tenancy(area, key, self.base + number % area.count * area.words, unit, gap, gap, ahead, before)
             self.all.append(found)
             self._living[key] = found
         found.last = gap
@@ -101,7 +104,7 @@ class _Window(_Ring):
         super().__init__(area, base)
         self._filled = self._read = 0
 
-    def wanted(self, key: Key, unit: int, gap: int) -> Tenancy:
+    def wanted(self, key: Key, unit: int, gap: int, ahead: int | None = None) -> Tenancy:
         area = self.area
         assert area.live is not None
         live = area.live(key)
@@ -111,7 +114,7 @@ class _Window(_Ring):
         while self._read < len(self.all) and area.live(self.all[self._read].key).start < self._filled - area.depth:
             self._read += 1
         before = self.all[self._read - 1] if self._read else None
-        self.all.append(Tenancy(area, key, self.base, unit, gap, gap, before, there=there))
+        self.all.append(Tenancy(area, key, self.base, unit, gap, gap, 0, before, there=there))
         return self.all[-1]
 
 
@@ -206,12 +209,11 @@ class Schedule:
         behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
         for rank, name in enumerate(policy.order):
             area, cut = rings[name].area, rings[name].area.cut
-            ahead, where = 0, area.gaps or policy.gaps
+            where = area.gaps or policy.gaps
             for tenancy in rings[name].all if cut else ():
                 assert cut is not None
                 before, first = tenancy.before, tenancy.first
-                gaps = where(before.last if before else -1, first, ahead)
-                ahead = first
+                gaps = where(before.last if before else -1, first, tenancy.ahead)
                 if area.late and before:
                     before.behind = tenancy, cut(tenancy.key, 1, False)
                     self._late += len(before.behind[1])
@@ -220,7 +222,8 @@ class Schedule:
                 wanted = LAST if area.late else LAST + first if area.last else first
                 for piece, gap in zip(pieces, spread(len(pieces), range(1) if area.late else gaps), strict=True):
                     at = tenancy.unit if gap == first and not area.late else behind[gap]
-                    held = [rings[area].wanted(key, at, gap) for area, key in piece.needs if area in rings]
+                    needs = ((rings[area], key) for area, key in piece.needs if area in rings)
+                    held = [ring.wanted(key, at, gap, tenancy.ahead) for ring, key in needs]
                     queue[at].append(_Entry(wanted, piece.early, rank, tenancy, piece, tuple(held)))
         for entries in queue.values():
             entries.sort(key=(lambda entry: entry[2]) if policy.by_area else (lambda entry: entry[:3]))
@@ -258,7 +261,7 @@ class Schedule:
                 self.steps.append(fill)
             else:
                 self.steps.append(Vector(waits, *each, delay))
-                delay, self._computed = 0, len(self.steps) - 1
+                delay = 0
         for other in held:
             other.used[self.steps[-1].queue] = len(self.steps) - 1
 
