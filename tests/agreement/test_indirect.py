@@ -19,7 +19,7 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, indirect, tiled
-from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.indirect import lower
 from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.pointed import NAME
@@ -90,7 +90,7 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
 def matching(layer: Conv2d, batch: int, hardware: Hardware) -> Program:
     """Channel-first's Program, or one of its emitter where pointers take the room of the tiling that it chooses."""
     plan, _ = indirect.plans_of(layer, batch, hardware)[0]
-    emitted, (same, told) = Emitter(plan).program(), channel_first.lower(layer, batch, hardware)
+    emitted, (same, told) = Convolution(plan).program(), channel_first.lower(layer, batch, hardware)
     assert told.choices != vars(plan.tiling) or emitted == same
     return emitted
 

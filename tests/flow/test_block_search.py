@@ -22,11 +22,11 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import block_diagonal, channel_first, on_chip
 from tpusim.machines.tpu.lowering.banked import BankedCandidates
-from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks
+from tpusim.machines.tpu.lowering.banked_plan import BankedPlan, FromBanks
 from tpusim.machines.tpu.lowering.bound import Bound
 from tpusim.machines.tpu.lowering.candidates import Candidates
+from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.dense import dense
-from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Cut
@@ -82,8 +82,8 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
 
     def program(tiling: Tiling[int]) -> Program:
         if isinstance(cut, FromBanks):
-            return BankedEmitter(BankedPlan(shape, hardware, tiling, cut)).program()
-        return Emitter(Plan(shape, hardware, tiling, cut)).program()
+            return Convolution(BankedPlan(shape, hardware, tiling, cut)).program()
+        return Convolution(Plan(shape, hardware, tiling, cut)).program()
 
     if hardware.banked:
         cut = FromBanks(shape, hardware, cut)

@@ -14,8 +14,9 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import tiled
-from tpusim.machines.tpu.lowering.banked_plan import BankedEmitter, BankedPlan, FromBanks, bank_map
+from tpusim.machines.tpu.lowering.banked_plan import BankedPlan, FromBanks, bank_map
 from tpusim.machines.tpu.lowering.candidates import Candidates
+from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.reduction import Chunk
@@ -42,7 +43,7 @@ def ways_by(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardwa
         return tiled.ways_by(cutting, layer, batch, hardware)
 
     def lower(plan: BankedPlan) -> Lowered:
-        return BankedEmitter(plan).program(), _explained(plan, layer)
+        return Convolution(plan).program(), _explained(plan, layer)
 
     return tiled.ways_of(_plans(cutting, layer, batch, hardware), lower)
 

@@ -7,21 +7,18 @@ Passes, blocks, weights and partial sums are those of any other plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, PatchExtents
 from tpusim.machines.tpu.lowering.block import Block, Patch
-from tpusim.machines.tpu.lowering.emitter import Emitter
-from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
-from tpusim.machines.tpu.lowering.schedule import Load
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.tensor import Along, BankPart
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.memory.layout import Box
@@ -131,10 +128,39 @@ class BankedPlan(Plan):
     """As any plan, but for the ifmap: its buffers are addresses of the banks, and the lanes have none of it."""
 
     cut: FromBanks
+    ifmap_memory = "banks"
+    ifmap_lanes = 1
 
-    def filter_base(self, buffer: int) -> int:
-        """First word of a filter buffer: the lanes have no ifmap before it."""
-        return buffer * self.tiling.section_words
+    @property
+    def fill(self) -> Callable[..., BankFill]:  # type: ignore[override]
+        """A transfer to so many banks."""
+        return partial(BankFill, banks=self.hardware.banks)
+
+    def filled(
+        self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
+    ) -> tuple[tuple[BankPart, ...], list[Box]]:
+        """Some places of a patch, with all channels from the first of them to the last."""
+        shape, first, last = self.shape, chunk.places[places.start].channels, chunk.places[places.stop - 1].channels
+        channels = range(first[0], last[-1] + 1)
+        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
+        items, offsets = (
+            self.map_items(rows, cols, filled.groups, self.ifmap_apart),
+            self._offsets(patch, filled, channels),
+        )
+        channels = shifted(channels, group * shape.channels)
+        part = BankPart(base, offsets, (Along(CHANNEL, channels),), items, self.word_fill)
+        return (part,), [Box(channels, rows, cols, self.images(filled.groups))]
+
+    def _offsets(self, patch: Patch, filled: Patch, channels: range) -> tuple[tuple[int, ...], ...]:
+        """Where channels, rows, columns and word groups of a part of the patch stand."""
+        laid = self.map_of(patch)
+        places = (
+            range(part.start - whole.start, part.stop - whole.start)
+            for whole, part in ((patch.rows, filled.rows), (patch.cols, filled.cols), (patch.groups, filled.groups))
+        )
+        spacings = laid.row, laid.col, laid.group
+        map_offsets = (spacing.offsets(place) for spacing, place in zip(spacings, places, strict=True))
+        return (laid.channel.offsets(channels), *map_offsets)
 
     def map_of(self, patch: Patch) -> BankMap:
         """How a patch lies in the banks."""
@@ -168,54 +194,3 @@ def _feed(each: ReductionPass, channels: Sequence[int], walks: Mapping[Tap, Coun
     """What the rows of a pass read, each from where its channel begins."""
     rows = ((run.first_lane, walks[run.tap], channels[run.channels.start]) for run in each.runs)
     return BankFeed(tuple(LaneGroup(row, 1, walk._replace(base=base)) for row, walk, base in rows))
-
-
-class BankedEmitter(Emitter):
-    """Emits as any emitter does, but fills the ifmap into the banks."""
-
-    plan: BankedPlan
-
-    def program(self) -> Program:
-        """The whole layer."""
-        tiling = self.plan.tiling
-        banked = Buffer("ifmap", 0, tiling.ifmap_buffers * tiling.ifmap_words, 1)
-        return replace(super().program(), banked=(banked,))
-
-    def _buffers(self) -> tuple[Buffer, ...]:
-        """Filter buffers, then partial sums."""
-        return super()._buffers()[1:]
-
-    def _ifmap_fill(
-        self, index: int, load: Load[tuple[int, int, int]], patch: Patch, places: range, filled: Patch
-    ) -> Callable[[], None]:
-        plan, shape = self.plan, self.plan.shape
-        group, _, chunk = load.key
-        first, last = (plan.chunks[chunk].places[at].channels for at in (places.start, places.stop - 1))
-        held = range(first[0], last[-1] + 1)
-        channels = range(group * shape.channels + held.start, group * shape.channels + held.stop)
-        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
-        apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
-        box = Box(channels, rows, cols, plan.images(filled.groups))
-        moved, regions = self.traffic.of([box], plan.ifmap, apart)
-        items, offsets = plan.map_items(rows, cols, filled.groups, apart), self._offsets(patch, filled, held)
-        part = BankPart(plan.ifmap_base(load.buffer), offsets, (Along(CHANNEL, channels),), items, plan.word_fill)
-
-        def emit() -> None:
-            if part.words:
-                freed = self._freed(load, self.last_stream)
-                banks = plan.hardware.banks
-                step = self.add(BankFill(freed, plan.ifmap, (part,), moved, banks, regions=regions))
-                self.place_ready.update({(index, place): step for place in places})
-
-        return emit
-
-    def _offsets(self, patch: Patch, filled: Patch, channels: range) -> tuple[tuple[int, ...], ...]:
-        """Where channels, rows, columns and word groups of a part of the patch stand."""
-        laid = self.plan.map_of(patch)
-        places = (
-            range(part.start - whole.start, part.stop - whole.start)
-            for whole, part in ((patch.rows, filled.rows), (patch.cols, filled.cols), (patch.groups, filled.groups))
-        )
-        spacings = laid.row, laid.col, laid.group
-        map_offsets = (spacing.offsets(place) for spacing, place in zip(spacings, places, strict=True))
-        return (laid.channel.offsets(channels), *map_offsets)

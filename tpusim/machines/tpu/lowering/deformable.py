@@ -15,13 +15,13 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.banked import in_lanes
+from tpusim.machines.tpu.lowering.sampled_units import Sampled
 from tpusim.machines.tpu.lowering.sampling import Sampling, most_kinds, sampling_of
-from tpusim.machines.tpu.lowering.sampling_emitter import SamplingEmitter
-from tpusim.machines.tpu.lowering.tiled import steps_of
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
 from tpusim.network.ops import ArrayOp, DeformConv2d
 
 
@@ -34,17 +34,13 @@ def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """
     with at_rest():
         sampling = _sampling(layer, batch, hardware)
-        program = SamplingEmitter(sampling).program()
+        program = Sampled(sampling).program()
         return program, _explained(explanation_of(sampling.plan, layer), sampling, program)
 
 
 def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down, those of the vector unit among the transfers. Raises as it does."""
-    sampling = _sampling(layer, batch, hardware)
-    steps, (bands, _), (tables, _) = steps_of(sampling.plan), sampling.bands, sampling.tables
-    places = sum(len(sampling.plan.chunks[load.key[2]].places) for load in sampling.gathered)
-    more = len(bands) + places + sum(2 * len(load.key.lanes) for load in tables)
-    return steps._replace(transfers=steps.transfers + more)
+    return units_planned(Sampled(_sampling(layer, batch, hardware)))
 
 
 def _sampling(layer: ArrayOp, batch: int, hardware: Hardware) -> Sampling:

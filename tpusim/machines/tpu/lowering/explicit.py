@@ -16,20 +16,23 @@ from tpusim.machines.tpu.lowering import channel_first, on_chip
 from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.candidates import least_words
-from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.search import Ranked
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import found, longest, planned_by, steps_of, ways_by, ways_of
+from tpusim.machines.tpu.lowering.tiled import found, planned_by, ways_by, ways_of
 from tpusim.machines.tpu.lowering.tiling import too_small
 from tpusim.machines.tpu.lowering.transformation import Transformation
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
-from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, again_of, units, window_of
+from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, again_of, window_of
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
-from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
+from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
+from tpusim.machines.tpu.schedule.units import Need
 from tpusim.network.ops import ArrayOp, Conv2d
 
 LOWERED = "lowered"
@@ -72,10 +75,8 @@ def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     in_lanes(hardware)
     if hardware.mapping.transformation == "on_chip":
         return planned_by(on_chip.cut, layer, batch, hardware)
-    works = _works(conv, images, hardware)
-    steps, (work, _) = steps_of(longest([(each.plan, rank) for each, rank in works])), works[0]
-    transfers = 2 * sum(1 for _ in units(work.shape, hardware, work.window))
-    return Planned(steps.passes, steps.transfers + transfers, work.lowered.size)
+    work = max((work for work, _ in _works(conv, images, hardware)), key=lambda work: work.plan.tiling.blocks)
+    return units_planned(_Explicit(work), work.lowered.size)
 
 
 def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfolding, Ranked]]:
@@ -91,7 +92,7 @@ def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfoldin
     else:
         ranks, window = _side_by_side(shape, product, hardware)
     plans = [(Plan(product, hardware, rank.tiling, cut, LOWERED), rank) for rank in ranks]
-    return [(Unfolding(shape, plan, window, 0 if before else plan.tiling.words), rank) for plan, rank in plans]
+    return [(Unfolding(shape, plan, window), rank) for plan, rank in plans]
 
 
 def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
@@ -109,33 +110,21 @@ def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> t
     raise too_small(LEAST_WORDS + least_words(product, hardware, TapGroups(product, hardware)), hardware)
 
 
-class _Explicit(Emitter):
-    """The product, each of whose fills comes after the units of the transformation that write what it reads."""
+class _Explicit(Convolution):
+    """The product, each of whose fills needs the units of the transformation that write what it reads."""
 
     def __init__(self, work: Unfolding) -> None:
         super().__init__(work.plan)
-        self.work, self.transformation = work, Transformation(work, self)
+        self.transformation = Transformation(work)
+        self.strands = {LOWERED: self.transformation}
+        self.before = work.plan.hardware.mapping.transformation == "before"
 
-    def program(self) -> Program:
-        work, window = self.work, self.work.window
-        if work.plan.hardware.mapping.transformation == "before":
-            self.transformation.until(len(self.transformation.units) - 1)
-        product = super().program()
-        ring = Buffer(work.ifmap.name, work.base, window.words, work.lanes)
-        return replace(product, tensors=(work.ifmap, *product.tensors), buffers=(ring, *product.buffers))
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.transformation.work.ifmap, *super().tensors
 
-    def _begun(self) -> tuple[int, ...]:
-        """Where product and transformation share words, the end of the transformation."""
-        before = self.plan.hardware.mapping.transformation == "before"
-        return tuple(self.transformation.spills[-1:]) if before else ()
-
-    def _written(self, filled: Patch) -> tuple[int, ...]:
-        """The last spill of what is filled; one unit more is written first, so that the bus need not wait for it."""
-        work = self.transformation
-        place = work.last_of(filled)
-        ahead = place + 1 if work.spills else place
-        work.until(min(ahead, len(work.units) - 1))
-        return (work.spills[place],)
+    def needs(self, filled: Patch) -> tuple[Need, ...]:
+        return (Need(LOWERED, self.transformation.last_of(filled)),)
 
 
 # ---- in words
@@ -146,12 +135,16 @@ def _explained(work: Unfolding, program: Program, layer: ArrayOp) -> Explanation
     rows = counted(work.lowered.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
     told = explanation_of(work.plan, layer, rows)
     window = SIZE.format(work.window.words * work.plan.hardware.word_bytes)
-    before = " in the same words" if work.base == 0 else ""
+    before = " in the same words" if _before(work) else ""
     memory = f"{told.aspects['memory']}; {window} of window for the ifmap{before}"
     own = {"taps": _taps(work, rows), "window": _window(work), "lowered": _read(work, program)}
     choices = {f"window_{name}": getattr(work.window, name) for name in ("rows", "cols", "groups", "taps", "depth")}
     aspects = {**own, **{name: text for name, text in told.aspects.items() if name not in own}, "memory": memory}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)
+
+
+def _before(work: Unfolding) -> bool:
+    return work.plan.hardware.mapping.transformation == "before"
 
 
 def _taps(work: Unfolding, rows: str) -> str:
@@ -163,7 +156,7 @@ def _taps(work: Unfolding, rows: str) -> str:
 def _window(work: Unfolding) -> str:
     """What the window does, and when."""
     window, shape = work.window, work.shape
-    when = "transformed before the product" if work.base == 0 else "transformed beside the product"
+    when = "transformed before the product" if _before(work) else "transformed beside the product"
     rolls = f"{window.rows} x {window.cols} of {shape.row.extent} x {shape.col.extent} outputs at a time"
     copies = f", {work.copies} copies at once" if work.copies > 1 else ""
     again = "" if window.taps == shape.row.kernel * shape.col.kernel else f"; the ifmap comes for {window.taps} taps"

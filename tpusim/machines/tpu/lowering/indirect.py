@@ -24,7 +24,7 @@ from tpusim.machines.tpu.lowering import channel_first, tiled
 from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.emitter import Emitter
+from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.pointed import Key, Pointed, places, table_of, table_words, with_pointers
@@ -55,7 +55,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Way]:
         return channel_first.ways(layer, batch, hardware)
 
     def lower(plan: Plan) -> Lowered:
-        pointed = with_pointers(Emitter(plan).program(), hardware)
+        pointed = with_pointers(Convolution(plan).program(), hardware)
         return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
 
     return tiled.ways_of(plans_of(layer, batch, hardware), lower)

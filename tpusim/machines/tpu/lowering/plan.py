@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 from math import ceil, prod
+from typing import ClassVar
 
 from tpusim.machines.tpu.definition.latencies import word_cycles
 from tpusim.machines.tpu.description import Hardware
@@ -22,7 +23,8 @@ from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words,
 from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.lowering.weights import Weights
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.memory.layout import Box
 
 
@@ -173,6 +175,31 @@ class Plan:
                 shifted(cols, across * col.dilation),
                 self.images(images),
             )
+
+    # ---- where the ifmap stands
+
+    ifmap_memory: ClassVar[str] = "lanes"
+    ifmap_lanes: ClassVar[int] = 0
+    """That take part; 0: as many as passes have rows."""
+    fill: ClassVar[type[Inbound]] = Fill
+
+    @cached_property
+    def ifmap_apart(self) -> tuple[int, int]:
+        """Rows and columns of the ifmap from one strip to the next."""
+        row, col = self.shape.row, self.shape.col
+        return row.extent * row.stride, col.extent * col.stride
+
+    def filled(
+        self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
+    ) -> tuple[tuple[Elements, ...], Iterable[Box]]:
+        """Some places of a patch that stands from word `base` on, each in all its copies; the boxes in strip 0."""
+        rows, cols = self.shape.row.coordinates(filled.rows), self.shape.col.coordinates(filled.cols)
+        items, first = self.map_items(rows, cols, filled.groups, self.ifmap_apart), base + patch.words_before(filled)
+        held = [(first + at * patch.words, chunk.places[at]) for at in places]
+        parts = tuple([
+            Part(at, place.first_lanes, self.lanes_of(place, group), items, self.word_fill) for at, place in held
+        ])  # fmt: skip
+        return parts, self.brought(chunk, places, filled, group)
 
     @cached_property
     def stages(self) -> list[Stage]:

@@ -22,10 +22,8 @@ from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.estimate import Estimate
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.sampled_taps import Lanes, SampledTaps, shape_of
 from tpusim.machines.tpu.lowering.samples import CORNERS, Kind, Samples, samples_of
-from tpusim.machines.tpu.lowering.schedule import Load, assign_buffers
 from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, word_groups
@@ -116,35 +114,11 @@ class Sampling:
         shape = (layer.offset_groups, taps, *points, samples.words, len(CORNERS), samples.word_fill)
         return Tensor(BLEND, shape, number_bytes=self.plan.hardware.vector_memory.element_bytes)
 
-    # ---- what is loaded, for which gathered chunk
-
-    @cached_property
-    def gathered(self) -> list[Load[tuple[int, int, int]]]:
-        """A channel group, a block and a chunk each."""
-        plan = self.plan
-        wanted = [(each.group, each.block, plan.sections[each.section].chunk) for each in plan.stages]
-        return assign_buffers(wanted, plan.tiling.ifmap_buffers)[0]
-
-    @cached_property
-    def bands(self) -> tuple[list[Load[tuple[int, int, int]]], list[int]]:
-        """The ifmap of a group, a block and the row folds of a chunk; and which of them each gathered chunk needs."""
-        folds = [chunk.passes[0].runs[0].channels.start for chunk in self.plan.chunks]
-        keys = [(group, block, folds[chunk]) for group, block, chunk in (each.key for each in self.gathered)]
-        return assign_buffers(keys, self.copies)
-
-    @cached_property
-    def tables(self) -> tuple[list[Load[TableKey]], list[int]]:
-        """The same of tables."""
-        keys = [
-            TableKey(block, self._different(self.plan.chunks[chunk], group))
-            for group, block, chunk in (each.key for each in self.gathered)
-        ]
-        return assign_buffers(keys, self.copies)
-
-    def _different(self, chunk: Chunk, group: int) -> tuple[tuple[Lanes, ...], ...]:
-        """Places that sample alike share a table."""
-        places = range(len(chunk.places))
-        return tuple(dict.fromkeys(self.cut.lanes_of(chunk, place, group) for place in places))
+    def table_key(self, group: int, block: int, chunk: int) -> TableKey:
+        """The table by which a chunk of a group and a block is gathered: places that sample alike share one."""
+        held = self.plan.chunks[chunk]
+        lanes = (self.cut.lanes_of(held, place, group) for place in range(len(held.places)))
+        return TableKey(block, tuple(dict.fromkeys(lanes)))
 
     # ---- and where it stands
 
@@ -173,31 +147,22 @@ class Sampling:
     @cached_property
     def tables_a_chunk(self) -> int:
         """Tables that stand beside one another."""
-        return max(len(load.key.lanes) for load in self.tables[0])
-
-    def band_base(self, buffer: int) -> int:
-        """The first word of a band."""
-        return self.plan.tiling.words + buffer * self.band_words
-
-    def pointer_base(self, buffer: int, number: int) -> int:
-        """The first word of a table of pointers."""
-        return self.band_base(self.copies) + (buffer * self.tables_a_chunk + number) * sum(self.table_words)
-
-    def blend_base(self, buffer: int, number: int) -> int:
-        """The first word of a table of blends."""
-        return self.pointer_base(buffer, number) + self.table_words[0]
+        plan = self.plan
+        groups, chunks = range(plan.shape.groups), range(len(plan.chunks))
+        return max(len(self.table_key(group, 0, chunk).lanes) for group in groups for chunk in chunks)
 
     @property
     def words(self) -> int:
         """Words beside the plan's."""
-        return self.pointer_base(self.copies, 0) - self.plan.tiling.words
+        return self.copies * (self.band_words + self.tables_a_chunk * sum(self.table_words))
 
-    def table(self, lanes: Sequence[Lanes], patch: Patch, buffer: int, number: int) -> ElementTable:
-        """The pointers of a place."""
+    def table(self, lanes: Sequence[Lanes], patch: Patch, base: int, number: int) -> ElementTable:
+        """The pointers of a place, whose table is one of those from word `base` on."""
         per_word = pointers_a_word(self.plan.hardware)
         kinds = len(kinds_of(lanes))
-        base = self.pointer_base(buffer, number)
-        return ElementTable(base, patch.words, len(CORNERS), self.plan.word_fill, kinds, per_word)
+        return ElementTable(
+            base + number * self.table_words[0], patch.words, len(CORNERS), self.plan.word_fill, kinds, per_word
+        )
 
     def pointer_numbers(self, key: TableKey, lanes: Sequence[Lanes], patch: Patch) -> np.ndarray:
         """The same as they stand: [word, number], each word of samples beginning a word."""

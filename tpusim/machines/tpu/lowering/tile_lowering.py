@@ -20,10 +20,11 @@ from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.filtering import Filtering, Recipes
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
-from tpusim.machines.tpu.lowering.tile_emitter import TileEmitter
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan, plan_of
+from tpusim.machines.tpu.lowering.tile_units import TileUnits
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, words_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Lowering, Planned
+from tpusim.machines.tpu.schedule.scheduler import planned
 from tpusim.network.ops import ArrayOp
 from tpusim.network.ops.conv2d import Conv2d
 
@@ -53,19 +54,14 @@ def lowered_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -
     """
     with at_rest():
         work = _planned(choice, layer, batch, hardware)
-        return TileEmitter(work).program(), _explained(work, layer)
+        return TileUnits(work).program(), _explained(work, layer)
 
 
 def planned_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lowered_by` would write down, those of the vector unit among the transfers. Raises as it does."""
     work = _planned(choice, layer, batch, hardware)
-    filtering, blocks = work.filtering, len(work.plan.blocks)
-    by = filtering.by
-    data = len(filtering.row_folds) * (1 + sum(map(len, filtering.data)) + len(by.data_mixes))
-    inverse = sum(map(len, filtering.inverse)) + len(by.result_mixes)
-    outputs = len(filtering.col_folds) * (1 + len(work.sections) + inverse)
-    weights = len(by.products) * work.plan.shape.channels * work.plan.shape.out_channels
-    return Planned(blocks * filtering.passes, blocks * (data + outputs), weights)
+    weights = len(work.filtering.by.products) * work.plan.shape.channels * work.plan.shape.out_channels
+    return planned(TileUnits(work), weights)
 
 
 def least_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:

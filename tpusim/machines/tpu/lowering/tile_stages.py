@@ -11,7 +11,7 @@ from tpusim.machines.tpu.lowering.recipe import Recipe
 from tpusim.machines.tpu.lowering.tile_algorithm import Grid, Mix, Product
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.schedule.units import Compute
 
 At = Callable[[int], Counters]
 """The words of an input or an output, by its number."""
@@ -25,15 +25,14 @@ class Stage(NamedTuple):
     outputs: At
     between: int
 
-    def steps(self, lanes: int, after: tuple[int, ...], delay: int = 0) -> Iterator[Vector]:
-        """A step a line, the first after so much."""
+    def steps(self, lanes: int) -> Iterator[Compute]:
+        """A step a line."""
         words = self.inputs(0).words
         for line in self.recipe:
             operands = tuple(self._feed(name, words, lanes) for name in line.factors)
             factors = tuple(map(float, line.factors.values()))
             made = self._feed(line.made, words, lanes)
-            yield Vector(after, "combine", operands, made, words, coefficients=factors, delay=delay)
-            delay = 0
+            yield Compute("combine", operands, made, words, coefficients=factors)
 
     def _feed(self, name: str, words: int, lanes: int) -> Feed:
         kind, number = name[0], int(name[1:])
@@ -133,7 +132,7 @@ def data_base(work: TilePlan, block: Block, fold: int) -> int:
     return work.data_base + fold * work.filtering.by.data_places * work.tiles(block).words
 
 
-def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int, after: tuple[int, ...]) -> Iterator[Vector]:
+def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Compute]:
     """A step a mix, of so many words a place."""
 
     def feed(grid: Grid) -> Feed:
@@ -145,7 +144,7 @@ def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int, after: tupl
     for mix in mixes:
         operands = tuple(feed(grid) for grid, _ in mix.terms)
         factors = tuple(float(factor) for _, factor in mix.terms)
-        yield Vector(after, "combine", operands, feed(mix.made), mix.made.size * words, coefficients=factors)
+        yield Compute("combine", operands, feed(mix.made), mix.made.size * words, coefficients=factors)
 
 
 def streamed(product: Product, data: int, words: int) -> Counters:

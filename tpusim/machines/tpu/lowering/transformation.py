@@ -1,84 +1,78 @@
-"""The transformation of explicit im2col as steps, in an order that may be interleaved with those of the product."""
+"""The transformation of explicit im2col as units: rows roll through a window, and leave lowered rows in HBM."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
 from tpusim.machines.tpu.lowering.block import Patch
-from tpusim.machines.tpu.lowering.emitter import Emitter
 from tpusim.machines.tpu.lowering.reduction import neighbours
-from tpusim.machines.tpu.lowering.traffic import Moved
+from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
-from tpusim.machines.tpu.lowering.window import WindowUnit, units
-from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.lowering.window import units
+from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Need, Piece, Policy, Unit, Units, one_ahead_if_free
 from tpusim.memory.layout import Box
 
 
-class Transformation:
-    """Writes the steps of unit after unit down with the `emitter` of the product."""
+class Transformation(Units):
+    """Units without acts: the rows that are new to each come, and the lowered rows of its outputs go."""
 
-    def __init__(self, unfolding: Unfolding, emitter: Emitter) -> None:
-        self.unfolding, self.emitter = unfolding, emitter
-        self.units: list[WindowUnit] = [*units(unfolding.shape, unfolding.plan.hardware, unfolding.window)]
-        self.fills: list[int] = []
-        self.spills: list[int] = []
-        self._read = 0
+    def __init__(self, work: Unfolding) -> None:
+        self.work, self.traffic = work, Traffic(work.plan.shape, work.plan.hardware)
+        self.windows = [*units(work.shape, work.plan.hardware, work.window)]
 
-    def until(self, place: int) -> int:
-        """Write down all units up to that at `place`; the spill of that one.
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        """The window."""
+        work, window = self.work, self.work.window
 
-        The rows of a unit are filled before those of the unit ahead are spilled, where the window has room for both.
-        """
-        while len(self.spills) <= place:
-            here = len(self.spills)
-            self._fill_until(here)
-            if here + 1 < len(self.units) and self._frees(here + 1) < here:
-                self._fill_until(here + 1)
-            self.spills.append(self._spill(here))
-        return self.spills[place]
+        def live(place: int) -> range:
+            return self.windows[place].live
+
+        return (
+            Area(
+                "window", work.ifmap.name, window.words, 1, work.lanes, self._rows,
+                gaps=one_ahead_if_free, live=live, depth=window.depth,
+            ),
+        )  # fmt: skip
+
+    @property
+    def policy(self) -> Policy:
+        """The rows of a unit come before those of the unit ahead go, where the window has room for both."""
+        return Policy(("window",), one_ahead_if_free)
+
+    def units(self) -> Iterator[Unit]:
+        for place in range(len(self.windows)):
+            yield Unit((Need("window", place),), None, place, leaves=0, makes=place)
+
+    def _rows(self, place: int, gaps: int, grows: bool) -> list[Piece]:
+        unit, work = self.windows[place], self.work
+
+        def moves(base: int) -> Iterator[Moves]:
+            moved = self.traffic.of([work.source(unit)], work.ifmap, work.apart)
+            yield Moves(work.ifmap, tuple(work.filled(unit, base)), *moved)
+
+        return [Piece(0, (0,), moves)] if unit.new else []
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> tuple[Act, ...]:
+        return ()
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        """Rows of the lowered matrix that follow one another are written together."""
+        work, window = self.work, self.windows[unit.about]
+        parts = tuple(work.spilled(window, base))
+        images, apart = work.plan.images(window.groups), (work.shape.row.extent, work.shape.col.extent)
+        lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
+        boxes = (Box(rows, window.rows, window.cols, images) for rows in lowered)
+        return Moves(work.lowered, parts, *self.traffic.of(boxes, work.lowered, apart))
 
     def last_of(self, filled: Patch) -> int:
         """The place of the last unit that writes any of these outputs."""
-        window, shape = self.unfolding.window, self.unfolding.shape
+        window, shape = self.work.window, self.work.shape
         down, across = -(-shape.row.extent // window.rows), -(-shape.col.extent // window.cols)
-        of_images = len(self.units) // down // across // -(-self.unfolding.word_groups // window.groups)
+        of_images = len(self.windows) // down // across // -(-self.work.word_groups // window.groups)
         images, col, row = (
             (part.stop - 1) // size
             for part, size in ((filled.groups, window.groups), (filled.cols, window.cols), (filled.rows, window.rows))
         )
         return (((images + 1) * of_images - 1) * across + col) * down + row
-
-    def _frees(self, place: int) -> int:
-        """The place of the last unit that reads rows which the new ones of a unit replace; -1 for none."""
-        kept = self.units[place].new.stop - self.unfolding.window.depth
-        while self._read < place and self.units[self._read].live.start < kept:
-            self._read += 1
-        return self._read - 1
-
-    def _fill_until(self, place: int) -> None:
-        while len(self.fills) <= place:
-            here = len(self.fills)
-            if self.units[here].new:
-                self.fills.append(self._fill(here))
-            else:
-                self.fills.append(self.fills[-1] if self.fills else -1)
-
-    def _fill(self, place: int) -> int:
-        unit, work, freed = self.units[place], self.unfolding, self._frees(place)
-        moved = self.emitter.traffic.of([work.source(unit)], work.ifmap, work.apart)
-        after = (self.spills[freed],) if freed >= 0 else ()
-        return self.emitter.add(Fill(after, work.ifmap, tuple(work.filled(unit)), moved.bytes, regions=moved.regions))
-
-    def _spill(self, place: int) -> int:
-        unit, work = self.units[place], self.unfolding
-        parts, filled = tuple(work.spilled(unit)), self.fills[place]
-        after = (filled,) if filled >= 0 else ()
-        moved = self._written(unit, parts)
-        return self.emitter.add(Spill(after, work.lowered, parts, moved.bytes, regions=moved.regions))
-
-    def _written(self, unit: WindowUnit, parts: tuple[Part, ...]) -> Moved:
-        """Rows of the lowered matrix that follow one another are written together."""
-        work = self.unfolding
-        images, apart = work.plan.images(unit.groups), (work.shape.row.extent, work.shape.col.extent)
-        lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
-        boxes = (Box(rows, unit.rows, unit.cols, images) for rows in lowered)
-        return self.emitter.traffic.of(boxes, work.lowered, apart)

@@ -20,7 +20,7 @@ from tpusim.memory.layout import Box
 
 @dataclass(frozen=True)
 class Unfolding:
-    """The ifmap of a layer of that `shape`, in a window that begins at word `base`.
+    """The ifmap of a layer of that `shape`, in a window that begins at a word `base`.
 
     `plan` is that of the product which reads the lowered matrix: its words hold the same strips and images.
     """
@@ -28,7 +28,6 @@ class Unfolding:
     shape: ConvShape
     plan: Plan
     window: RollingWindow
-    base: int
 
     @cached_property
     def ifmap(self) -> Tensor:
@@ -76,16 +75,16 @@ class Unfolding:
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
         return Box(range(held[0].start, held[-1].stop), rows, cols, self.plan.images(unit.groups))
 
-    def filled(self, unit: WindowUnit) -> Iterator[Part]:
+    def filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """The same, in every copy."""
         first_lanes = tuple(copy * len(self.portions[0]) for copy in range(self.copies))
         cols, fill, pitch = self.shape.col.coordinates(self._cols(unit)), self.plan.word_fill, self.window.pitch
         for number in unit.portions:
             lane = (Along(CHANNEL, self.portions[number]),)
             for some in self._runs(unit):
-                base = self._ring(unit, number) + some.start % self.window.depth * pitch
+                at = base + self._ring(unit, number) + some.start % self.window.depth * pitch
                 items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.apart)
-                yield Part(base, first_lanes, lane, items, fill)
+                yield Part(at, first_lanes, lane, items, fill)
 
     def _runs(self, unit: WindowUnit) -> Iterator[range]:
         """The new rows, cut where the ring ends; one by one where they are shorter than its pitch."""
@@ -105,12 +104,12 @@ class Unfolding:
         return self.shape.col.stored(unit.cols, span(unit.taps, 1))
 
     def _ring(self, unit: WindowUnit, portion: int) -> int:
-        """The first word of the ring of a portion of the channels."""
-        return self.base + (portion - unit.portions.start) * self.window.depth * self.window.pitch
+        """The words of a window before the ring of a portion of the channels."""
+        return (portion - unit.portions.start) * self.window.depth * self.window.pitch
 
     # ---- and out
 
-    def spilled(self, unit: WindowUnit) -> Iterator[Part]:
+    def spilled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """The lowered rows of a unit's outputs: for each portion of the channels some taps at a time."""
         apart = self.shape.row.extent, self.shape.col.extent
         for number in unit.portions:
@@ -119,7 +118,7 @@ class Unfolding:
                 taps = unit.taps[at : at + self.copies]
                 lane = (Along(CHANNEL, self._lowered_rows(taps, channels)),)
                 for rows in self._laps(unit, taps):
-                    feed = self._feed(unit, taps, rows, number)
+                    feed = self._feed(unit, taps, rows, number, base)
                     items = self.plan.map_items(rows, unit.cols, unit.groups, apart)
                     yield Part(0, (0,), lane, items, self.plan.word_fill, feed)
 
@@ -153,10 +152,10 @@ class Unfolding:
         axis: MapAxis = self.shape.row
         return unit.origin + row * axis.step + tap[0] * axis.tap_step
 
-    def _feed(self, unit: WindowUnit, taps: tuple[Tap, ...], rows: range, portion: int) -> Feed:
+    def _feed(self, unit: WindowUnit, taps: tuple[Tap, ...], rows: range, portion: int, base: int) -> Feed:
         """A lane group a tap; each walks the grid points on which its tap stands."""
         lanes = len(self.portions[portion])
-        patterns = (self._pattern(unit, tap, rows, self._ring(unit, portion)) for tap in taps)
+        patterns = (self._pattern(unit, tap, rows, base + self._ring(unit, portion)) for tap in taps)
         return Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
 
     def _pattern(self, unit: WindowUnit, tap: Tap, rows: range, ring: int) -> Counters:

@@ -5,6 +5,8 @@ A lane has a channel. A step multiplies, word by word, the pixels under some tap
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from tpusim.base.collector import at_rest
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
@@ -14,14 +16,16 @@ from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.traffic import Traffic
-from tpusim.machines.tpu.lowering.vector_emitter import Load, Unit, VectorEmitter, VectorWork, feed
 from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
+from tpusim.machines.tpu.lowering.vector_units import Portion, VectorUnits, feed
 from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.vector import Scalars, Vector
+from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.machines.tpu.program.vector import Scalars
+from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
+from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import ArrayOp
 
@@ -35,14 +39,12 @@ def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
     """
     with at_rest():
         plan = _planned(layer, batch, hardware)
-        return VectorEmitter(_Depthwise(plan)).program(), _explained(plan, layer)
+        return _Depthwise(plan).program(), _explained(plan, layer)
 
 
 def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
-    plan = _planned(layer, batch, hardware)
-    units = len(plan.portions) * len(plan.plan.blocks)
-    return Planned(0, units * (2 + len(plan.tap_chunks)) + len(plan.portions))
+    return units_planned(_Depthwise(_planned(layer, batch, hardware)))
 
 
 def _planned(layer: ArrayOp, batch: int, hardware: Hardware) -> VectorPlan:
@@ -56,63 +58,51 @@ def _planned(layer: ArrayOp, batch: int, hardware: Hardware) -> VectorPlan:
     return plan_of(shape_of(layer, batch, hardware), hardware)
 
 
-class _Depthwise(VectorWork):
+class _Depthwise(VectorUnits):
     """A depthwise convolution: lanes keep the weights of some taps, and add up the products of all."""
 
     def __init__(self, plan: VectorPlan) -> None:
-        self.vector, self.plan = plan, plan.plan
-        self.hardware, self.tiling = plan.plan.hardware, plan.plan.tiling
+        self.vector, self.plan, self.hardware = plan, plan.plan, plan.plan.hardware
+        self.tiling, self.portions, self.blocks = plan.plan.tiling, plan.portions, plan.plan.blocks
+        self.tensors, self.word_fill = (self.plan.ifmap, self.plan.filter, self.plan.ofmap), self.plan.word_fill
         self.traffic = Traffic(plan.plan.shape, plan.plan.hardware)
 
-    @property
-    def portions(self) -> list[range]:
-        return self.vector.portions
-
-    @property
-    def blocks(self) -> list[Block]:
-        return self.plan.blocks
-
-    @property
-    def word_fill(self) -> int:
-        return self.plan.word_fill
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.plan.ifmap, self.plan.filter, self.plan.ofmap
-
-    def scalars(self, portion: range, base: int) -> list[Load]:
+    def scalars(self, channels: range, base: int) -> Iterator[Moves]:
         """The weights."""
         word, taps = self.hardware.vector_memory.word_elements, self.plan.shape.taps
-        part = Part(base, (0,), (Along(OUT_CHANNEL, portion),), (Along(K, range(taps)),), word)
-        moved = len(portion) * taps * self.hardware.vector_memory.element_bytes
-        return [Load(self.plan.filter, part, whole_bursts(moved, self.hardware.hbm.burst_bytes))]
+        part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, range(taps)),), word)
+        moved = len(channels) * taps * self.hardware.vector_memory.element_bytes
+        yield Moves(self.plan.filter, (part,), whole_bursts(moved, self.hardware.hbm.burst_bytes))
 
-    def maps(self, unit: Unit, base: int) -> list[Load]:
-        patch, plan, shape = self.vector.patch(unit.block), self.plan, self.plan.shape
+    def maps(self, of: Portion, base: int) -> Iterator[Moves]:
+        patch, plan, shape = self.vector.patch(of.block), self.plan, self.plan.shape
         if not patch.words:
-            return []
+            return
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
-        channels = self.vector.inputs(unit.portion)
+        channels = self.vector.inputs(of.channels)
         box = Box(range(channels[0], channels[-1] + 1), rows, cols, plan.images(patch.groups))
         items = plan.map_items(rows, cols, patch.groups, apart)
         part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        return [Load.of(plan.ifmap, part, self.traffic.of((box,), plan.ifmap, apart))]
+        yield Moves(plan.ifmap, (part,), *self.traffic.of((box,), plan.ifmap, apart))
 
-    def work(self, unit: Unit, bases: tuple[int, int, int]) -> list[Vector]:
+    def delay(self, block: Block) -> int:
+        return delay_of(self.plan.shape, (len(block.rows), len(block.cols), len(block.groups)), self.hardware)
+
+    def steps(self, block: Block) -> int:
+        return len(self.vector.tap_chunks)
+
+    def work(self, of: Portion, bases: Sequence[int]) -> list[Compute]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
-        (portion, block), (maps, filter_, results) = unit, bases
-        lanes, word = len(portion), self.hardware.vector_memory.word_elements
-        sums = Counters(results, (Counter(block.words, 0, 1, block.words, 1),))
-        sizes = len(block.rows), len(block.cols), len(block.groups)
-        writes, delay = feed(lanes, sums), delay_of(self.plan.shape, sizes, self.hardware)
-        steps: list[Vector] = []
+        (channels, block), (maps, filter_, results) = of, bases
+        lanes, word = len(channels), self.hardware.vector_memory.word_elements
+        writes = feed(lanes, Counters(results, (Counter(block.words, 0, 1, block.words, 1),)))
+        steps: list[Compute] = []
         for taps in self.vector.tap_chunks:
             operands = [feed(lanes, each) for each in self._walks(block, taps, maps)]
             operands += [writes] if taps.start else []
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
-            steps.append(Vector((), "multiply_add", tuple(operands), writes, block.words, weights, delay=delay))
-            delay = 0
+            steps.append(Compute("multiply_add", tuple(operands), writes, block.words, weights))
         return steps
 
     def _walks(self, block: Block, taps: range, base: int) -> list[Counters]:
@@ -121,13 +111,13 @@ class _Depthwise(VectorWork):
         walks = (self.plan.walk(self.vector.taps[tap], block, patch, by_tap=False) for tap in taps)
         return [each._replace(base=base + each.base) for each in walks]
 
-    def results(self, unit: Unit, base: int) -> Load:
-        plan, shape, (portion, block) = self.plan, self.plan.shape, unit
+    def results(self, of: Portion, base: int) -> Moves:
+        plan, shape, (channels, block) = self.plan, self.plan.shape, of
         apart = shape.row.extent, shape.col.extent
         items = plan.map_items(block.rows, block.cols, block.groups, apart)
-        part = Part(base, (0,), (Along(CHANNEL, portion),), items, plan.word_fill)
-        box = Box(portion, block.rows, block.cols, plan.images(block.groups))
-        return Load.of(plan.ofmap, part, self.traffic.of((box,), plan.ofmap, apart))
+        part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
+        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
+        return Moves(plan.ofmap, (part,), *self.traffic.of((box,), plan.ofmap, apart))
 
 
 # ---- in words

@@ -6,6 +6,7 @@ padding is nothing, whatever the op.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from tpusim.base.collector import at_rest
@@ -18,7 +19,6 @@ from tpusim.machines.tpu.lowering.pace import delay_of
 from tpusim.machines.tpu.lowering.tiling import said, word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.turned import boxes_of
-from tpusim.machines.tpu.lowering.vector_emitter import Load, Unit, VectorEmitter, VectorWork, feed
 from tpusim.machines.tpu.lowering.vector_ops_plan import (
     COLUMNS_IN_LANES,
     Rectangle,
@@ -26,11 +26,14 @@ from tpusim.machines.tpu.lowering.vector_ops_plan import (
     VectorOpPlan,
     tiling_of,
 )
+from tpusim.machines.tpu.lowering.vector_units import Portion, VectorUnits, feed
 from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars, Vector
+from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars
+from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
+from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import VectorOp
 from tpusim.network.ops.op import OFMAP
@@ -45,111 +48,91 @@ def lower(layer: VectorOp, batch: int, hardware: Hardware) -> Lowered:
     """
     with at_rest():
         work = _PointByPoint(VectorOpPlan(layer, batch, hardware))
-        return VectorEmitter(work).program(), _explained(work)
+        return work.program(), _explained(work)
 
 
 def planned(layer: VectorOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
-    work = _PointByPoint(VectorOpPlan(layer, batch, hardware))
-    plan, scalars = work.plan, len(work.plan.scalars)
-    steps = sum(len(plan.rectangles(block)) for block in work.blocks) * len(plan.steps(plan.operands))
-    return Planned(0, len(plan.portions) * (steps + len(work.blocks) * (len(plan.maps) + 1) + scalars))
+    return units_planned(_PointByPoint(VectorOpPlan(layer, batch, hardware)))
 
 
-class _PointByPoint(VectorWork):
+class _PointByPoint(VectorUnits):
     """An op: a step for each part of a block whose windows are alike, or a few, where windows have many elements."""
 
     def __init__(self, plan: VectorOpPlan) -> None:
-        self.plan, self.hardware, self.tiling = plan, plan.hardware, tiling_of(plan)
+        self.plan, self.hardware, self.tiling, self.portions = plan, plan.hardware, tiling_of(plan), plan.portions
         self.traffic = Traffic(plan.outputs, plan.hardware)
         memory = plan.hardware.vector_memory.word_elements
-        groups, self._fill = word_groups(plan.outputs.word_images, memory)
-        self._blocks = blocks_of(plan.outputs, groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
+        groups, self.word_fill = word_groups(plan.outputs.word_images, memory)
+        self.blocks = blocks_of(plan.outputs, groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
+        self.sources, self.numbers = len(plan.maps), len(plan.scalars)
+        self.tensors = *(each.tensor for each in (*plan.maps, *plan.scalars)), plan.ofmap
 
-    @property
-    def portions(self) -> list[range]:
-        return self.plan.portions
-
-    @property
-    def blocks(self) -> list[Block]:
-        return self._blocks
-
-    @property
-    def word_fill(self) -> int:
-        return self._fill
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return *(each.tensor for each in (*self.plan.maps, *self.plan.scalars)), self.plan.ofmap
-
-    def scalars(self, portion: range, base: int) -> list[Load]:
+    def scalars(self, channels: range, base: int) -> Iterator[Moves]:
         """A word each, with one number."""
-        return [self._scalar(each, portion, base + number) for number, each in enumerate(self.plan.scalars)]
+        return (self._scalar(each, channels, base + number) for number, each in enumerate(self.plan.scalars))
 
-    def _scalar(self, source: Source, portion: range, base: int) -> Load:
+    def _scalar(self, source: Source, portion: range, base: int) -> Moves:
         memory, numbers = self.hardware.vector_memory, 1 if source.spread[CHANNEL] else len(portion)
         part = Part(base, (0,), (_lanes(source, portion),), (Along(IMAGE, range(1)),), 1)
-        return Load(
+        return Moves(
             source.tensor,
-            self.plan.turn.placed(part),
+            (self.plan.turn.placed(part),),
             whole_bursts(numbers * memory.element_bytes, self.hardware.hbm.burst_bytes),
         )
 
-    def maps(self, unit: Unit, base: int) -> list[Load]:
-        whole, loads = self.plan.patch(unit.block), []
+    def maps(self, of: Portion, base: int) -> Iterator[Moves]:
+        whole = self.plan.patch(of.block)
         for source in self.plan.maps:
             patch = source.patch(whole)
             if patch.words:
-                loads.append(self._map(source, unit.portion, patch, base))
+                yield self._map(source, of.channels, patch, base)
             base += patch.words
-        return loads
 
-    def _map(self, source: Source, portion: range, patch: Patch, base: int) -> Load:
+    def _map(self, source: Source, portion: range, patch: Patch, base: int) -> Moves:
         if self.plan.moved is not None:
-            made = self.plan.moved.made(self.plan.outputs, portion, patch, base, self._fill)
+            made = self.plan.moved.made(self.plan.outputs, portion, patch, base, self.word_fill)
             part = self.plan.moved.read(made)
-            return Load.of(source.tensor, part, self.traffic.of(boxes_of(part), source.tensor, (0, 0)))
+            return Moves(source.tensor, (part,), *self.traffic.of(boxes_of(part), source.tensor, (0, 0)))
         shape = self.plan.outputs
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
-        items = map_items(shape, self._fill, rows, cols, patch.groups, apart)
+        items = map_items(shape, self.word_fill, rows, cols, patch.groups, apart)
         items = tuple(_still(each) if source.spread[IMAGE] and each.axis == IMAGE else each for each in items)
-        part = Part(base, (0,), (_lanes(source, portion),), items, self._fill)
+        part = Part(base, (0,), (_lanes(source, portion),), items, self.word_fill)
         channels = range(1) if source.spread[CHANNEL] else portion
-        images = range(1) if source.spread[IMAGE] else images_of(shape, self._fill, patch.groups)
+        images = range(1) if source.spread[IMAGE] else images_of(shape, self.word_fill, patch.groups)
         box = Box(channels, rows, cols, images)
         return self._load(source.tensor, part, box, apart)
 
-    def _load(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Load:
+    def _load(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Moves:
         placed = self.plan.turn.placed(part)
-        return Load.of(tensor, placed, self.traffic.of(self.plan.turn.boxes(placed, box), tensor, apart))
+        return Moves(tensor, (placed,), *self.traffic.of(self.plan.turn.boxes(placed, box), tensor, apart))
 
-    def work(self, unit: Unit, bases: tuple[int, int, int]) -> list[Vector]:
-        words = sum(source.patch(self.plan.patch(unit.block)).words for source in self.plan.maps)
-        delay = delay_of(words, self.hardware)
-        steps: list[Vector] = []
-        for rectangle in self.plan.rectangles(unit.block):
-            steps += self._steps(unit, rectangle, bases, 0 if steps else delay)
-        return steps
+    def delay(self, block: Block) -> int:
+        return delay_of(sum(source.patch(self.plan.patch(block)).words for source in self.plan.maps), self.hardware)
 
-    def _steps(self, unit: Unit, rectangle: Rectangle, bases: tuple[int, int, int], delay: int) -> list[Vector]:
+    def steps(self, block: Block) -> int:
+        return len(self.plan.rectangles(block)) * len(self.plan.steps(self.plan.operands))
+
+    def work(self, of: Portion, bases: Sequence[int]) -> list[Compute]:
+        return [step for each in self.plan.rectangles(of.block) for step in self._steps(of, each, bases)]
+
+    def _steps(self, of: Portion, rectangle: Rectangle, bases: Sequence[int]) -> Iterator[Compute]:
         """The first operands are joined to one, with which the operation takes what is left."""
-        layer, lanes = self.plan.layer, len(unit.portion)
-        walks = self._walks(unit.block, rectangle, bases[0])
-        writes = feed(lanes, _written(unit.block, rectangle, bases[2]))
-        words = len(rectangle.rows) * len(rectangle.cols) * len(unit.block.groups)
-        steps: list[Vector] = []
+        layer, lanes = self.plan.layer, len(of.channels)
+        walks = self._walks(of.block, rectangle, bases[0])
+        writes = feed(lanes, _written(of.block, rectangle, bases[2]))
+        words = len(rectangle.rows) * len(rectangle.cols) * len(of.block.groups)
         for operation, together in self.plan.steps(len(walks)):
             # What is joined so far comes first: sums of floats are then in the order of the operands.
             operands = [writes] if together.start else []
             operands += [feed(lanes, walk) for walk in walks[together.start : together.stop]]
             if together.stop < len(walks):
-                steps.append(Vector((), operation, tuple(operands), writes, words, delay=delay))
+                yield Compute(operation, tuple(operands), writes, words)
             else:
                 scalars, factors = self._kept(bases[1]), layer.coefficients(rectangle.counted)
-                steps.append(Vector((), operation, tuple(operands), writes, words, scalars, factors, delay=delay))
-            delay = 0
-        return steps
+                yield Compute(operation, tuple(operands), writes, words, scalars, factors)
 
     def _kept(self, base: int) -> Scalars:
         """A number in each of so many words."""
@@ -181,12 +164,12 @@ class _PointByPoint(VectorWork):
         ]
         return walk._replace(base=base + walk.base, counters=tuple(counters))
 
-    def results(self, unit: Unit, base: int) -> Load:
-        shape, (portion, block) = self.plan.outputs, unit
+    def results(self, of: Portion, base: int) -> Moves:
+        shape, (portion, block) = self.plan.outputs, of
         apart = shape.row.extent, shape.col.extent
-        items = map_items(shape, self._fill, block.rows, block.cols, block.groups, apart)
-        part = Part(base, (0,), (Along(CHANNEL, portion),), items, self._fill)
-        box = Box(portion, block.rows, block.cols, images_of(shape, self._fill, block.groups))
+        items = map_items(shape, self.word_fill, block.rows, block.cols, block.groups, apart)
+        part = Part(base, (0,), (Along(CHANNEL, portion),), items, self.word_fill)
+        box = Box(portion, block.rows, block.cols, images_of(shape, self.word_fill, block.groups))
         return self._load(self.plan.ofmap, part, box, apart)
 
 

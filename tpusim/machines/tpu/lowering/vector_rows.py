@@ -9,9 +9,10 @@ from tpusim.base.collector import at_rest
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.vector_rows_emitter import RowEmitter
 from tpusim.machines.tpu.lowering.vector_rows_plan import RowPlan
+from tpusim.machines.tpu.lowering.vector_rows_units import RowUnits
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
 from tpusim.network.ops import RowOp
 from tpusim.result.records import Blocking
 
@@ -24,20 +25,13 @@ def lower(layer: RowOp, batch: int, hardware: Hardware) -> Lowered:
     """
     with at_rest():
         plan = RowPlan(layer, batch, hardware)
-        return RowEmitter(plan).program(), _explained(plan)
+        return RowUnits(plan).program(), _explained(plan)
 
 
 def planned(layer: RowOp, batch: int, hardware: Hardware) -> Planned:
     """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
     plan = RowPlan(layer, batch, hardware)
-    stages, pieces = len(plan.stages), len(plan.parts)
-    joined = sum(2 * len(plan.levels(each, plan.pieces.number)) for each in plan.stages)
-    loads = pieces * (1 if plan.pieces.kept else stages)
-    joined *= 1 + (plan.shares > 1)
-    on_the_way = plan.shares * plan.rows * len(plan.stages) if plan.shares > 1 else 0
-    vectors = 2 * stages * (pieces + 1) + joined
-    loads += len(plan.shared) * pieces + plan.given
-    return Planned(0, len(plan.units) * (loads + vectors + pieces), on_the_way)
+    return units_planned(RowUnits(plan), plan.shares * plan.rows * len(plan.stages) if plan.shares > 1 else 0)
 
 
 # ---- in words

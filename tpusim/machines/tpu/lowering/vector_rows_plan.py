@@ -210,10 +210,10 @@ class RowPlan:
         """
         size = len(self._parts(pieces.number)[0])
         results = RESULT_BUFFERS * (1 if self.reduces else size)
-        on_the_way = max(self._on_the_way(each, pieces.number) for each in self.stages)
+        on_the_way = self._most_joined(pieces.number)
         # What is given of the next rows is there before these are done.
         numbers = len(self.stages) + self.given
-        exchanged = len(self.stages) * self.shares if self.shares > 1 else 0
+        exchanged = sum(bool(each.joins) for each in self.stages) * self.shares if self.shares > 1 else 0
         sizes = (pieces.slots * size, len(self.shared) * pieces.shared * size, on_the_way, numbers, exchanged, results)
         return [0, *accumulate(sizes)]
 
@@ -223,6 +223,14 @@ class RowPlan:
             return [0]
         most = self.most(stage)
         return [*_levels(sum(-(-len(part) // most) for part in self._parts(count)), most)]
+
+    @property
+    def most_joined(self) -> int:
+        """Words of the numbers that are still to be joined, at most."""
+        return self._most_joined(self.pieces.number)
+
+    def _most_joined(self, count: int) -> int:
+        return max(self._on_the_way(each, count) for each in self.stages)
 
     def _on_the_way(self, stage: Stage, count: int) -> int:
         """Words that they take at most, of shares or of what these have come to."""

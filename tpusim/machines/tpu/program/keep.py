@@ -22,6 +22,7 @@ class Keep(Step):
     """
 
     cause = "blocked"
+    queue = "keep"
 
     tensor: Tensor
     parts: tuple[Part, ...]

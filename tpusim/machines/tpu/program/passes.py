@@ -22,6 +22,7 @@ class Preload(Step):
     """
 
     cause = "waiting_weights"
+    queue = "weights"
 
     base: int
     words: int
@@ -93,6 +94,7 @@ class Stream(Step):
     """
 
     cause = "blocked"
+    queue = "array"
 
     preload: int
     reads: Feed

@@ -41,6 +41,8 @@ class Step:
 
     cause: ClassVar[str]
     """What the array is said to be while it waits for such a step: the name of a stall cause."""
+    queue: ClassVar[str]
+    """The unit that takes such steps, in their order."""
 
     after: tuple[int, ...]
 

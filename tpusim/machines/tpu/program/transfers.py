@@ -25,6 +25,8 @@ class Transfer(Step):
             tensor is nothing. None: just the elements of the parts.
     """
 
+    queue = "dma"
+
     tensor: Tensor
     parts: tuple[Elements, ...]
     hbm_bytes: int

@@ -42,6 +42,7 @@ class Vector(Step):
     """
 
     cause = "vector_work"
+    queue = "vector"
 
     operation: str
     operands: tuple[Feed, ...]

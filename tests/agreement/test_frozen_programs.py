@@ -1,0 +1,216 @@
+"""Whole Programs as goldens: every step, field and wait of some hundred layers, lowered in every way that takes them.
+
+A Program has three lines in the golden: what it is, a digest a field, and a trail with a character a step.
+Where a Program differs, the test names the first step that does, and the fields whose digests do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from tests.conftest import GOLDEN
+from tpusim import load_hardware, load_workload, simulate
+from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.step import Step
+from tpusim.network.ops import (
+    Add,
+    Conv2d,
+    ConvTranspose2d,
+    DeformConv2d,
+    Fused,
+    Gelu,
+    Gemm,
+    LayerNorm,
+    Lrn,
+    Mul,
+    Op,
+    Pool2d,
+    Relu,
+    ScaleShift,
+    Slice,
+    Softmax,
+    Transpose,
+)  # fmt: skip
+
+TRAIL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
+RELU = Relu("relu", 64, 14, 14)
+INNER = Conv2d("inner", 64, 14, 14, 64, (3, 3), padding=(1, 1))
+LAYERS: tuple[Op, ...] = (
+    Conv2d("3x3", 64, 14, 14, 64, (3, 3), padding=(1, 1)),
+    Conv2d("first", 3, 32, 32, 64, (7, 7), stride=(2, 2), padding=(3, 3)),
+    Conv2d("thick", 320, 9, 9, 192, (3, 3), padding=(1, 1)),
+    Conv2d("1x1", 256, 14, 14, 160, (1, 1), stride=(2, 2)),
+    Conv2d("dilated", 64, 9, 9, 64, (3, 3), padding=(8, 8), dilation=(8, 8)),
+    Conv2d("grouped", 64, 14, 14, 64, (3, 3), padding=(1, 1), groups=8),
+    Conv2d("depthwise", 160, 14, 14, 160, (3, 3), padding=(1, 1), groups=160),
+    Conv2d("7x7", 24, 20, 20, 32, (7, 7), padding=(3, 3)),
+    Gemm("gemm", 256, 320, 384),
+    ConvTranspose2d("up", 64, 7, 7, 48, (4, 4), stride=(2, 2), padding=(1, 1)),
+    DeformConv2d("deformed", 32, 9, 9, 48, (3, 3), padding=(1, 1)),
+    Fused("with relu", INNER, finish=(RELU,)),
+    Fused("with all", INNER, adds=True, finish=(RELU,), bias=True),
+    Fused("with bias", Gemm("g", 64, 96, 160), bias=True),
+    Fused("with groups", Conv2d("c", 64, 9, 9, 64, (3, 3), padding=(1, 1), groups=4), adds=True),
+    Add("add", 160, 28, 28),
+    Pool2d("pool", "max", 160, 28, 28, (3, 3), stride=(2, 2), padding=(1, 1)),
+    ScaleShift("scale", 160, 28, 28),
+    Mul("mul", 40, 9, 9),
+    Gelu("gelu", 64, 9, 9),
+    Lrn("lrn", 40, 9, 9),
+    Transpose("turned", 64, 9, 20),
+    Slice("sliced", 64, 9, 20, axis="width", start=3, stop=17),
+    Softmax("softmax", 300, 12),
+    LayerNorm("norm", 768, 20),
+)
+LARGE = Conv2d("large", 48, 96, 96, 192, (3, 3), padding=(1, 1))
+"""With many blocks, under choices that other layers leave as they are."""
+CHOICES = (
+    (), ("mapping.loop_order=filter_major",), ("mapping.fetch=per_tap",), ("mapping.block_m=333",),
+    ("mapping.multi_tile=dense",), ("mapping.loads=whole",), ("mapping.entry=relaid",), ("mapping.patch=window",),
+    ("mapping.block.in_channels=16",), ("mapping.transformation=before",), ("mapping.transformation=on_chip",),
+    ("mapping.rows=read_again",), ("mapping.search=simulate",),
+)  # fmt: skip
+MACHINES = ("tpu_v2", "tpu_v2_core", "tpu_v3_core", "tpu_v2_banked", "tpu_v2_hbm", "small")
+SMALL = ("vector_memory.capacity=96 KiB",)
+"""A machine whose vector memories take a layer in pieces."""
+
+
+def machine(name: str, *choices: str) -> Any:
+    return load_hardware("tpu_v2", [*SMALL, *choices]) if name == "small" else load_hardware(name, [*choices])
+
+
+def programs(name: str) -> Iterator[tuple[str, Program]]:
+    """Every lowering of every layer for a machine, batch 1 and 8 by turns; on two, the large layer in every way."""
+    asked = [(layer, (1, 8)[(at + len(name)) % 2], ()) for at, layer in enumerate(LAYERS)]
+    if name in ("tpu_v2_core", "small"):
+        asked += [(LARGE, 8, choice) for choice in CHOICES]
+        asked += [(layer, 1, CHOICES[-2]) for layer in LAYERS if layer.op in ("softmax", "layer_norm")]
+    for layer, batch, choice in asked:
+        hardware = machine(name, *choice)
+        ways = ("channel_first", "explicit", "stride_phases", "indirect") if choice else LOWERINGS
+        seen = set[str]()
+        for way in ways:
+            try:
+                program, _ = lowered(layer, batch, hardware, way)
+            except CapacityError:
+                continue
+            if len(program.steps) <= 6000 and (whole := trail(program)) not in seen:
+                seen.add(whole)
+                yield " ".join((layer.name, str(batch), way, *choice)), program
+
+
+class Told:
+    """Writes values down as text; what many steps share is written once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, str]] = {}
+
+    def __call__(self, value: Any) -> str:
+        if callable(value):
+            return "a function"
+        known = self._known.get(id(value))
+        if known is None:
+            self._known[id(value)] = known = value, repr(value)
+        return known[1]
+
+    def field(self, step: Step, name: str) -> str:
+        value = getattr(step, name)
+        return self(tuple(sorted({*value}))) if name == "after" else self(value)
+
+
+def digest(text: str, letters: int = 6) -> str:
+    return sha256(text.encode()).hexdigest()[:letters]
+
+
+def trail(program: Program) -> str:
+    told = Told()
+    steps = ("|".join(told.field(step, each.name) for each in fields(step)) for step in program.steps)
+    whole = (f"{type(step).__name__} {text}" for step, text in zip(program.steps, steps, strict=True))
+    return "".join(TRAIL[sha256(each.encode()).digest()[0] % 64] for each in whole)
+
+
+def frozen(name: str, program: Program) -> str:
+    """The three lines of a Program."""
+    told, found = Told(), dict[str, list[str]]()
+    for step in program.steps:
+        for each in fields(step):
+            found.setdefault(f"{type(step).__name__}.{each.name}", []).append(told.field(step, each.name))
+    whole = {
+        each.name: [repr([(d.tensor, d.operand) for d in program.derived]) if each.name == "derived"
+                    else told(getattr(program, each.name))]
+        for each in fields(program) if each.name != "steps"
+    }  # fmt: skip
+    digests = (f"{field} {digest(' '.join(texts))}" for field, texts in {**whole, **found}.items())
+    return f"{name}: {len(program.steps)} steps\n  {', '.join(digests)}\n  {trail(program)}\n"
+
+
+def difference(was: str, now: str) -> str:
+    """Where a Program first differs, in words."""
+    (name, *old), (_, *new) = was.splitlines(), now.splitlines()
+    fields_of = [dict(each.rsplit(" ", 1) for each in lines[0].strip().split(", ")) for lines in (old, new)]
+    changed = sorted(
+        each for each in {*fields_of[0], *fields_of[1]} if fields_of[0].get(each) != fields_of[1].get(each)
+    )
+    steps = zip(old[1].strip(), new[1].strip(), strict=False)
+    first = next((at for at, (one, other) in enumerate(steps) if one != other), min(map(len, (old[1], new[1]))) - 2)
+    return f"{name}: from step {first} on; {', '.join(changed)}"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_no_step_moves_unseen(name: str, request: pytest.FixtureRequest) -> None:
+    """A DRAM of banks takes the Programs of the pipe as they are."""
+    path = GOLDEN / "programs" / f"{name.removesuffix('_hbm')}.txt"
+    now = {each.split(":")[0]: each for each in (frozen(*each) for each in programs(name))}
+    if request.config.getoption("--update-golden"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(now.values()))
+    lines = path.read_text().splitlines(keepends=True)
+    was = {lines[at].split(":")[0]: "".join(lines[at : at + 3]) for at in range(0, len(lines), 3)}
+    apart = [difference(was[each], now[each]) for each in now if each in was and was[each] != now[each]]
+    apart += [f"{each}: there is no such Program any more" for each in was if each not in now]
+    apart += [f"{each}: a new Program" for each in now if each not in was]
+    assert not apart, "\n".join([f"{path} differs; if that is right, run with --update-golden", *apart])
+
+
+def test_a_difference_is_named() -> None:
+    _, program = next(programs("tpu_v2"))
+    was = frozen("x", program)
+    now = was.replace(was.split("Fill.parts ")[1][:6], "000000")
+    at = now.rindex("\n", 0, -1) + 3
+    now = f"{now[: at + 7]}{'A' if now[at + 7] != 'A' else 'B'}{now[at + 8 :]}"
+    assert difference(was, now).endswith("from step 7 on; Fill.parts")
+
+
+FEW = (("resnet18", 8, "tpu_v2"), ("bert_base", 1, "tpu_v2"))
+MORE = (("mobilenet_v2", 1, "tpu_v2_core"), ("googlenet", 8, "tpu_v2"), ("densenet121", 1, "tpu_v2"))
+
+
+@pytest.mark.parametrize(
+    "networks", [pytest.param(FEW, id="few"), pytest.param(MORE, id="more", marks=pytest.mark.long)]
+)
+def test_cycles_of_layers_together(
+    networks: tuple[tuple[str, int, str], ...], golden: Callable[[str, str], None], request: pytest.FixtureRequest
+) -> None:
+    """Layers that overlap, and outcomes that stay on chip, with fusion and without."""
+    lines = [
+        "network batch machine between_layers fusion: cycles, HBM bytes read, written, saved, digest of all layers"
+    ]
+    for network, batch, name in networks:
+        work = load_workload(network, batch=batch, ops="all")
+        for between in ("overlap", "stay"):
+            for fusion in ("none", "results"):
+                hardware = load_hardware(name, [f"sequencer.between_layers={between}", f"sequencer.fusion={fusion}"])
+                result = simulate(work, hardware, check=False)
+                saved = sum(each.hbm_saved_bytes for each in result.layers)
+                each = "".join(f"{layer.name} {layer.cycles} {layer.hbm_saved_bytes};" for layer in result.layers)
+                total = result.total
+                told = total.cycles, total.hbm_read_bytes, total.hbm_write_bytes, saved, digest(each, 12)
+                lines.append(f"{network} {batch} {name} {between} {fusion}: {', '.join(map(str, told))}")
+    golden(f"together_{request.node.callspec.id}.txt", "\n".join((*lines, "")))

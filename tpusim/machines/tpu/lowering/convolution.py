@@ -1,0 +1,180 @@
+"""A `Plan` as units: passes over blocks. Patches of the ifmap and sections of the weights come, sums of a block go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+
+from tpusim.machines.tpu.lowering.block import Patch
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.schedule import even, growing
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
+from tpusim.machines.tpu.lowering.traffic import Traffic
+from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.schedule.scheduler import program_of
+from tpusim.machines.tpu.schedule.units import Area, Moves, Need, Pass, Piece, Policy, Touch, Unit, Units, beside
+from tpusim.memory.layout import whole_bursts
+
+IFMAP, WEIGHTS, SUMS = range(3)
+"""The places of a unit's needs."""
+
+Load = tuple[int, int, int]
+"""The ifmap of a channel group, a block and a chunk; or the weights of a group, a column fold and a section."""
+
+
+class Convolution(Units):
+    """The stages of a plan as units; the passes of a section as acts."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.traffic = plan, Traffic(plan.shape, plan.hardware)
+        self._data = [Touch(IFMAP, tuple(each.places)) for each in plan.passes]
+        self._weights = [Touch(WEIGHTS, (number,)) for number in range(len(plan.passes))]
+        self._last = {numbers.stop - 1 for numbers in plan.chunks[-1].sums}
+        self._patches: dict[tuple[int, int], Patch] = {}
+        self._feeds: dict[tuple[int, int, int], list[Feed]] = {}
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        """Ifmap, filter, partial sums."""
+        plan, tiling = self.plan, self.plan.tiling
+        rows, cols = max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
+        return (
+            Area(
+                "ifmap",
+                plan.ifmap.name,
+                tiling.ifmap_words,
+                tiling.ifmap_buffers,
+                plan.ifmap_lanes or rows,
+                self.cut_ifmap,
+                self._ready,
+                memory=plan.ifmap_memory,
+                fill=plan.fill,
+            ),
+            Area("weights", "filter", tiling.section_words, tiling.filter_buffers, cols, self._sections),
+            Area("sums", "ofmap", tiling.psum_words, tiling.psum_buffers, cols),
+        )
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The first loads grow piece by piece, so that the first pass waits for little.
+
+        A loop over blocks that drains has one body for all of them, the first included.
+        """
+        hardware, lag = self.plan.hardware, self.plan.tiling.lag
+        drains, turn = hardware.sequencer.between_blocks == "drain", hardware.sequencer.block_cycles
+        return Policy(("weights", "ifmap"), beside, lag, not drains, drains, hardware.mapping.loads == "whole", turn)
+
+    def units(self) -> Iterator[Unit]:
+        plan, sections, kept = self.plan, self.plan.sections, self.plan.tiling.kept_folds
+        for stage in plan.stages:
+            group, block, fold, number = stage.group, stage.block, stage.fold, stage.section
+            section = sections[number]
+            needs = (
+                Need("ifmap", (group, block, section.chunk)),
+                Need("weights", (group, fold, number)),
+                Need("sums", (group, block, fold)),
+            )
+            leaves = SUMS if number in plan.last_sections else -1
+            body = group, block, fold // kept, section.chunk
+            yield Unit(needs, body, stage, len(section.numbers), leaves=leaves)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those in HBM."""
+        return self.plan.ifmap, self.plan.filter, self.plan.ofmap
+
+    def program(self) -> Program:
+        """The whole layer."""
+        return program_of(self, self.tensors, self.plan.word_fill, word_cycles=self.plan.word_cycles)
+
+    # ---- what comes
+
+    def _ready(self, load: Load) -> int:
+        _, block, chunk = load
+        return self.plan.preparation_cycles(self.plan.blocks[block], self.plan.chunks[chunk])
+
+    def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
+        """By places where they come one by one, else by rows: pieces share the rows that taps of both stand on."""
+        _, block, number = load
+        chunk, patch = self.plan.chunks[number], self.patch(block, number)
+        places = range(len(chunk.places))
+        if chunk.one_by_one:
+            return [self._piece(load, patch, cut, patch) for cut in _cuts(len(places), grows)]
+        # Where shared rows go to other words, they would come again.
+        parts = patch.cut(1 if chunk.shares_points else min(gaps, MOST_PIECES))
+        return [self._piece(load, patch, places, part) for part in parts]
+
+    def patch(self, block: int, chunk: int) -> Patch:
+        """What is filled of the ifmap for a block and a chunk, which groups and column folds have in common."""
+        if (block, chunk) not in self._patches:
+            self._patches[block, chunk] = self.plan.patch(self.plan.blocks[block], self.plan.chunks[chunk])
+        return self._patches[block, chunk]
+
+    def _piece(self, load: Load, patch: Patch, places: range, filled: Patch) -> Piece:
+        return Piece(places.start, places, partial(self._filled, load, patch, places, filled), self.needs(filled))
+
+    def needs(self, filled: Patch) -> tuple[Need, ...]:
+        """What must be there before a part of the ifmap is filled: nothing, as it is an operand."""
+        return ()
+
+    def _filled(self, load: Load, patch: Patch, places: range, filled: Patch, base: int) -> Iterator[Moves]:
+        if filled.words:
+            (group, _, chunk), plan = load, self.plan
+            parts, boxes = plan.filled(group, plan.chunks[chunk], patch, places, filled, base)
+            yield Moves(plan.ifmap, parts, *self.traffic.of(boxes, plan.ifmap, plan.ifmap_apart))
+
+    def _sections(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
+        """The weights of some passes in each piece; lane c takes those of array column c, W to a word."""
+        numbers = self.plan.sections[load[2]].numbers
+        return [
+            Piece(cut.start, numbers[cut.start : cut.stop], partial(self._weighted, load, cut))
+            for cut in _cuts(len(numbers), grows)
+        ]
+
+    def _weighted(self, load: Load, cut: range, base: int) -> Iterator[Moves]:
+        plan, (group, fold, section) = self.plan, load
+        numbers, offsets, hardware = plan.sections[section].numbers, plan.weight_offsets, plan.hardware
+        some, at, first = numbers[cut.start : cut.stop], plan.columns[fold], base - offsets[numbers.start]
+        parts = tuple(
+            part for number in some for part in plan.weights.parts(at, group, number, first + offsets[number])
+        )
+        elements = plan.weights.count(at, group, some)
+        moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
+        yield Moves(plan.filter, parts, moved)
+
+    # ---- what is done with it, and what goes
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Pass]:
+        plan, stage, (ifmap, weights, sums) = self.plan, unit.about, bases
+        section = plan.sections[stage.section]
+        first, feeds = plan.chunks[section.chunk].numbers.start, self._reads(stage.block, section.chunk, ifmap)
+        cols, words = plan.width(plan.columns[stage.fold]), plan.results(plan.blocks[stage.block])
+        for number in section.numbers:
+            size = plan.pass_words[number]
+            yield Pass(
+                self._weights[number], self._data[number], SUMS, number in plan.first_passes, number in self._last,
+                weights, size, plan.passes[number].rows, cols, feeds[number - first], sums, words,
+            )  # fmt: skip
+            weights += size
+
+    def _reads(self, block: int, chunk: int, base: int) -> list[Feed]:
+        """What the passes of a chunk read: the same block comes again for other column folds."""
+        if (block, chunk, base) not in self._feeds:
+            plan = self.plan
+            self._feeds[block, chunk, base] = plan.reads(plan.chunks[chunk], plan.blocks[block], base)
+        return self._feeds[block, chunk, base]
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        plan, stage, parts, boxes = self.plan, unit.about, [], []
+        for each in plan.blocks[stage.block].rectangles:
+            part, held = plan.outputs(plan.columns[stage.fold], stage.group, each, base)
+            parts.append(part)
+            boxes += held
+            base += part.words
+        return Moves(plan.ofmap, tuple(parts), *self.traffic.of(boxes, plan.ofmap, plan.strips_apart))
+
+
+def _cuts(count: int, grows: bool) -> list[range]:
+    return growing(count, -(-count // MOST_PIECES)) if grows else even(count, MOST_PIECES)

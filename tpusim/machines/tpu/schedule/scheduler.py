@@ -1,0 +1,350 @@
+"""From units to steps: which slot a key has, when it is brought, and what every step waits for.
+
+A *tenancy* is the time that one key spends in one slot. Every wait is a look into a tenancy: a reader waits for what
+brought or wrote the key; whoever writes a slot first waits for those who used it for the key before. Nothing here knows
+what a convolution is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from tpusim.machines.tpu.program.explanation import Planned
+from tpusim.machines.tpu.program.passes import Preload, Stream
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.schedule.link import Bases, buffers, link
+from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, Work
+
+LAST = 1 << 62
+"""Behind all units."""
+
+
+@dataclass(slots=True, eq=False)
+class Tenancy:
+    """A key in a slot, from the first unit that needs it to the last.
+
+    Attributes:
+        base: the first word of the slot.
+        unit: the first unit that needs the key.
+        first, last: its gap, and that of the last unit so far.
+        ahead: the gap in which the load ahead is first needed.
+        before: the tenancy that had the slot before.
+        behind: the late load that comes as soon as the slot has been spilled.
+        there: by atom, the step that brought it.
+        written: the last step that wrote the slot, fills apart.
+        used: by queue, the last step that read the slot.
+    """
+
+    area: Area
+    key: Key
+    base: int
+    unit: int
+    first: int
+    last: int
+    ahead: int
+    before: Tenancy | None
+    behind: tuple[Tenancy, Sequence[Piece]] | None = None
+    there: dict[int, int] = field(default_factory=dict)
+    written: int = -1
+    used: dict[str, int] = field(default_factory=dict)
+
+    def freed(self) -> tuple[int, ...]:
+        """The steps that the first writer of the slot waits for."""
+        return tuple(self.before.used.values()) if self.before else ()
+
+    def made(self, atoms: Sequence[int] | None) -> tuple[int, ...]:
+        """The steps that a reader of some atoms waits for."""
+        if self.written >= 0:
+            return (self.written,)
+        there = self.there
+        if atoms is None:
+            return tuple(sorted({*there.values()}))
+        if len(atoms) == 1:
+            return (there[atoms[0]],) if atoms[0] in there else ()
+        return tuple(sorted({there[atom] for atom in atoms if atom in there}))
+
+
+class _Ring:
+    """The tenancies of an area: the oldest of as many as there are slots gives way to the next."""
+
+    def __init__(self, area: Area, base: int) -> None:
+        self.area, self.base, self.all = area, base, list[Tenancy]()
+        self._living: dict[Key, Tenancy] = {}
+
+    def wanted(self, key: Key, unit: int, gap: int, ahead: int | None = None) -> Tenancy:
+        """The tenancy of a key that a unit behind a gap needs; or a load of that unit, `ahead` of which another is."""
+        found = self._living.get(key)
+        if found is None:
+            number, area = len(self.all), self.area
+            before = self.all[number - area.count] if number >= area.count else None
+            if before:
+                del self._living[before.key]
+            ahead = (self.all[-1].first if self.all else 0) if ahead is None else ahead
+            found = Tenancy(area, key, self.base + number % area.count * area.words, unit, gap, gap, ahead, before)
+            self.all.append(found)
+            self._living[key] = found
+        found.last = gap
+        return found
+
+
+class _Window(_Ring):
+    """Rows that roll through one slot. Every unit has a tenancy of its own, of the rows that it reads; the tenancy
+    before is the last that reads a row which its new rows replace.
+    """
+
+    def __init__(self, area: Area, base: int) -> None:
+        super().__init__(area, base)
+        self._filled = self._read = 0
+
+    def wanted(self, key: Key, unit: int, gap: int, ahead: int | None = None) -> Tenancy:
+        area = self.area
+        assert area.live is not None
+        live = area.live(key)
+        # A unit without new rows reads what was brought for the unit ahead.
+        there = self.all[-1].there if self.all and live.stop <= self._filled else {}
+        self._filled = max(self._filled, live.stop)
+        while self._read < len(self.all) and area.live(self.all[self._read].key).start < self._filled - area.depth:
+            self._read += 1
+        before = self.all[self._read - 1] if self._read else None
+        self.all.append(Tenancy(area, key, self.base, unit, gap, gap, 0, before, there=there))
+        return self.all[-1]
+
+
+class _Entry(NamedTuple):
+    """A piece in a gap, in the order in which it is brought there."""
+
+    unit: int
+    early: int
+    rank: int
+    tenancy: Tenancy
+    piece: Piece
+    held: tuple[Tenancy, ...]
+    """Of the needs of the piece that are in areas, which come first among them."""
+
+
+def spread(pieces: int, gaps: range) -> list[int]:
+    """The gap of each piece: evenly over `gaps`, the last piece in the last of them."""
+    return [
+        gaps[(piece + 1) * len(gaps) // pieces - 1 if pieces <= len(gaps) else piece * len(gaps) // pieces]
+        for piece in range(pieces)
+    ]
+
+
+class Schedule:
+    """The steps of units, written one unit after another.
+
+    Units are numbered by the gap that lies ahead of them. All counting is done before a step is written.
+    """
+
+    def __init__(self, units: Units, bases: Bases, steps: list[Step] | None = None) -> None:
+        self.of, self.policy, self.steps = units, units.policy, [] if steps is None else steps
+        self.units = [*units.units()]
+        self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
+        rings = {each.name: (_Window if each.live else _Ring)(each, bases[each.name]) for each in units.areas}
+        self.tenancies = [
+            [rings[area].wanted(key, at, gap) for area, key in unit.needs]
+            for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
+        ]
+        self._late = 0
+        self.queue = self._queue(rings)
+        self.strands = {name: Schedule(each, bases, self.steps) for name, each in units.strands.items()}
+        self.left: dict[Key, int] = {}
+        """By key, the spill of what units made."""
+        self._next = 0
+        self._ended: deque[int] = deque()
+        self._body: Key = None
+        self._computed = -1
+        self._begun: tuple[int, ...] = ()
+        """The steps that must be over before any slot is used."""
+
+    @property
+    def planned(self) -> Planned:
+        """The steps that `run` will write."""
+        passes, steps = sum(unit.passes for unit in self.units), sum(unit.steps for unit in self.units)
+        fills = sum(each.piece.steps for entries in self.queue.values() for each in entries) + self._late
+        transfers = fills + sum(unit.leaves >= 0 for unit in self.units)
+        strands = [each.planned for each in self.strands.values()]
+        return Planned(passes, transfers + steps + sum(each.transfers for each in strands))
+
+    def run(self) -> tuple[Step, ...]:
+        """All steps: in each gap first fills, then a spill whose lag is over; behind it the acts of the unit."""
+        if self.of.before:
+            for strand in self.strands.values():
+                strand.until(len(strand.units))
+                self._begun = (*self._begun, *[*strand.left.values()][-1:])
+        self.until(len(self.units))
+        while self._ended:
+            self._spill(self._ended.popleft())
+        return tuple(self.steps)
+
+    def until(self, number: int) -> None:
+        """Write the units ahead of one."""
+        policy, gaps = self.policy, self.gaps
+        for at in range(self._next, number):
+            unit, gap = self.units[at], gaps[at]
+            for entry in self.queue.pop(at, ()):
+                self._bring(entry)
+            if unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
+                self._spill(self._ended.popleft())
+            self._work(at, unit)
+            if unit.leaves >= 0:
+                self._ended.append(at)
+            if not policy.lag and self._ended:
+                self._spill(self._ended.popleft())
+        self._next = max(self._next, number)
+
+    def _queue(self, rings: Mapping[str, _Ring]) -> dict[int, list[_Entry]]:
+        """By the unit behind each gap, the pieces that are brought in it: sorted by who wants them, how early, and the
+        order of areas.
+        """
+        policy, queue = self.policy, defaultdict[int, list[_Entry]](list)
+        behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
+        for rank, name in enumerate(policy.order):
+            area, cut = rings[name].area, rings[name].area.cut
+            where = area.gaps or policy.gaps
+            for tenancy in rings[name].all if cut else ():
+                assert cut is not None
+                before, first = tenancy.before, tenancy.first
+                gaps = where(before.last if before else -1, first, tenancy.ahead)
+                if area.late and before:
+                    before.behind = tenancy, cut(tenancy.key, 1, False)
+                    self._late += len(before.behind[1])
+                    continue
+                pieces = cut(tenancy.key, len(gaps), policy.grows and not first and not area.late)
+                wanted = LAST if area.late else LAST + first if area.last else first
+                for piece, gap in zip(pieces, spread(len(pieces), range(1) if area.late else gaps), strict=True):
+                    at = tenancy.unit if gap == first and not area.late else behind[gap]
+                    needs = ((rings[area], key) for area, key in piece.needs if area in rings)
+                    held = [ring.wanted(key, at, gap, tenancy.ahead) for ring, key in needs]
+                    queue[at].append(_Entry(wanted, piece.early, rank, tenancy, piece, tuple(held)))
+        for entries in queue.values():
+            entries.sort(key=(lambda entry: entry[2]) if policy.by_area else (lambda entry: entry[:3]))
+        return queue
+
+    def _left(self, strand: str, key: Key) -> int:
+        """The spill of what a unit makes. A strand is run that far, and a unit more, so that the bus need not wait."""
+        found = self.strands.get(strand, self)
+        if found is not self:
+            ahead = bool(found.left)
+            while key not in found.left:
+                found.until(found._next + 1)
+            if ahead and next(reversed(found.left)) == key:
+                found.until(min(found._next + 1, len(found.units)))
+        return found.left[key]
+
+    def _bring(self, entry: _Entry) -> None:
+        """A piece: transfers, or steps of the vector unit that work it out."""
+        _, _, _, tenancy, piece, held = entry
+        brought = [*piece.brings(tenancy.base, *(each.base for each in held))]
+        if not brought:
+            return
+        waits = tenancy.freed() if tenancy.before else self._begun
+        delay = sum(each.area.ready(each.key) for each in held if each.area.ready and not each.used)
+        for other in held:
+            waits = (*other.made(None), *waits)
+        for area, key in piece.needs[len(held) :]:
+            waits = (*waits, self._left(area, key))
+        for number, each in enumerate(brought):
+            # Several transfers of one piece count as an atom each: whoever reads all of them waits for each.
+            for atom in piece.atoms if not number else (-number,):
+                tenancy.there[atom] = len(self.steps)
+            if isinstance(each, Moves):
+                fill = tenancy.area.fill(waits, each.tensor, each.parts, each.bytes, regions=each.regions)
+                self.steps.append(fill)
+            else:
+                self.steps.append(Vector(waits, *each, delay))
+                delay = 0
+        for other in held:
+            other.used[self.steps[-1].queue] = len(self.steps) - 1
+
+    def _spill(self, at: int) -> None:
+        unit, steps = self.units[at], self.steps
+        tenancy = self.tenancies[at][unit.leaves]
+        tensor, parts, moved, regions = self.of.spill(unit, tenancy.base)
+        made = (tenancy.written,) if tenancy.written >= 0 else tuple(tenancy.there.values())
+        tenancy.used["dma"] = self.left[unit.makes] = len(steps)
+        steps.append(Spill(made, tensor, parts, moved, regions=regions))
+        if tenancy.behind:
+            late, pieces = tenancy.behind
+            for piece in pieces:
+                self._bring(_Entry(LAST, piece.early, 0, late, piece, ()))
+
+    def _work(self, at: int, unit: Unit) -> None:
+        """The acts of a unit; what its body and its new tenancies add goes to the first of them."""
+        policy, mine, gap = self.policy, self.tenancies[at], self.gaps[at]
+        begins = unit.body is not None and unit.body != self._body
+        self._body = unit.body if unit.body is not None else self._body
+        delay = policy.turn if begins else 0
+        last = (self._computed,) if self._computed >= 0 else ()
+        drained = last if begins and policy.drains else ()
+        serial = last if policy.serial else ()
+        whole: tuple[int, ...] = ()
+        for each in mine:
+            if each.first == gap and each.area.ready:
+                delay += each.area.ready(each.key)
+        if begins and policy.whole:
+            whole = tuple({step for each in mine if not each.area.late for step in each.there.values()})
+        for act in self.of.acts(unit, [each.base for each in mine]):
+            if isinstance(act, Pass):
+                self._pass(act, mine, delay, drained, (*whole, *serial))
+                drained = whole = ()
+            else:
+                self._vector(act, mine, delay)
+            delay = 0
+
+    def _pass(
+        self, act: Pass, mine: list[Tenancy], delay: int, drained: tuple[int, ...], others: tuple[int, ...]
+    ) -> None:
+        weights, data, sums, begins, _, base, weight_words, rows, cols, reads, result, words, finish, bias = act
+        steps, loaded, into = self.steps, mine[weights[0]], mine[sums]
+        at = len(steps)
+        waits = (*loaded.made(weights[1]), *drained)
+        if bias:
+            waits = (*waits, *mine[bias.read.need].made(bias.read.atoms))
+        steps.append(Preload(waits, base, weight_words, rows, cols, delay, bias.word if bias else None))
+        loaded.used["weights"] = at
+        waits = (*into.freed(), *others) if begins else others
+        if data:
+            waits = (*mine[data[0]].made(data[1]), *waits)
+            mine[data[0]].used["array"] = at + 1
+        if begins and into.there:
+            # What was brought to where the sums stand is what they begin with.
+            waits, begins = (*waits, *into.there.values()), False
+        steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish))
+        into.written = self._computed = at + 1
+
+    def _vector(self, act: Work, mine: list[Tenancy], delay: int) -> None:
+        waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))
+        if act.begins:
+            waits = (*waits, *mine[act.writes].freed())
+        if self.policy.serial and self._computed >= 0:
+            waits = (*waits, self._computed)
+        for compute in act.steps:
+            self.steps.append(Vector(waits, *compute, delay))
+            delay = 0
+        self._computed = len(self.steps) - 1
+        for need, _ in act.reads:
+            mine[need].used["vector"] = self._computed
+        if act.writes >= 0:
+            mine[act.writes].written = self._computed
+
+
+def planned(units: Units, intermediates: int = 0) -> Planned:
+    """The steps that the Program of a layer will have, and the elements that it writes and reads again."""
+    return Schedule(units, link(units)).planned._replace(intermediates=intermediates)
+
+
+def program_of(units: Units, tensors: Sequence[Tensor], word_fill: int, **more: Any) -> Program:
+    """The Program of a layer by itself; `more` are fields of `Program`."""
+    bases = link(units)
+    steps = Schedule(units, bases).run()
+    held, banked = buffers(units, bases), buffers(units, bases, "banks")
+    return Program(tuple(tensors), held, steps, word_fill, banked, **more)
