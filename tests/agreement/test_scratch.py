@@ -14,12 +14,14 @@ from tests.agreement.chains import Chain, Values, chains
 from tests.agreement.test_agreement import IN_LANES, Layer, fitted, least_cycles, short, suppose
 from tests.agreement.test_chains import TIGHT, add_up, early, row
 from tests.agreement.test_hazards import hazards
+from tests.machines.tpu.test_timeline import agree as slices_agree
 from tests.strategies import (
     DICE,
     among,
     cases,
     conv,
     deform_convs,
+    dram,
     lowerings_of,
     machine,
     machines_of_all_kinds,
@@ -104,6 +106,7 @@ def agree(layer: Layer, batch: int, program: Program, hardware: Hardware) -> Non
     assert "scratch_memory" in timing.units
     for account in timing.units.values():
         assert min(account.values()) >= 0
+    slices_agree(event.record(program, hardware).timeline(), timing)
     assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
     np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
     for verdict in (verdict_of(layer, operands, written), check_layer(layer, batch, program, hardware, seed=2)):
@@ -341,3 +344,23 @@ def test_an_outcome_is_looked_for_where_it_is() -> None:
     found = in_scratch(placed(joints, hardware), hardware)
     with pytest.raises(CheckFailed, match=r"l1\.ifmap does not lie where l0\.ofmap is"):
         check_program(linked([found[0], placed(joints, hardware)[1]], hardware), hardware)
+
+
+def test_a_prefetch_of_padding_is_over_at_once() -> None:
+    """A DRAM has no burst to move for it, so the fill behind it begins in the very same cycle."""
+    device = dram(burst_bytes=SMALL_ONE.hbm.burst_bytes)
+    hbm = SMALL_ONE.hbm.model_copy(update={"model": "banks", "device": device})
+    hardware = SMALL_ONE.model_copy(update={"hbm": hbm})
+
+    def beyond(step: Step) -> Step:
+        if not isinstance(step, Transfer) or not step.tensor.name.endswith("filter"):
+            return step
+        (part,) = step.parts
+        nowhere = tuple(each._replace(coordinates=range(100, 100 + len(each.coordinates))) for each in part.lane)
+        return replace(step, parts=(part._replace(lane=nowhere),), hbm_bytes=0)
+
+    moved = elsewhere(ONE_PASS, hardware, {"filter"}, ahead=0)
+    program = with_steps(moved, map(beyond, moved.steps))
+    timing, written = register.run(program, hardware, operands_of(Gemm("one_pass", m=4, n=4, k=4), 1, seed=2))
+    assert timing == event.run(program, hardware)
+    assert not written["ofmap"].any()

@@ -55,7 +55,7 @@ class Recording:
         ]
         tracks: dict[str, Iterable[Pieces]] = {
             HBM: bus(log.moves),
-            **({SCRATCH: bus(log.scratch)} if log.scratch else {}),
+            **({SCRATCH: bus(log.scratch)} if hardware.scratch_memory else {}),
             "dma_0": _transfers(moves[::2], program),
             "dma_1": _transfers(moves[1::2], program),
             "preload": preloads(log.loads, self.ports, program, hardware),

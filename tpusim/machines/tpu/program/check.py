@@ -121,6 +121,9 @@ def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
         return
     capacity = hardware.scratch_memory.capacity_bytes if hardware.scratch_memory else 0
     home = {each.tensor: each.sources[0] for each in program.handed}
+    for each in program.handed:
+        if any(program.tensor(source).scratch != program.tensor(each.tensor).scratch for source in each.sources):
+            yield f"{each.tensor} does not lie where {' and '.join(each.sources)} is"
     steps: dict[str, list[int]] = {}
     prefetched = set[str]()
     for index, step in enumerate(program.steps):
@@ -138,10 +141,6 @@ def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
             apart = not meet(life, others) and tensor.name not in prefetched and other.name not in prefetched
             if meet(area, other.scratch_bytes(hardware.element_bytes)) and not apart:
                 yield f"{tensor.name} and {other.name} take the same bytes of the scratch memory at once"
-    for tensor in program.tensors:
-        source = home.get(tensor.name)
-        if source and program.tensor(source).scratch != tensor.scratch:
-            yield f"{tensor.name} does not lie where {source} is"
 
 
 def meet(one: range, other: range) -> bool:

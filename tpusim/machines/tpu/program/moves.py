@@ -16,7 +16,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.regions import regions_of, regions_of_part
 from tpusim.machines.tpu.program.tensor import Along, Tensor
-from tpusim.machines.tpu.program.transfers import HBM, Transfer
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.layout import Region, inside, whole_bursts
 from tpusim.memory.orders import AS_READ, AXES, FILTER, FILTERS, axes_of
 from tpusim.memory.runs import Addresses, Bursts, Runs
@@ -136,7 +136,7 @@ class Moves:
         """By tensor, the elements ahead of each part: those of the same lanes together, as they are first read."""
         found: dict[Tensor, dict[tuple[Along, ...], dict[_Held, None]]] = {}
         for step in self.program.steps:
-            if isinstance(step, Transfer) and step.bus == HBM and self._as_read(step.tensor):
+            if isinstance(step, Transfer) and self._as_read(step.tensor):
                 of_lanes = found.setdefault(step.tensor, {})
                 for part in step.parts:
                     of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.joined import Joint, alike
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
@@ -103,9 +104,9 @@ def _placed(lives: Sequence[_Life], capacity: int) -> _Places:
     taken: list[tuple[range, range]] = []
     places: _Places = {}
     for each in lives:
-        there = [area for area, span in taken if each.span.start < span.stop and span.start < each.span.stop]
+        there = [area for area, span in taken if meet(span, each.span)]
         starts = (start for start in sorted({0, *(area.stop for area in there)}) if start + each.size <= capacity)
-        free = (at for at in starts if all(at >= area.stop or at + each.size <= area.start for area in there))
+        free = (at for at in starts if not any(meet(range(at, at + each.size), area) for area in there))
         first = next(free, None)
         if first is not None:
             taken.append((range(first, first + each.size), each.span))
