@@ -56,7 +56,7 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         dram=dram_use(ready.wanted_bytes, timing, hardware),
         energy_use=energy_of(macs, program, timing, hardware),
         error_share=verdict.error_share,
-        own=_scratch_use(program) if hardware.scratch_memory else {},
+        own=_scratch_use(program),
     )
 
 
@@ -70,9 +70,9 @@ def transformation_cycles(program: Program, timing: Timing) -> int:
 
 
 def _scratch_use(program: Program) -> dict[str, int]:
-    """What crosses the bus of the scratch memory, or is brought there."""
-    use = program.use
-    return {"scratch_read_bytes": use.scratch_read_bytes, "scratch_write_bytes": use.scratch_write_bytes}
+    """What crosses the bus of the scratch memory, or is brought there, if anything does."""
+    names, use = ("scratch_read_bytes", "scratch_write_bytes"), program.use._asdict()
+    return {name: use[name] for name in names if use[name]}
 
 
 def _memory_use(program: Program, timing: Timing, hardware: Hardware) -> VectorMemoryUse:

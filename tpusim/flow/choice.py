@@ -79,7 +79,7 @@ def _in_scratch(ready: Prepared) -> Prepared:
     names = [each.name.partition(" ")[0] for each in found.program.tensors if each.scratch is not None]
     if not names or found.timing.cycles >= ready.timing.cycles:
         return ready
-    return found.with_told({"scratch": f"in the scratch memory lie {', '.join(names)}"}, {})
+    return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
 
 
 def _fastest(found: Iterator[Prepared]) -> Prepared:
