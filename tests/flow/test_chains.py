@@ -44,6 +44,40 @@ def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
     assert overlap_notice(apart) == ""
 
 
+SCRATCH = ["scratch_memory.capacity=64 KiB", "scratch_memory.bandwidth=1 TB/s", "scratch_memory.latency=2 ns"]
+
+
+def test_what_layers_make_for_one_another_lies_in_the_scratch_memory() -> None:
+    """Of the block only what it begins with, the filters and what it ends with go through HBM."""
+    without = OVERLAP.with_overrides(["hbm.bandwidth=8 GB/s"])
+    plain, near = (simulate(BLOCK, each, engine="both") for each in (without, without.with_overrides(SCRATCH)))
+    assert near.correct
+    assert near.total.cycles < 0.9 * plain.total.cycles
+    assert [each.hbm_write_bytes for each in near.layers] == [0, 0, 0, plain.layers[3].hbm_write_bytes]
+    assert near.total.hbm_saved_bytes > plain.total.hbm_saved_bytes
+    written, read = (
+        sum(each.own.get(key, 0) for each in near.layers) for key in ("scratch_write_bytes", "scratch_read_bytes")
+    )
+    assert read > written > 0
+    assert all(not each.own for each in plain.layers)
+    for layer in near.layers:
+        assert sum(layer.units["scratch_memory"].values()) == layer.cycles
+    assert parse_result(near.to_json()) == near
+
+
+def test_a_layer_alone_has_what_it_reads_again_in_the_scratch_memory() -> None:
+    """Where that is faster: the lowered matrix, and what several blocks fill."""
+    slow = DRAIN.with_overrides(["hbm.bandwidth=8 GB/s", "vector_memory.capacity=1 KiB"])
+    near = slow.with_overrides(SCRATCH)
+    for lowering in ("explicit", "channel_first"):
+        plain, fast = (simulate(BLOCK, each, lowering=lowering, engine="both") for each in (slow, near))
+        assert fast.correct
+        assert fast.total.cycles < plain.total.cycles
+        assert fast.total.hbm_read_bytes < plain.total.hbm_read_bytes
+    lowered = [each.lowered_bytes for each in simulate(BLOCK, near, lowering="explicit").layers]
+    assert not any(lowered)
+
+
 def test_what_is_chosen_for_layers_alone_is_said_to_be() -> None:
     together = simulate(BLOCK, OVERLAP, check=False)
     by_auto = replace(together, lowering="auto")

@@ -67,7 +67,8 @@ def test_the_largest_loss_is_the_largest(tiny: Result, cause: str) -> None:
 
 
 def test_every_field_of_the_machine_is_shown_with_its_unit(tiny: Result) -> None:
-    fields = dict(machine.fields(tiny.hardware))
+    memory = {"capacity": "1 MiB", "bandwidth": "1 TB/s", "latency": "20 ns"}
+    fields = dict(machine.fields({**tiny.hardware, "scratch_memory": memory}))
     assert {*hardware_paths()} - {"array.size"} <= {*fields}
     bare = {path for path, value in fields.items() if re.fullmatch(r"[\d.]+", value)}
     assert bare == set()

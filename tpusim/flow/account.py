@@ -47,13 +47,16 @@ def layer_result(layer: Op, batch: int, ready: Prepared, timing: Timing, verdict
         intermediates_checked=verdict.intermediates_checked,
         intermediates_mismatched=verdict.intermediates_mismatched,
         lowered_bytes=sum(
-            program.tensor(name).bytes(element_bytes) for name in program.intermediates & program.checked
+            each.bytes(element_bytes)
+            for each in map(program.tensor, program.intermediates & program.checked)
+            if each.scratch is None
         ),
         transformation_cycles=transformation,
         transformation_share=transformation / cycles,
         dram=dram_use(ready.wanted_bytes, timing, hardware),
         energy_use=energy_of(macs, program, timing, hardware),
         error_share=verdict.error_share,
+        own=_scratch_use(program),
     )
 
 
@@ -63,7 +66,13 @@ def transformation_cycles(program: Program, timing: Timing) -> int:
     spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in checked]
     sources = (program.steps[each] for spill in spills for each in spill.after)
     steps = (*spills, *(step for step in sources if isinstance(step, Inbound)))
-    return sum(timing.bus[label] for label in {step.label for step in steps})
+    return sum(timing.bus.get(label, 0) for label in {step.label for step in steps})
+
+
+def _scratch_use(program: Program) -> dict[str, int]:
+    """What crosses the bus of the scratch memory, or is brought there, if anything does."""
+    names, use = ("scratch_read_bytes", "scratch_write_bytes"), program.use._asdict()
+    return {name: use[name] for name in names if use[name]}
 
 
 def _memory_use(program: Program, timing: Timing, hardware: Hardware) -> VectorMemoryUse:

@@ -32,6 +32,7 @@ from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.joined import Joint, Read, linked, placed, unfit
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.residence import Residence, immovable, residence
+from tpusim.machines.tpu.program.scratch import in_scratch
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
@@ -66,9 +67,14 @@ class Chain:
         return Residence(tuple(placed(self.joints, self.hardware)), (), ())
 
     @cached_property
+    def layers(self) -> tuple[Joint, ...]:
+        """Each as it runs among the others: what it makes for them may be in the scratch memory."""
+        return in_scratch(self.residence.layers, self.hardware, self.residence.stay)
+
+    @cached_property
     def program(self) -> Program:
         """All of them as one."""
-        return linked(self.residence.layers, self.hardware, self.residence.stay)
+        return linked(self.layers, self.hardware, self.residence.stay)
 
     @property
     def program_of_numbers(self) -> Program:
@@ -182,7 +188,7 @@ def overlapping(chain: Chain, engine: str) -> Iterator[Begun]:
 
 
 def _result(chain: Chain, at: int, timing: Timing, verdict: Callable[[], Verdict]) -> LayerResult:
-    task, program = chain.tasks[at], chain.residence.layers[at].program
+    task, program = chain.tasks[at], chain.layers[at].program
     alone, ready = task.prepared, replace(task.prepared, program=program)
     return replace(
         layer_result(task.layer, task.batch, ready, timing, verdict()),

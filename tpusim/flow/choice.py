@@ -18,6 +18,8 @@ from tpusim.flow.verify import failures_named
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import least_of, ways_of
 from tpusim.machines.tpu.program.explanation import Way
+from tpusim.machines.tpu.program.joined import Joint
+from tpusim.machines.tpu.program.scratch import in_scratch, prefetched
 from tpusim.network.ops import Op
 
 Found = TypeVar("Found")
@@ -45,7 +47,8 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
 
     def by(name: str) -> Prepared:
         doing("lowering" if name == lowering else f"trying {name}")
-        return _of_ways(ways_of(layer, batch, hardware, name), lambda way: Prepared(*way.lower(), hardware, name))
+        ways = ways_of(layer, batch, hardware, name)
+        return _of_ways(ways, lambda way: _in_scratch(Prepared(*way.lower(), hardware, name)))
 
     names = tried(lowering, layer, batch)
     if names == (lowering,):
@@ -62,6 +65,21 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
 
     with failures_named(layer):
         return _fastest(fitting(names, timed, hopeless))
+
+
+def _in_scratch(ready: Prepared) -> Prepared:
+    """With what a layer makes for itself, and what it reads again, in the scratch memory, if there is one and that
+    takes fewer cycles. Of layers that overlap, only all together know what has room.
+    """
+    hardware = ready.hardware
+    if hardware.scratch_memory is None or hardware.sequencer.between_layers != "drain":
+        return ready
+    (own,) = in_scratch([Joint("", ready.program, {})], hardware)
+    found = replace(ready, program=prefetched(own.program, hardware))
+    names = [each.name.partition(" ")[0] for each in found.program.tensors if each.scratch is not None]
+    if not names or found.timing.cycles >= ready.timing.cycles:
+        return ready
+    return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
 
 
 def _fastest(found: Iterator[Prepared]) -> Prepared:

@@ -6,7 +6,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import HBM, Transfer
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device
 from tpusim.result.records import DramUse
@@ -17,7 +17,7 @@ def wanted_bytes(program: Program, hardware: Hardware) -> int:
     if hardware.hbm.dram is None:
         return 0
     moves = Moves(program, hardware)
-    return sum(moves.wanted(step) for step in program.steps if isinstance(step, Transfer))
+    return sum(moves.wanted(step) for step in program.steps if isinstance(step, Transfer) and step.bus == HBM)
 
 
 def dram_use(wanted: int, timing: Timing, hardware: Hardware) -> DramUse | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import UnionType
 from typing import Any, Generic, TypeVar, dataclass_transform, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -140,8 +141,15 @@ def _by_section(model: Any, path: str) -> Iterator[tuple[str, dict[str, FieldInf
     fields = _fields(model)
     yield path, fields
     for key, info in fields.items():
-        if hasattr(info.annotation, "__pydantic_fields__"):
-            yield from _by_section(info.annotation, path_of((path, key)))
+        if section := _section(info):
+            yield from _by_section(section, path_of((path, key)))
+
+
+def _section(info: FieldInfo) -> Any:
+    """The model of a section, also of one that may be left out; None of a field that is read in a way of its own."""
+    optional = isinstance(info.annotation, UnionType) and not info.metadata
+    choices = get_args(info.annotation) if optional else (info.annotation,)
+    return next((each for each in choices if hasattr(each, "__pydantic_fields__")), None)
 
 
 def _by_list(sections: Mapping[str, dict[str, FieldInfo]]) -> Iterator[tuple[str, dict[str, FieldInfo]]]:

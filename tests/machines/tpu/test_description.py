@@ -199,6 +199,9 @@ def test_size_may_stand_beside_sides_that_agree():
         ("sequencer.between_layers=overlap", lambda h: h.sequencer.between_layers, "overlap"),
         ("hbm.bandwidth=300 GB/s", lambda h: h.hbm.bandwidth_bytes_per_s, 3 * 10**11),
         ("hbm.latency=100 ns", lambda h: h.latency_cycles, 70),
+        ("scratch_memory.capacity=1 MiB", lambda h: h.scratch_memory.capacity_bytes, 2**20),
+        ("scratch_memory.bandwidth=700 GB/s", lambda h: h.scratch_pipe.bytes_per_cycle, 1000),
+        ("scratch_memory.latency=20 ns", lambda h: h.scratch_pipe.latency, 14),
         ("hbm.burst=32 B", lambda h: h.hbm.burst_bytes, 32),
         ("mapping.multi_tile=2", lambda h: h.mapping.multi_tile, 2),
         ("mapping.loop_order=filter_major", lambda h: h.mapping.loop_order, "filter_major"),
@@ -229,11 +232,32 @@ def test_size_may_stand_beside_sides_that_agree():
 def test_override_reaches_every_field(override, read, value):
     path, text = override.split("=")
     assert path in hardware_paths()
-    # A device is no use to a pipe.
+    # A device is no use to a pipe, and what may be left out comes as a whole.
     name = "tpu_v2_hbm" if path in ("hbm.device", "hbm.mapping") else "tpu_v2"
-    assert read(load_hardware(name, [override])) == value
-    assert read(load_hardware(name, {path: text})) == value
-    assert read(load_hardware(name).with_overrides([override])) == value
+    others = SCRATCH if path.startswith("scratch_memory") else {}
+    assert read(load_hardware(name, {**others, path: text})) == value
+    assert read(load_hardware(name, [f"{key}={each}" for key, each in {**others, path: text}.items()])) == value
+    assert read(load_hardware(name, others).with_overrides([override])) == value
+
+
+SCRATCH = {
+    "scratch_memory.capacity": "128 MiB",
+    "scratch_memory.bandwidth": "2 TB/s",
+    "scratch_memory.latency": "10 ns",
+}
+
+
+def test_a_scratch_memory_may_be_left_out_but_not_half_of_it():
+    machine = load_hardware("tpu_v2")
+    assert machine.scratch_memory is None
+    assert machine.scratch_pipe is None
+    assert "scratch_memory" not in machine.to_dict()
+    there = machine.with_overrides(SCRATCH)
+    assert Hardware.model_validate(there.to_dict()) == there != machine
+    with pytest.raises(InputError, match=r"scratch_memory\.latency: required key is missing; add latency: 20 ns"):
+        load_hardware("tpu_v2", {key: value for key, value in SCRATCH.items() if "latency" not in key})
+    with pytest.raises(InputError, match="scratch_memory is a section; set one of its fields"):
+        load_hardware("tpu_v2", ["scratch_memory=128 MiB"])
 
 
 def test_every_path_is_tested_above():

@@ -19,8 +19,9 @@ from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document, with_neighbours
 from tpusim.machines.tpu.policy import MappingPolicy
-from tpusim.machines.tpu.sections import Array, Hbm, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.sections import Array, Hbm, ScratchMemory, Sequencer, VectorMemory, VectorUnit
 from tpusim.memory.dram.device import FOLDER as DEVICES
+from tpusim.memory.pipe import Pipe
 from tpusim.technology.constants import FOLDER as TECHNOLOGIES
 from tpusim.technology.constants import Technology, as_written, load_technology, technology_of
 
@@ -30,7 +31,8 @@ _PS_PER_S = 10**12
 class Hardware(FileSection):
     """The whole machine, complete and immutable.
 
-    `technology` is what areas and energies are told in; no cycle depends on it.
+    `scratch_memory` is None where nothing stands between HBM and the lanes. `technology` is what areas and energies are
+    told in; no cycle depends on it.
 
     Built in Python, it takes attribute names and base units (`clock_hz=700_000_000`) and raises pydantic's
     ValidationError; `load_hardware` reads files and raises InputError.
@@ -42,6 +44,7 @@ class Hardware(FileSection):
     vector_memory: VectorMemory
     vector_unit: VectorUnit
     hbm: Hbm
+    scratch_memory: ScratchMemory | None = None
     sequencer: Sequencer = Sequencer()
     mapping: MappingPolicy = MappingPolicy()
     technology: Annotated[Technology | None, PlainValidator(technology_of), PlainSerializer(as_written)] = None
@@ -125,6 +128,14 @@ class Hardware(FileSection):
         return -(-self.hbm.latency_ps * self.clock_hz // _PS_PER_S)
 
     @property
+    def scratch_pipe(self) -> Pipe | None:
+        """The scratch memory's latency and bytes in cycles; None where there is no such memory."""
+        if (memory := self.scratch_memory) is None:
+            return None
+        latency = -(-memory.latency_ps * self.clock_hz // _PS_PER_S)
+        return Pipe(latency, Fraction(memory.bandwidth_bytes_per_s, self.clock_hz))
+
+    @property
     def element_bytes(self) -> int:
         """Bytes of a number."""
         return self.vector_memory.element_bytes
@@ -148,7 +159,8 @@ class Hardware(FileSection):
 
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values; `Hardware.model_validate` gives an equal Hardware back."""
-        return self.model_dump(by_alias=True)
+        written = self.model_dump(by_alias=True)
+        return {key: value for key, value in written.items() if key != "scratch_memory" or value}
 
     def with_entry(self, entry: Literal["ready", "relaid"]) -> Hardware:
         """This machine with another `mapping.entry`."""

@@ -199,6 +199,18 @@ def _check_device(hbm: Hbm) -> None:
         raise InputError([Problem(each.message, "mapping") for each in error.problems]) from None
 
 
+class ScratchMemory(FileSection):
+    """A memory on the chip between HBM and the lanes: bytes, bytes a second to and from the lanes, picoseconds to the
+    first of them.
+
+    HBM writes it through a port of its own.
+    """
+
+    capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("128 MiB", "capacity")]
+    bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("2 TB/s", "bandwidth")]
+    latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("20 ns", "latency")]
+
+
 class Sequencer(FileSection):
     """What issues the steps of a layer: the cycles to launch one, what rides on its results, whether blocks overlap.
 

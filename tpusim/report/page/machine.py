@@ -43,6 +43,8 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
     array, memory, hbm = hardware.array, hardware.vector_memory, hardware.hbm
     lanes, word = hardware.lanes, f"{memory.word_elements} x {memory.element_bytes} B"
     units, cycles = result.total.units, result.total.cycles
+    scratch = hardware.scratch_memory
+    near = [f"scratch memory of {SIZE.format(scratch.capacity_bytes)}"] if scratch else []
     total_memory = quantity(hardware.sram_bytes, MEMORY)
     banks = [f"{hardware.banks} banks x {SIZE.format(memory.bank_capacity_bytes)}"] if hardware.banks else []
     port_lines, port_parts = _ports(units, word, cycles)
@@ -55,7 +57,8 @@ def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
     blocks = {
         "hbm": ("HBM", [BANDWIDTH.format(hbm.bandwidth_bytes_per_s), f"latency {TIME.format(hbm.latency_ps)}",
                         f"bursts of {SIZE.format(hbm.burst_bytes)}"], busy("hbm")),
-        "dma": ("DMA", ["one queue, in order", f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"], []),
+        "dma": ("DMA", ["one queue, in order", *near,
+                        f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"], []),
         "memory": ("Vector memories", [f"{lanes} x {SIZE.format(memory.capacity_bytes)}", *banks,
                                        f"= {total_memory}",
                                        *port_lines], port_parts),

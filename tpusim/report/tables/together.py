@@ -78,6 +78,8 @@ def _stays_notice(result: Result) -> str:
     if not stay:
         return "No outcome stays on chip: none is read word for word as it is made, or none has room."
     of = f"outcomes of {stay} of {counted(len(result.layers), 'layer')}"
+    if any("scratch_write_bytes" in each.own for each in result.layers):
+        of += ", of others some lie in the scratch memory"
     return f"On chip stay {of}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."
 
 

@@ -32,6 +32,7 @@ TRACKS = {
         "to the last one done."
         for number in range(MOST_CHANNELS)
     },
+    "scratch_memory": "The bus between the scratch memory and the lanes, likewise.",
     "dma_0": _TRANSFERS,
     "dma_1": _TRANSFERS,
     "preload": "Weights on their way into the array (busy), or why they are not.",

@@ -15,6 +15,10 @@ OWN: Mapping[str, Figure] = {figure.key: figure for figure in (
     Figure("waves", "waves", head="waves", meaning="blocks over those that all SMs hold at once, rounded up"),
     Figure("a_bytes", "A", float, 0, BYTES, "", "A", "bytes of the ifmap, or of the lowered matrix, that blocks fetch"),
     Figure("b_bytes", "B", float, 0, BYTES, "", "B", "bytes of filters that blocks fetch"),
+    Figure("scratch_read_bytes", "scratch memory read", float, 0, BYTES, "", "scr read",
+           "bytes from the scratch memory"),
+    Figure("scratch_write_bytes", "scratch memory written", float, 0, BYTES, "", "scr write",
+           "bytes to the scratch memory"),
     Figure("l2_bytes", "L2", float, 0, BYTES, "", "L2", "bytes from L2, in whole sectors"),
 )}  # fmt: skip
 """Those whose names do not say enough."""

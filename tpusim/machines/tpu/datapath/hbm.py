@@ -1,4 +1,4 @@
-"""Tensors as they lie in HBM, and the parts of them that transfers move, as views."""
+"""Tensors as they lie in HBM and the scratch memory, and the parts of them that transfers move, as views."""
 
 from __future__ import annotations
 
@@ -103,8 +103,9 @@ def hbm_tensors(program: Program, given: Mapping[str, Values], apart: Iterable[s
 def parts_of(program: Program, name: str) -> list[Elements]:
     """Every part of a tensor that a step moves, or that is handed on to it."""
     names = {name, *(each.sources[0] for each in program.handed if each.tensor == name and each.same)}
-    moves = (step for step in program.steps if isinstance(step, Transfer) and step.tensor.name in names)
-    return [part for step in moves for part in step.parts]
+    moves = (step for step in program.steps if isinstance(step, Transfer))
+    ends = ((step, (step.tensor, step.written)) for step in moves)
+    return [part for step, both in ends if any(each and each.name in names for each in both) for part in step.parts]
 
 
 def _reach(tensor: Tensor, parts: Iterable[Elements]) -> Reach:

@@ -43,7 +43,7 @@ from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Spill
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Prefetch, Spill
 from tpusim.machines.tpu.program.vector import Vector
 
 Values = NDArray[np.floating[Any]]
@@ -90,7 +90,7 @@ class _Run:
         width = program.widest_word(self.word)
         self.memory = np.zeros((hardware.lanes, program.words, width), program.number)
         self.banks = np.zeros((program.bank_words, width), program.number)
-        read = {step.tensor.name for step in program.steps if isinstance(step, Inbound)}
+        read = {step.tensor.name for step in program.steps if isinstance(step, Inbound | Prefetch)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Values] = {}
         self.biases: dict[int, Values] = {}
@@ -110,6 +110,9 @@ class _Run:
                     self._vector(step)
                 case BankFill():
                     self._fill_banks(step)
+                case Prefetch():
+                    for part in step.parts:
+                        self.hbm[step.to.name].write(part, self.hbm[step.tensor.name].read(part))
                 case Spill():
                     # Where readers are given other numbers, these stand there by now; Keep has told of the layer's.
                     if not self.program.instead(step.tensor.name):
@@ -118,7 +121,7 @@ class _Run:
                     self._keep(step)
                 case _:
                     raise CheckFailed(f"step {index} ({step.label}): the data path has no handler for it")
-        there = {*self.operands, *(each.tensor for each in self.program.handed)}
+        there = {*self.operands, *(each.tensor for each in self.program.handed), *self.program.prefetched}
         return {name: tensor.values for name, tensor in self.hbm.items() if name not in there}
 
     def _words(self, first_lane: int, lanes: int, base: int, words: int) -> Values:

@@ -29,6 +29,7 @@ from tpusim.machines.tpu.event.shares import shares
 from tpusim.machines.tpu.event.tracks import Recording
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
 
 
 def run(program: Program, hardware: Hardware) -> Timing:
@@ -78,7 +79,8 @@ def logged(program: Program, hardware: Hardware, port: Ports, keep: bool = False
         loads=tuple(issue.loads),
         passes=tuple(issue.passes),
         works=tuple(issue.works),
-        moves=tuple(dma.moves),
+        moves=tuple(dma.moves[HBM]),
+        scratch=tuple(dma.moves[SCRATCH]),
         hbm=dma.hbm.use,
         spans=tuple(dma.hbm.spans),
     )

@@ -12,6 +12,7 @@ from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
 from tpusim.machines.tpu.program.passes import Stream, bias_words_of
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
 from tpusim.machines.tpu.program.vector import Vector
 
 
@@ -21,7 +22,8 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
         "systolic_array": array_use(log, program),
         "preload": _preload_use(log.loads, program, hardware),
         "vector_unit": vector_unit_use(log, program, hardware),
-        "hbm": _hbm_use(log.moves),
+        HBM: _bus_use(log.moves),
+        **({SCRATCH: _bus_use(log.scratch)} if hardware.scratch_memory else {}),
     }
     accounts = {name: split(use, log.cycles) for name, use in units.items()}
     accounts |= port_accounts(port.owned, log.cycles, program.ports(hardware))
@@ -91,7 +93,7 @@ def bus_use(moves: Iterable[Move], program: Program) -> dict[str, int]:
     return dict(held)
 
 
-def _hbm_use(moves: Iterable[Move]) -> Counter[str]:
+def _bus_use(moves: Iterable[Move]) -> Counter[str]:
     use: Counter[str] = Counter()
     for each in moves:
         use["busy"] += each.busy

@@ -13,44 +13,56 @@ from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
 from tpusim.machines.tpu.event.hbm import Hbm
 from tpusim.machines.tpu.event.log import Move
-from tpusim.machines.tpu.event.piped_hbm import PipedHbm
+from tpusim.machines.tpu.event.piped_hbm import PipedMemory
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import BankFill, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
+from tpusim.memory.pipe import Pipe
 
 Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 
 
 class Dma:
-    """Owns the HBM bus, and the slots of the port that are left."""
+    """Owns the buses of HBM and of the scratch memory, and the slots of the port that are left."""
 
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, keep: bool = False) -> None:
-        self.moves: list[Move] = []
         self._stored: dict[int, int] = {}
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
         self.hbm = _hbm_of(program, hardware, keep)
+        self._memories = {HBM: self.hbm}
+        if pipe := hardware.scratch_pipe:
+            self._memories[SCRATCH] = PipedMemory(hardware, pipe)
+        self.moves: dict[str, list[Move]] = {HBM: [], SCRATCH: []}
+        """By the bus that they take."""
 
     def process(self) -> Process:
-        """Two transfers at most hold data between HBM and the lanes."""
-        bus_free = self._hardware.sequencer.launch_cycles
+        """Transfers begin in order; two at most hold data on their way from or to the lanes."""
+        begun = self._hardware.sequencer.launch_cycles
+        free = dict.fromkeys(self._memories, begun)
         last = staged = 0
         for index, step in enumerate(self._program.steps):
             if not isinstance(step, Transfer):
                 continue
             yield from self._board.wait(step.after)
-            ready = max(bus_free, self._board.latest(step.after), self._in_hbm(step))
-            start = max(ready, staged)
-            staged = last
-            move = self._spill if isinstance(step, Spill) else self._fill
-            busy, stalled, ended, last = yield from move(index, step, start, last)
-            self.moves.append(Move(index, bus_free, ready, start, busy, stalled, ended, last))
-            self._board.finish(index, last)
-            bus_free = ended
+            bus = step.bus
+            ready = max(free[bus], begun, self._board.latest(step.after), self._there(step))
+            if isinstance(step, Prefetch):
+                begun, (arrivals, ended) = ready, self.hbm.fill(step, ready)
+                done = int(arrivals[-1])
+                self.moves[bus].append(Move(index, free[bus], ready, ready, ended - ready, ended, ended, done))
+            else:
+                begun, staged = max(ready, staged), last
+                move = self._spill if isinstance(step, Spill) else self._fill
+                busy, stalled, ended, last = yield from move(index, step, begun, last)
+                self.moves[bus].append(Move(index, free[bus], ready, begun, busy, stalled, ended, last))
+                done = last
+            self._board.finish(index, done)
+            free[bus] = ended
 
     def _fill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
         """Cycles that the bus is busy; when the port begins to hold it up; when it is free; when the last word is in
         place.
         """
-        wanted, ended = self.hbm.fill(step, start)
+        wanted, ended = self._memories[step.bus].fill(step, start)
         if isinstance(step, BankFill):
             return ended - start, ended, ended, _unhindered(wanted, earliest) + 1
         slots = yield from self._words(wanted, earliest)
@@ -58,8 +70,9 @@ class Dma:
 
     def _spill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
         """The same; its words still have to be stored."""
-        slots = yield from self._words(self.hbm.demands(step, start), earliest)
-        busy, stalled, ended, stored = self.hbm.spill(step, start, slots)
+        memory = self._memories[step.bus]
+        slots = yield from self._words(memory.demands(step, start), earliest)
+        busy, stalled, ended, stored = memory.spill(step, start, slots)
         self._board.end = max(self._board.end, stored)
         self._stored[index] = stored + self._hardware.lanes - 1
         return busy, stalled, ended, int(slots[-1]) + 1
@@ -77,9 +90,9 @@ class Dma:
         self._port.take(DMA, slots)
         return slots
 
-    def _in_hbm(self, step: Transfer) -> int:
-        """When all that a fill waits for of its own tensor is in HBM."""
-        return max((self._stored[each] for each in self._program.sources(step)), default=0)
+    def _there(self, step: Transfer) -> int:
+        """When all that spills write of what a fill or a prefetch reads is in HBM, or in the scratch memory."""
+        return max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
 
 
 def _unhindered(wanted: Cycles, earliest: int) -> int:
@@ -94,7 +107,7 @@ def _hbm_of(program: Program, hardware: Hardware, keep: bool = False) -> Hbm:
     """What `hbm.model` says, with nothing moved yet; it may `keep` its spans."""
     device = hardware.hbm.dram
     if device is None:
-        return PipedHbm(hardware)
+        return PipedMemory(hardware, Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle))
     # Its loops are compiled, and importing the compiler takes longer than many a layer.
     from tpusim.machines.tpu.event.banked_hbm import BankedHbm
 

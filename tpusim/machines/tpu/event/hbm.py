@@ -1,4 +1,4 @@
-"""HBM as the DMA of the event engine asks for it: when a fill's words come, and when a spill's are taken and stored."""
+"""A memory behind the lanes, as the event engine's DMA asks for it: when words of fills come, and spills are stored."""
 
 from __future__ import annotations
 

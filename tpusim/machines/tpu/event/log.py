@@ -95,8 +95,8 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Log:
-    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order; what the DRAM did, and
-    perhaps of each transfer in which channels.
+    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order, the bus of HBM (`moves`)
+    and that of the scratch memory among them; what the DRAM did, and perhaps of each transfer in which channels.
     """
 
     cycles: int
@@ -105,5 +105,6 @@ class Log:
     passes: tuple[Passes, ...]
     works: tuple[VectorWork, ...]
     moves: tuple[Move, ...]
+    scratch: tuple[Move, ...] = ()
     hbm: HbmUse | None = None
     spans: tuple[Span, ...] = ()

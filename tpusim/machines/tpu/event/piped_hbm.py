@@ -1,4 +1,4 @@
-"""HBM as a pipe, for the event engine."""
+"""HBM as a pipe, and the scratch memory, for the event engine."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.pipe import Pipe
 
 
-class PipedHbm:
+class PipedMemory:
     """A latency, then bytes at the full bandwidth."""
 
     use = None
     spans = ()
 
-    def __init__(self, hardware: Hardware) -> None:
-        self._hardware = hardware
-        self._pipe = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)
+    def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
+        self._hardware, self._pipe = hardware, pipe
 
     def fill(self, step: Transfer, start: int) -> Filled:
         busy = self._busy(step)

@@ -17,6 +17,7 @@ from tpusim.machines.tpu.event.tracks import Recording, bus, preloads, unrolled
 from tpusim.machines.tpu.observation.timeline import Pieces
 from tpusim.machines.tpu.observation.timing import Timing, split
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
 
 
 def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
@@ -28,7 +29,8 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
     cuts = cuts_of(log, program)
     shared = {
         "preload": _counts(preloads(log.loads, run.ports, program, hardware), cuts),
-        "hbm": _counts(bus(log.moves), cuts),
+        HBM: _counts(bus(log.moves), cuts),
+        SCRATCH: _counts(bus(log.scratch), cuts),
         **{port: _owned(owners, cuts) for port, owners in run.ports.items()},
     }
     found = []

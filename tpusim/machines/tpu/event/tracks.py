@@ -20,6 +20,7 @@ from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, T
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
 from tpusim.machines.tpu.program.passes import bias_words_of
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
 from tpusim.machines.tpu.program.vector import Vector
 
 MOST_CHANNELS = 64
@@ -49,10 +50,14 @@ class Recording:
         log, program, hardware = self.log, self.program, self.hardware
         latency = word_latency(program.word_fill, hardware)
         streams = _Streams.of(log.passes, program, log.frame)
+        moves = [
+            each for each in sorted((*log.moves, *log.scratch)) if not isinstance(program.steps[each.step], Prefetch)
+        ]
         tracks: dict[str, Iterable[Pieces]] = {
-            "hbm": bus(log.moves),
-            "dma_0": _transfers(log.moves[::2], program),
-            "dma_1": _transfers(log.moves[1::2], program),
+            HBM: bus(log.moves),
+            **({SCRATCH: bus(log.scratch)} if hardware.scratch_memory else {}),
+            "dma_0": _transfers(moves[::2], program),
+            "dma_1": _transfers(moves[1::2], program),
             "preload": preloads(log.loads, self.ports, program, hardware),
             "stream": streams.words("stream", 0),
             "systolic_array": chain(streams.array(log.frame, span), _standing_by(log.works)),
@@ -106,7 +111,9 @@ def _port(owners: Owners, first: int) -> Track:
 
 
 def bus(moves: Sequence[Move]) -> Iterator[Pieces]:
-    """What HBM does, transfer by transfer."""
+    """What a bus does, transfer by transfer."""
+    if not moves:
+        return
     step, free, ready, start, busy, stalled, ended, _ = np.array(moves, np.int64).T
     waits = ended - start - busy
     yield Pieces("blocked", free, ready - free, step)

@@ -16,7 +16,7 @@ from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, LaneTransfer, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import SCRATCH, BankFill, Inbound, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.program.vector import Vector
 
 
@@ -48,6 +48,8 @@ def check_program(program: Program, hardware: Hardware) -> None:
                 )
         for wrong in (*_contradictions(step, program, hardware), *_elsewhere(step, hardware.banks)):
             raise CheckFailed(f"step {index} ({step.label}) {wrong}")
+    for wrong in _crowded(program, hardware):
+        raise CheckFailed(wrong)
 
 
 def _named(step: Step) -> Iterator[tuple[str, int, int]]:
@@ -101,10 +103,49 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             most = hardware.word_bytes // (step.tensor.number_bytes or element)
             if any(not 0 < part.per_word <= most for part in step.parts):
                 yield f"puts more elements into a word than its {most}"
-            if isinstance(step, Fill) and step.tensor.name in program.makers and not program.sources(step):
+            if (
+                isinstance(step, Inbound | Prefetch)
+                and step.tensor.name in program.makers
+                and not program.sources(step)
+            ):
                 yield f"reads a {step.tensor.name} that it does not wait for"
+            if isinstance(step, Prefetch) and (step.bus == SCRATCH or step.to.scratch is None):
+                yield "brings nothing from HBM to the scratch memory"
             for part in step.parts:
                 yield from _misfed(step, part) if isinstance(part, Part) else ()
+
+
+def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
+    """Tensors that do not fit the scratch memory, or take bytes that another one still needs."""
+    if not any(each.scratch is not None for each in program.tensors):
+        return
+    capacity = hardware.scratch_memory.capacity_bytes if hardware.scratch_memory else 0
+    home = {each.tensor: each.sources[0] for each in program.handed}
+    for each in program.handed:
+        if any(program.tensor(source).scratch != program.tensor(each.tensor).scratch for source in each.sources):
+            yield f"{each.tensor} does not lie where {' and '.join(each.sources)} is"
+    steps: dict[str, list[int]] = {}
+    prefetched = set[str]()
+    for index, step in enumerate(program.steps):
+        for tensor in {step.tensor, step.written} if isinstance(step, Transfer) else ():
+            if tensor and tensor.scratch is not None:
+                steps.setdefault(home.get(tensor.name, tensor.name), []).append(index)
+                prefetched |= {tensor.name} if isinstance(step, Prefetch) else set()
+    lives = [(program.tensor(name), range(used[0], used[-1] + 1)) for name, used in steps.items()]
+    for at, (tensor, life) in enumerate(lives):
+        area = tensor.scratch_bytes(hardware.element_bytes)
+        if area.stop > capacity:
+            yield f"{tensor.name} takes bytes {area.start} to {area.stop} of a scratch memory of {capacity}"
+        for other, others in lives[:at]:
+            # What the lanes send there waits for the bus; a prefetch would not wait for a fill that still reads.
+            apart = not meet(life, others) and tensor.name not in prefetched and other.name not in prefetched
+            if meet(area, other.scratch_bytes(hardware.element_bytes)) and not apart:
+                yield f"{tensor.name} and {other.name} take the same bytes of the scratch memory at once"
+
+
+def meet(one: range, other: range) -> bool:
+    """Whether two ranges have anything in common."""
+    return one.start < other.stop and other.start < one.stop
 
 
 def _unworkable(step: Vector, hardware: Hardware) -> Iterator[str]:

@@ -57,7 +57,10 @@ class Moves:
     @cached_property
     def _ends(self) -> list[int]:
         """Where the first tensor begins, and each ends."""
-        sizes = (whole_bursts(self._bytes(each), self.hardware.hbm.alignment_bytes) for each in self.program.tensors)
+        sizes = (
+            whole_bursts(self._bytes(each), self.hardware.hbm.alignment_bytes) if each.scratch is None else 0
+            for each in self.program.tensors
+        )
         return [*accumulate(sizes, initial=0)]
 
     def order(self, name: str) -> str:

@@ -32,7 +32,7 @@ from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.step import Step, Use
 from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.program.vector import Vector
 
 
@@ -90,8 +90,8 @@ class Program:
     """One layer, lowered for one machine; or several, one after another, joined to one.
 
     Attributes:
-        tensors: those in HBM, by what steps call them. Operands are there before the first step; the others are
-            written by spills.
+        tensors: those in HBM and the scratch memory, by what steps call them. Operands are in HBM before the first
+            step; the others are written by spills, or brought to the scratch memory by prefetches.
         buffers: the vector memory in use.
         banked: the words of all banks in use, each area as if it lay in one lane.
         steps: in an order that is valid when they are executed one at a time.
@@ -196,6 +196,11 @@ class Program:
         return frozenset(step.tensor.name for step in self.steps if isinstance(step, Spill | Keep))
 
     @cached_property
+    def prefetched(self) -> frozenset[str]:
+        """The names of the tensors that are brought from HBM to the scratch memory."""
+        return frozenset(step.to.name for step in self.steps if isinstance(step, Prefetch))
+
+    @cached_property
     def checked(self) -> frozenset[str]:
         """The names of those that somebody knows what they should be."""
         return frozenset(name for name in self.written if not self.tensor(name).on_the_way)
@@ -207,17 +212,24 @@ class Program:
 
     @cached_property
     def makers(self) -> dict[str, tuple[str, ...]]:
-        """By what is filled, the tensors that spills make it of: itself, or those of layers before."""
+        """By what is filled, the tensors that spills make it of: itself, or those of layers before. Of what lies in the
+        scratch memory, and no layer before has made, it is itself.
+        """
         handed = {each.tensor: each.sources for each in self.handed}
-        return {**{name: (name,) for name in self.intermediates}, **handed}
+        own = (*self.intermediates, *(each.name for each in self.tensors if each.scratch is not None))
+        return {**{name: (name,) for name in own}, **handed}
 
     def sources(self, step: Transfer) -> list[int]:
-        """The spills of its tensor that a fill waits for: all they wrote must be in HBM when it begins."""
+        """The steps that a fill or a prefetch waits for and that write its tensor: all of it must be there before."""
         made = self.makers.get(step.tensor.name, ())
-        if not made or not isinstance(step, Fill):
+        if not made or isinstance(step, Spill):
             return []
-        waits = ((each, self.steps[each]) for each in step.after)
-        return [index for index, each in waits if isinstance(each, Spill) and each.tensor.name in made]
+        return [index for index in step.after if self._written_by(index) in made]
+
+    def _written_by(self, index: int) -> str | None:
+        """The tensor behind the lanes that a step writes, by its name."""
+        step = self.steps[index]
+        return step.written.name if isinstance(step, Transfer) and step.written else None
 
     def with_given_operands(self) -> Program:
         """The same Program of several layers, each of which is given operands instead of what others have made."""

@@ -17,7 +17,7 @@ from tpusim.machines.tpu.program.places import Places
 
 class Use(NamedTuple):
     """What a step takes of the machine: bytes from and to HBM, words through the ports of all lanes, words that each
-    lane streams, and PEs in use times words that pass them.
+    lane streams, PEs in use times words that pass them, and bytes from and to the scratch memory.
     """
 
     hbm_read_bytes: int = 0
@@ -26,6 +26,8 @@ class Use(NamedTuple):
     port_writes: int = 0
     words_streamed: int = 0
     pe_words: int = 0
+    scratch_read_bytes: int = 0
+    scratch_write_bytes: int = 0
 
 
 class Shift(NamedTuple):

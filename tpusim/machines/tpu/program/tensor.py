@@ -1,4 +1,4 @@
-"""Tensors in HBM, and which of their elements stand in which words of which lanes."""
+"""Tensors behind the lanes, and which of their elements stand in which words of which lanes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Coordinates: TypeAlias = range | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that lies in HBM.
+    """A tensor that lies in HBM, or in the scratch memory.
 
     Attributes:
         name: what it is called in traces and messages.
@@ -32,6 +32,7 @@ class Tensor:
         on_the_way: whether its numbers are of no interest but for what is made of them, so that no oracle has them.
         lost: how far they may lie from whole ones on chip, which they would be but for what floating point loses.
         layer: whose it is, in a Program of several layers; there its name begins with that.
+        scratch: its first byte in the scratch memory, where it lies as it would in HBM; None: it lies in HBM.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Tensor:
     lost: float = 0.0
     on_the_way: bool = False
     layer: str = ""
+    scratch: int | None = None
 
     @property
     def role(self) -> str:
@@ -69,6 +71,11 @@ class Tensor:
     def bytes(self, element_bytes: int) -> int:
         """What it takes, on a machine whose elements have so many bytes."""
         return self.size * (self.number_bytes or element_bytes)
+
+    def scratch_bytes(self, element_bytes: int) -> range:
+        """Those of the scratch memory that it takes, if it lies there."""
+        first = self.scratch or 0
+        return range(first, first + prod(self.padded or self.shape) * (self.number_bytes or element_bytes))
 
 
 class Along(NamedTuple):

@@ -1,4 +1,6 @@
-"""The steps of the DMA: parts of tensors on their way between HBM and the chip."""
+"""The steps of the DMA: parts of tensors on their way between the lanes and what is behind them, HBM and the scratch
+memory.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,14 @@ from tpusim.machines.tpu.program.step import Shift, Step, Use
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
 
+HBM, SCRATCH = "hbm", "scratch_memory"
+"""The memories behind the lanes, each with a bus of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer(Step):
-    """Parts of a tensor on their way between HBM and the chip, one after another; `hbm_bytes` cross the bus.
+    """Parts of a tensor on their way from or to the memory in which it lies, one after another. `hbm_bytes` cross the
+    bus of that memory, be it HBM or not: a tensor lies in the scratch memory as it would in HBM.
 
     Attributes:
         regions: what HBM hands out or takes for them, each in runs of its own, in that order; what lies outside the
@@ -44,6 +50,16 @@ class Transfer(Step):
     def facts(self) -> Mapping[str, int | str]:
         return {"words": self.words, "bytes": self.hbm_bytes}
 
+    @property
+    def bus(self) -> str:
+        """Whose bus it takes: of HBM or of the scratch memory."""
+        return HBM if self.tensor.scratch is None else SCRATCH
+
+    @property
+    def written(self) -> Tensor | None:
+        """The tensor behind the lanes that it puts elements into."""
+        return None
+
     def conversion_cycles(self, hardware: Hardware) -> int:
         """The cycles that the vector unit takes to convert its words, as many at once as there are lanes."""
         raise NotImplementedError
@@ -51,7 +67,7 @@ class Transfer(Step):
 
 @dataclass(frozen=True, slots=True)
 class LaneTransfer(Transfer):
-    """Between HBM and the lanes: lane 0, or any other that takes part throughout, moves the most words."""
+    """From or to the lanes: lane 0, or any other that takes part throughout, moves the most words."""
 
     parts: tuple[Part, ...]
 
@@ -82,7 +98,7 @@ class LaneTransfer(Transfer):
 
 @dataclass(frozen=True, slots=True)
 class Inbound(Transfer):
-    """HBM -> chip."""
+    """HBM or scratch memory -> lanes or banks."""
 
     cause = "starved"
 
@@ -92,12 +108,14 @@ class Inbound(Transfer):
 
     @property
     def use(self) -> Use:
+        if self.bus == SCRATCH:
+            return Use(scratch_read_bytes=self.hbm_bytes, port_writes=self.lane_words)
         return Use(hbm_read_bytes=self.hbm_bytes, port_writes=self.lane_words)
 
 
 @dataclass(frozen=True, slots=True)
 class Fill(LaneTransfer, Inbound):
-    """HBM -> lanes."""
+    """To the lanes."""
 
     @property
     def words_written(self) -> Iterator[range]:
@@ -111,7 +129,7 @@ class Fill(LaneTransfer, Inbound):
 
 @dataclass(frozen=True, slots=True)
 class BankFill(Inbound):
-    """HBM -> so many `banks`, through a write port each."""
+    """To `banks`, through a write port each."""
 
     parts: tuple[BankPart, ...]
     banks: int
@@ -129,7 +147,7 @@ class BankFill(Inbound):
 
 @dataclass(frozen=True, slots=True)
 class Spill(LaneTransfer):
-    """Lanes -> HBM."""
+    """Lanes -> HBM or scratch memory."""
 
     cause = "blocked"
 
@@ -139,7 +157,13 @@ class Spill(LaneTransfer):
 
     @property
     def use(self) -> Use:
+        if self.bus == SCRATCH:
+            return Use(scratch_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
         return Use(hbm_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
+
+    @property
+    def written(self) -> Tensor:
+        return self.tensor
 
     @property
     def words_read(self) -> Iterator[range]:
@@ -147,3 +171,39 @@ class Spill(LaneTransfer):
 
     def conversion_cycles(self, hardware: Hardware) -> int:
         return ceil(self.words * hardware.vector_unit.pack_cycles) if self.tensor.converted else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch(Transfer):
+    """HBM -> scratch memory: elements of `tensor`, whose `parts` stand in no lane, to their places in tensor `to`."""
+
+    cause = "starved"
+
+    to: Tensor
+
+    def __post_init__(self) -> None:
+        self._moves(1, 0)
+
+    @property
+    def label(self) -> str:
+        return f"{self.tensor.role} prefetch"
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        return {"bytes": self.hbm_bytes}
+
+    @property
+    def use(self) -> Use:
+        return Use(hbm_read_bytes=self.hbm_bytes, scratch_write_bytes=self.hbm_bytes)
+
+    @property
+    def written(self) -> Tensor:
+        return self.to
+
+    def shifted(self, by: Shift) -> Self:
+        tensor, to = self.tensor.of_layer(by.layer), self.to.of_layer(by.layer)
+        return replace(Step.shifted(self, by), tensor=tensor, to=to)
+
+    def conversion_cycles(self, hardware: Hardware) -> int:
+        """None: it lies there as in HBM."""
+        return 0

@@ -36,6 +36,6 @@ def run(
             machine.clock()
             if machine.now % LOOK_EVERY == 0:
                 watch(machine.now)
-    given = {*program.given(operands), *(each.tensor for each in program.handed)}
+    given = {*program.given(operands), *(each.tensor for each in program.handed), *program.prefetched}
     written = [each.name for each in program.tensors if each.name not in given]
     return machine.timing(), {name: machine.tensor(name) for name in written}

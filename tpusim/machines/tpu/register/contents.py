@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Elements, Part
-from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Transfer
+from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.register.order import NOWHERE
 
 Values = NDArray[np.floating[Any]]
@@ -25,7 +25,8 @@ NOTHING = -1
 
 @dataclass(frozen=True)
 class HbmWords:
-    """The tensors in HBM, and the words that lanes' transfers move, each only for the lanes that may take part.
+    """The tensors in HBM and the scratch memory, and the words that lanes' transfers move, each only for the lanes that
+    may take part.
 
     Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`, NOWHERE where each has its own;
     lane `i` finds it at place `first[step] + i * step.words + k` of `values` [place, W], for `i` below `step.lanes`,
@@ -40,10 +41,12 @@ class HbmWords:
     values: Values
     spilled: list[int] = field(default_factory=list)
     """The spills that lane 0 has ended; the last words of other lanes may still be on their way."""
+    fetched: dict[int, list[tuple[Indices, Values]]] = field(default_factory=dict)
+    """By prefetch under way, the elements that it brings to the scratch memory, and where they lie in their tensor."""
 
     @classmethod
     def of(cls, program: Program, operands: Mapping[str, Values], word_elements: int) -> HbmWords:
-        """HBM before the first cycle: operands as given, NaN in every other tensor."""
+        """Before the first cycle: operands in HBM as given, NaN in every other tensor."""
         transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
         sizes = [step.lanes * step.words for step in transfers.values()]
         first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
@@ -61,14 +64,27 @@ class HbmWords:
                 words._used(index)[at[0], at[1]] = part.words > 0
         return words
 
-    def fetch(self, index: int, until: int = -1) -> None:
-        """Bring the words of a fill that begins: its elements as they are in HBM now, those of all spills up to step
-        `until` in every lane.
+    def fetch(self, index: int, sources: Sequence[int] = ()) -> None:
+        """Bring the words of a fill that begins: its elements as they are now, those of all spills up to the last among
+        its `sources` in every lane.
         """
         step, place = self._transfer(index), self._words(index)
-        self._settle(until)
+        self._settle(max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1))
         for part, at in _places(step):
             place[at[0], at[1], : part.per_word] = self._brought(step, part)
+
+    def prefetch(self, index: int, step: Prefetch) -> None:
+        """Take the elements of a prefetch that begins as they are in HBM now."""
+        content = self.tensor(step.tensor.name).reshape(-1)
+        places = (_elements(part, step.tensor.shape) for part in step.parts)
+        self.fetched[index] = [(inside, content[inside]) for at in places for inside in (at[at != NOTHING],)]
+
+    def prefetched(self, index: int) -> None:
+        """The elements of a prefetch are in the scratch memory."""
+        step = self.program.steps[index]
+        assert isinstance(step, Prefetch)
+        for places, values in self.fetched.pop(index):
+            self.tensors[step.to.name].reshape(-1)[places] = values
 
     def fetch_for_banks(self, step: BankFill) -> tuple[Indices, Values]:
         """(address, word [W]) of every word of a fill that begins, as it is in HBM now."""

@@ -77,7 +77,7 @@ class Control:
 
     def counted(self, now: int) -> Counted:
         """What is booked before this cycle."""
-        use = self.stream.use, self.preload.use, self.dma.use, self.granted
+        use = self.stream.use, self.preload.use, *self.dma.use.values(), self.granted
         return Counted(now, *map(dict, use))
 
     def cycle(self, now: int) -> list[Order]:
@@ -109,13 +109,7 @@ class Control:
             if order is not IDLE:
                 self.granted[CLIENTS[order.client]] += 1
                 self.idle = 0
-        if (
-            self.dma.bus
-            or self.dma.storing
-            or self.preload.injecting
-            or self.stream.running(now)
-            or self.stream.waiting
-        ):
+        if self.dma.active or self.preload.injecting or self.stream.running(now) or self.stream.waiting:
             self.idle = 0
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]

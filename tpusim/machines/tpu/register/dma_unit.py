@@ -1,4 +1,4 @@
-"""The DMA: transfers in order; each has the HBM bus in turn, and the port when nobody else wants it."""
+"""The DMA: transfers in order; each has its bus in turn, and the port when nobody else wants it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tpusim.machines.tpu.definition.frame import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, LaneTransfer, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Fill, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import Settings
@@ -16,6 +16,7 @@ from tpusim.machines.tpu.register.hbm import Memory, Passage
 from tpusim.machines.tpu.register.order import Order
 from tpusim.machines.tpu.register.piped_hbm import PipedMemory
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
+from tpusim.memory.pipe import Pipe
 
 UNDER_WAY = 2
 """Transfers that may have words on their way at once, docs/timing.md section 5."""
@@ -36,7 +37,7 @@ class _Moving:
 
 
 class DmaUnit:
-    """One queue for fills and spills."""
+    """One queue for fills, spills and prefetches, two buses."""
 
     def __init__(
         self,
@@ -50,32 +51,50 @@ class DmaUnit:
         self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
         self.hardware, self.settings = hardware, settings
         self.memory = _memory_of(program, hardware)
-        transfers = ((index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer))
+        self.memories = {HBM: self.memory}
+        if pipe := hardware.scratch_pipe:
+            self.memories[SCRATCH] = PipedMemory(hardware, pipe)
+        transfers = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
         self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
+        self.turns = {bus: deque(index for index, step in transfers if step.bus == bus) for bus in self.memories}
         self.storing: dict[int, Passage] = {}
         self.stored: dict[int, int] = {}
         self.moving: deque[_Moving] = deque()
-        self.bus: _Moving | None = None
-        self.use: Counter[str] = Counter()
+        self.fetching: dict[int, Passage] = {}
+        self.bus: dict[str, _Moving | None] = dict.fromkeys(self.memories)
+        self.use: dict[str, Counter[str]] = {HBM: Counter(), SCRATCH: Counter()}
         self.held: Counter[int] = Counter()
         self.end, self.moved = 0, -1
 
     def clock(self, now: int) -> None:
-        """Free the bus, give it to the next transfer, and account for the cycle."""
-        self.memory.clock(now)
+        """Free the buses, give them to the next transfers, and account for the cycle."""
+        for memory in self.memories.values():
+            memory.clock(now)
         if now < self.hardware.sequencer.launch_cycles:
             return
-        if not self.running(now):
-            self.bus = None
+        for bus, moving in self.bus.items():
+            if moving is not None and moving.passage.over(now):
+                self.bus[bus] = None
         self._settle()
-        if self.bus is None and self.todo:
+        self._end_fetches(now)
+        why = ""
+        while self.todo and self.bus[self.todo[0][1].bus] is None and not (why := self._held_up(now)):
             self._begin(now)
-        if self.bus is not None:
-            self._book("busy" if self.bus.passage.moves(now) else "port_stall", self.bus.index)
+            self._end_fetches(now)
+        for bus, turns in self.turns.items():
+            if moving := self.bus[bus]:
+                self._book(bus, "busy" if moving.passage.moves(now) else "port_stall", moving.index)
+            elif turns:
+                self._book(bus, why if turns[0] == self.todo[0][0] else "blocked", turns[0])
 
     def running(self, now: int) -> bool:
-        """Whether the bus is still taken in a cycle, the next at the latest."""
-        return self.bus is not None and not self.bus.passage.over(now)
+        """Whether a bus is still taken in a cycle, the next at the latest."""
+        return any(moving is not None and not moving.passage.over(now) for moving in self.bus.values())
+
+    @property
+    def active(self) -> bool:
+        """Whether a memory is at work for some transfer."""
+        return bool(self.storing or self.fetching or any(self.bus.values()))
 
     def move(self, now: int) -> Order | None:
         """The next word of the oldest transfer, if it has one for the port; after its last the transfer is done."""
@@ -105,25 +124,34 @@ class DmaUnit:
             self._finish(now)
         return word
 
-    def _begin(self, now: int) -> None:
-        index, step, sources = self.todo[0]
+    def _held_up(self, now: int) -> str:
+        """Why the next transfer does not begin although its bus is free; nothing if it does."""
+        _, step, sources = self.todo[0]
         if self.scoreboard.waiting(step.after, now) or any(now < self.stored.get(each, NEVER) for each in sources):
-            self._book("blocked", index)
-        elif len(self.moving) >= UNDER_WAY:
-            self._book("port_stall", index)
-        else:
-            self.todo.popleft()
-            if isinstance(step, Fill):
-                self.hbm.fetch(index, max(sources, default=-1))
-            elif isinstance(step, BankFill) and self.banks:
-                self.banks.fetch(index, step)
-            self.bus = _Moving(index, step, self.memory.begin(step, now), self._fed(step))
-            self.moving.append(self.bus)
+            return "blocked"
+        return "port_stall" if len(self.moving) >= UNDER_WAY and not isinstance(step, Prefetch) else ""
 
-    def _book(self, cause: str, index: int) -> None:
+    def _begin(self, now: int) -> None:
+        """Give its bus to the next transfer."""
+        index, step, sources = self.todo.popleft()
+        self.turns[step.bus].popleft()
+        if isinstance(step, Fill):
+            self.hbm.fetch(index, sources)
+        elif isinstance(step, BankFill) and self.banks:
+            self.banks.fetch(index, step)
+        moving = _Moving(index, step, self.memories[step.bus].begin(step, now), self._fed(step))
+        self.bus[step.bus] = moving
+        if isinstance(step, Prefetch):
+            self.hbm.prefetch(index, step)
+            self.fetching[index] = moving.passage
+        else:
+            self.moving.append(moving)
+
+    def _book(self, bus: str, cause: str, index: int) -> None:
         """Account for a cycle that goes to a transfer."""
-        self.use[cause] += 1
-        self.held[index] += 1
+        self.use[bus][cause] += 1
+        if bus == HBM:
+            self.held[index] += 1
 
     def _fed(self, step: Transfer) -> list[tuple[int, int]]:
         """For each word; nothing where all lanes share their addresses."""
@@ -144,8 +172,16 @@ class DmaUnit:
             self.hbm.spilled.append(head.index)
             self.storing[head.index] = head.passage
 
+    def _end_fetches(self, now: int) -> None:
+        """Note which prefetches are over; one of nothing but padding is in the cycle in which it begins."""
+        for index in [index for index, passage in self.fetching.items() if passage.ready(0, now)]:
+            del self.fetching[index]
+            self.stored[index] = now
+            self.hbm.prefetched(index)
+            self.scoreboard.finish(index, now)
+
     def _settle(self) -> None:
-        """Note of which spills it has become known when they are in HBM."""
+        """Note of which spills it has become known when they are stored."""
         for index, passage in [*self.storing.items()]:
             if (stored := passage.stored) != NEVER:
                 self.end = max(self.end, stored)
@@ -157,7 +193,7 @@ def _memory_of(program: Program, hardware: Hardware) -> Memory:
     """What `hbm.model` says, with nothing moved yet."""
     device = hardware.hbm.dram
     if device is None:
-        return PipedMemory(hardware)
+        return PipedMemory(hardware, Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle))
     from tpusim.machines.tpu.register.banked_hbm import BankedMemory
 
     return BankedMemory(program, hardware, device)

@@ -1,4 +1,4 @@
-"""HBM as the DMA of the register engine sees it: in each cycle, whether the next word may cross the port."""
+"""A memory behind the lanes, as the register engine's DMA sees it: in each cycle, whether a word may cross the port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Passage(Protocol):
 
     @property
     def stored(self) -> int:
-        """When all of a spill is in HBM; NEVER while that is not known."""
+        """When all of a spill is in the memory; NEVER while that is not known."""
 
     def ready(self, word: int, now: int) -> bool:
         """Whether a word may cross the port in this cycle; all before it have."""

@@ -125,9 +125,9 @@ class Machine:
         if self.banks:
             owned, read, written = self._with_banks(self.banks, read, written)
             counted = counted._replace(granted=owned)
-        layers = shares([*control.ends, counted], steps, self.program, ports) if self.program.layers else ()
-        accounts, memory = counted.accounts(steps.worked.total(), ports), control.dma.memory
-        return Timing(self.now, accounts, steps.bus(self.program), read, written, memory.use, layers)
+        layers = shares([*control.ends, counted], steps, self.program, self.hardware) if self.program.layers else ()
+        accounts = counted.accounts(steps.worked.total(), ports, self.hardware.scratch_memory is not None)
+        return Timing(self.now, accounts, steps.bus(self.program), read, written, control.dma.memory.use, layers)
 
     def _with_banks(self, banks: Banks, read: int, written: int) -> tuple[Counter[str], int, int]:
         """Cycles owned and accesses, those of the banks among them."""
@@ -159,10 +159,11 @@ def _longest_wait(program: Program, hardware: Hardware) -> int:
 
 
 def _memory_wait(hardware: Hardware) -> int:
-    """The cycles after which HBM has answered, at the latest."""
+    """The cycles after which HBM and the scratch memory have answered, at the latest."""
+    scratch = hardware.scratch_pipe.latency if hardware.scratch_pipe else 0
     if (device := hardware.hbm.dram) is None:
-        return hardware.latency_cycles
-    return Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait)
+        return max(scratch, hardware.latency_cycles)
+    return max(scratch, Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait))
 
 
 def _control(

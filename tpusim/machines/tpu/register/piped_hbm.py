@@ -1,4 +1,4 @@
-"""HBM as a pipe, for the register engine."""
+"""HBM as a pipe, and the scratch memory, for the register engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tpusim.machines.tpu.definition.frame import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.transfers import Spill, Transfer
 from tpusim.machines.tpu.register.hbm import Passage
+from tpusim.memory.pipe import Pipe
 
 
 class PipedMemory:
@@ -15,18 +16,18 @@ class PipedMemory:
 
     use = None
 
-    def __init__(self, hardware: Hardware) -> None:
-        self.hardware = hardware
+    def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
+        self.hardware, self.pipe = hardware, pipe
 
     def clock(self, now: int) -> None:
         """Nothing happens by itself."""
 
     def begin(self, step: Transfer, now: int) -> Passage:
-        """HBM or the conversion, whichever takes longer."""
-        moving = ceil(step.hbm_bytes / self.hardware.hbm_bytes_per_cycle)
+        """The bus or the conversion, whichever takes longer."""
+        moving = ceil(step.hbm_bytes / self.pipe.bytes_per_cycle)
         total = max(1, moving, step.conversion_cycles(self.hardware))
         kind = PipedSpill if isinstance(step, Spill) else PipedFill
-        return kind(now, total, step.words, self.hardware.latency_cycles)
+        return kind(now, total, step.words, self.pipe.latency)
 
 
 class PipedFill:
