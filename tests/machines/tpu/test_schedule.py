@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.machines.tpu.lowering.schedule import Load, assign_buffers, even, growing, slots_for, spread
+from tpusim.machines.tpu.lowering.cuts import even, growing
+from tpusim.machines.tpu.lowering.pointed import Load, assign_buffers
+from tpusim.machines.tpu.schedule.scheduler import spread
+from tpusim.machines.tpu.schedule.units import beside
 
 counts = st.integers(1, 60)
 
@@ -39,7 +42,7 @@ def test_every_stage_finds_its_key_in_the_buffer_of_its_load(wanted: list[int], 
 )
 def test_a_load_may_come_once_its_buffer_is_free(stage: int, freed: int, slots: list[int]) -> None:
     """Slot j runs beside stage j - 1; a buffer that stage s frees can be filled beside stage s + 1."""
-    assert [*slots_for(Load("key", 0, stage, freed))] == slots
+    assert [*beside(freed, stage, 0)] == slots
 
 
 @given(counts, st.integers(0, 9), counts)

@@ -15,9 +15,9 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.cuts import even_extents
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.schedule import even_extents
 from tpusim.machines.tpu.lowering.search import TOLERANCE, choose
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from tpusim.machines.tpu.lowering.schedule import even
+from tpusim.machines.tpu.lowering.cuts import even
 from tpusim.machines.tpu.lowering.tiling import span_of
 from tpusim.machines.tpu.program.addresses import boxes_of
 

@@ -12,9 +12,9 @@ from functools import lru_cache, partial
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by, ways_by
+from tpusim.machines.tpu.lowering.cuts import even_extents
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.schedule import even_extents
 from tpusim.machines.tpu.lowering.tiling import col_folds
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 
 from tpusim.machines.tpu.lowering.block import Patch
+from tpusim.machines.tpu.lowering.cuts import even, growing
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.schedule import even, growing
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.program.addresses import Feed

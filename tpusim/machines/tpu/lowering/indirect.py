@@ -27,9 +27,16 @@ from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.pointed import Key, Pointed, places, table_of, table_words, with_pointers
+from tpusim.machines.tpu.lowering.pointed import (
+    Key,
+    Pointed,
+    assign_buffers,
+    places,
+    table_of,
+    table_words,
+    with_pointers,
+)
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
-from tpusim.machines.tpu.lowering.schedule import assign_buffers
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.schedule import Load, assign_buffers
 from tpusim.machines.tpu.program.addresses import AddressPattern, Counter, Counters, Feed, Table, walked
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.pointers import (
@@ -37,6 +36,47 @@ Walk: TypeAlias = Counters | Table
 
 Key: TypeAlias = tuple[int, tuple[Walk, ...]]
 """What tells two tables of pointers apart: the words that share pointers, and where each lane group goes."""
+
+
+Wanted = TypeVar("Wanted", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Generic[Wanted]):
+    """`key` goes into `buffer` for `stage` and after; what was there was last used in stage `freed` (or -1)."""
+
+    key: Wanted
+    buffer: int
+    stage: int
+    freed: int
+
+
+def assign_buffers(wanted: Sequence[Wanted], buffers: int) -> tuple[list[Load[Wanted]], list[int]]:
+    """Walk over the key each stage wants; reuse a buffer that holds it, else replace the oldest.
+
+    Returns the loads in order, and for each stage the index of the load it uses.
+    """
+    holds: list[int] = []
+    last_used: dict[int, int] = {}
+    loads: list[Load[Wanted]] = []
+    uses: list[int] = []
+    where: dict[Wanted, int] = {}
+    for stage, key in enumerate(wanted):
+        if key not in where:
+            freed = -1
+            if len(holds) == buffers:
+                oldest = holds.pop(0)
+                freed = last_used[oldest]
+                del where[loads[oldest].key]
+                buffer = loads[oldest].buffer
+            else:
+                buffer = len(holds)
+            where[key] = len(loads)
+            holds.append(len(loads))
+            loads.append(Load(key, buffer, stage, freed))
+        uses.append(where[key])
+        last_used[where[key]] = stage
+    return loads, uses
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from math import prod
 from typing import ClassVar
 
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.cuts import halves
 from tpusim.machines.tpu.lowering.geometry import InStrips
 from tpusim.machines.tpu.lowering.pace import Demand, delay_of, step
-from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_outputs, word_groups
 from tpusim.memory.layout import whole_bursts
 

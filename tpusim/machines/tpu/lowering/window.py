@@ -12,10 +12,10 @@ from functools import lru_cache
 from itertools import product
 
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.cuts import halves
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.reduction import Tap
-from tpusim.machines.tpu.lowering.schedule import halves
 from tpusim.machines.tpu.lowering.tiling import word_groups
 from tpusim.memory.layout import whole_bursts
 
