@@ -46,6 +46,7 @@ from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import ConvTranspose2d, Gemm
+from tpusim.reference import Tensor as Values
 
 Turn = Callable[[int, Stream], int]
 """The array of a pass, by its number and its stream."""
@@ -227,20 +228,23 @@ def independent(hardware: Hardware) -> Program:
     return Program((ifmap, filter_, ofmap), buffers, tuple(steps), ELEMENTS)
 
 
-def at_work(hardware: Hardware) -> int:
-    """The cycles from the first preload until the last result is written; values and both engines are checked."""
-    program, random = independent(hardware), np.random.default_rng(0)
-    operands = {
-        each.name: random.integers(-9, 9, each.shape).astype(np.float32)
-        for each in program.tensors
-        if each.name != "ofmap"
-    }
+def agreed(program: Program, hardware: Hardware) -> tuple[Values, Values]:
+    """The ofmap [column, pass, image], on which all agree, engines to the cycle; and what passes multiply."""
+    random = np.random.default_rng(0)
+    shapes = {each.name: each.shape for each in program.tensors if each.name != "ofmap"}
+    operands = {name: random.integers(-9, 9, shape).astype(np.float32) for name, shape in shapes.items()}
     timing, written = register.run(program, hardware, operands)
     assert timing == event.run(program, hardware)
+    np.testing.assert_array_equal(written["ofmap"], datapath.run(program, hardware, operands)["ofmap"])
     weights = operands["filter"].reshape(COLS, PASSES, ROWS)
-    expected = np.einsum("cpr,ri->cpi", weights, operands["ifmap"])
-    for values in (written, datapath.run(program, hardware, operands)):
-        np.testing.assert_array_equal(values["ofmap"], expected)
+    return written["ofmap"], np.einsum("cpr,ri->cpi", weights, operands["ifmap"])
+
+
+def at_work(hardware: Hardware) -> int:
+    """The cycles from the first preload until the last result is written; values and both engines are checked."""
+    program = independent(hardware)
+    values, products = agreed(program, hardware)
+    np.testing.assert_array_equal(values, products)
     log = event.record(program, hardware).log
     return log.moves[-1].ready - min(each.start for each in log.loads)
 
@@ -254,6 +258,35 @@ def test_few_words_and_many_weights_gain_by_weights_of_their_own(ports: str, cyc
     kinds = ((1, "shared"), (2, "shared"), (2, "own"), (4, "own"))
     found = [at_work(machine(ROWS, COLS, array_count=n, array_weights=weights, **more)) for n, weights in kinds]
     assert found == cycles
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("ports", PORTS)
+@pytest.mark.parametrize("word_cycles", [0, 40])
+def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: int) -> None:
+    """It adds what two arrays make, names neither in what it waits for, and passes behind it wait for it."""
+    more = {"ports": ports, "word_elements": ELEMENTS, "alus": 1000}
+    hardware = machine(ROWS, COLS, array_count=2, array_weights="own", **more)
+    program = independent(hardware)
+    first, second, third = (
+        Feed((LaneGroup(0, COLS, Counters(stream.result_base, (Counter(WORDS, 0, 1, WORDS, 1),))),))
+        for stream in program.streams[:3]
+    )
+    steps = [
+        replace(step, delay=200) if isinstance(step, Preload) and index == 2 + 2 * late else step
+        for index, step in enumerate(program.steps[:6])
+    ]
+    steps.append(Vector((), "add", (first, second), third, WORDS))
+    steps.append(Preload((1,), WORDS, WEIGHT_WORDS, ROWS, COLS, array=1 - late))
+    behind = replace(program.streams[0], after=(0,), preload=7, result_base=program.streams[3].result_base)
+    steps += [behind, replace(program.steps[-1], after=(3, 5, 6, 8))]
+    program = replace(program, steps=tuple(steps), word_cycles=word_cycles)
+    values, products = agreed(program, hardware)
+    np.testing.assert_array_equal(values[:, 2], products[:, 0] + products[:, 1])
+    np.testing.assert_array_equal(values[:, 3], products[:, 0])
+    log = event.record(program, hardware).log
+    assert log.works[0].issued >= 200 + 2 * ROWS
+    assert min(each.start for each in log.passes if each.steps == (8,)) > log.works[0].done
 
 
 def test_two_passes_run_beside_one_another() -> None:
