@@ -76,6 +76,7 @@ def machine(
     *,
     weight_buffers: int = 2,
     array_count: int = 1,
+    array_weights: Any = "shared",
     streamed: Any = "used",
     weights_per_cycle: int = 1,
     ports: Any = "shared",
@@ -121,6 +122,7 @@ def machine(
             weight_buffers=weight_buffers,
             weights_per_cycle=weights_per_cycle,
             count=array_count,
+            weights=array_weights,
             streamed=streamed,
         ),
         vector_memory=VectorMemory(

@@ -31,10 +31,11 @@ from tpusim.machines.tpu.lowering.channel_first import lower
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track
 from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.sections import MOST_ARRAYS
 from tpusim.network.ops import Gemm
 from tpusim.network.workload_file import load_workload
 from tpusim.report.trace.counters import COUNTERS, counters, windows
-from tpusim.report.trace.perfetto import TRACKS
+from tpusim.report.trace.perfetto import OF_AN_ARRAY, TRACKS
 from tpusim.report.trace.vcd import vcd
 
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
@@ -158,7 +159,8 @@ def test_a_layer_of_resnet50_adds_up_to_what_is_reported(layer: str, batch: str)
     assert tpusim("run", *selected, "--no-check", "--json", "run.json").exit_code == 0
     found, result = read("run.perfetto-trace"), json.loads(Path("run.json").read_text())["layers"][0]
     absent = ("port_", "hbm_channel_", "scratch_memory")  # Its port is shared, and its memory a pipe, the only one.
-    tracks = [name for name in TRACKS if not name.startswith(absent) and name != "vector"]
+    others = {f"{name}_{array}" for name in OF_AN_ARRAY for array in range(1, MOST_ARRAYS)}
+    tracks = [name for name in TRACKS if not name.startswith(absent) and name not in {"vector", *others}]
     assert found.order == ["layer", *tracks, *COUNTERS]
     told = {"cycles": result["cycles"], "reads": ", ".join(result["inputs"])}
     assert found.slices["layer"] == [(0, result["cycles"], layer, told)]

@@ -21,7 +21,7 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -
     moves = sum(step.cols * step.rows * (step.rows + 1) // 2 for step in preloads)
     counts = EnergyCounts(
         pe_operations=program.use.pe_words * program.word_fill,
-        weight_moves=moves * hardware.array.count,
+        weight_moves=moves * hardware.array.together,
         vector_products=vector.products,
         vector_sums=vector.sums,
         reads=timing.reads,
@@ -30,7 +30,7 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -
         activates=sum(timing.hbm.activates) if timing.hbm else None,
         seconds=seconds,
     )
-    done = {"pe_operations": counts.pe_operations, "weights_loaded": loaded * hardware.array.count,
+    done = {"pe_operations": counts.pe_operations, "weights_loaded": loaded * hardware.array.together,
             "vector_products": vector.products, "vector_sums": vector.sums}  # fmt: skip
     return energy_use(hardware.silicon.name, energies(counts, hardware), done, macs, seconds)
 

@@ -155,6 +155,7 @@ def test_size_may_stand_beside_sides_that_agree():
         ("array.cols=256", lambda h: h.array.cols, 256),
         ("array.weight_buffers=1", lambda h: h.array.weight_buffers, 1),
         ("array.count=2", lambda h: h.array.count, 2),
+        ("array.weights=own", lambda h: h.array.weights, "own"),
         ("array.streamed=all", lambda h: h.array.streamed, "all"),
         ("array.weights_per_cycle=2", lambda h: h.array.weights_per_cycle, 2),
         ("array.size=64", lambda h: (h.array.rows, h.array.cols, h.lanes), (64, 64, 64)),

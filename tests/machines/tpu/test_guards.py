@@ -41,7 +41,7 @@ def started(program: Program = PROGRAM) -> register.Machine:
 
 def reframed(running: register.Machine, frame: Frame) -> register.Machine:
     """The machine with another frame on its port."""
-    stream = running.control.stream
+    stream = running.control.streams[0]
     stream.frame, stream.queues = frame, [ResultQueue(frame, 0, stream.scoreboard)]
     return running
 
@@ -54,7 +54,7 @@ def run(machine: register.Machine) -> None:
 
 def test_two_clients_in_one_slot() -> None:
     running = started()
-    frame = running.control.stream.frame
+    frame = running.control.streams[0].frame
     reframed(running, replace(frame, result_slot=Frame.IFMAP_SLOT))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: two clients of the stream ask for lane 0's port"):
         run(running)
@@ -62,15 +62,15 @@ def test_two_clients_in_one_slot() -> None:
 
 def test_a_frame_too_short_for_the_serializers() -> None:
     running = started()
-    assert running.control.stream.frame.elements == 4
-    reframed(running, replace(running.control.stream.frame, period=3))
+    assert running.control.streams[0].frame.elements == 4
+    reframed(running, replace(running.control.streams[0].frame, period=3))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
         run(running)
 
 
 def test_weights_read_faster_than_they_leave() -> None:
     running = register.Machine(NARROW_PROGRAM, NARROW, OPERANDS)
-    running.control.preload.tick = _hasty(running.control.preload)  # type: ignore[method-assign]
+    running.control.preloads[0].tick = _hasty(running.control.preloads[0])  # type: ignore[method-assign]
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
         run(running)
 

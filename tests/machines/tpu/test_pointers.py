@@ -106,7 +106,7 @@ def test_the_slot_is_free_in_a_long_frame_and_costs_a_cycle_in_a_short_one(
 
 def test_with_ports_of_their_own_pointers_cost_no_slot() -> None:
     frame = Frame.of(1, 1, (IFMAP, POINTER, PSUM, RESULT), PORTS["separate"])
-    assert (frame.period, frame.pointer_slots, frame.left_to_pointers(0)) == (1, range(1), 0)
+    assert (frame.period, frame.pointer_slots, frame.weight_waits(0)) == (1, range(1), (0,))
 
 
 def test_several_arrays_share_the_slot_of_one_reader() -> None:

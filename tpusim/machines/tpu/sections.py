@@ -19,22 +19,35 @@ from tpusim.memory.orders import Layouts, read_layouts
 
 _MOST_PES_A_SIDE = 65536
 _MOST_OPERATIONS = 65536
+MOST_ARRAYS = 16
 
 
 class Array(FileSection):
     """The systolic array: `rows` x `cols` PEs, each with `weight_buffers` weight registers (1 or 2).
 
-    Of `count` arrays, each holds the same weights and takes every `count`-th word of a stream, a cycle behind
-    the one before; they share lanes and ports. `weights_per_cycle` enter each column while weights are loaded, at
-    most a word. A word streams the elements that are `used`, or `all` it has room for (`streamed`).
+    `count` arrays share lanes and ports. With `shared` weights each holds the same and takes every `count`-th word of
+    a stream, a cycle behind the one before; with weights of its `own` each takes whole passes, beside the others.
+    `weights_per_cycle` enter each column while weights are loaded, at most a word. A word streams the elements that are
+    `used`, or `all` it has room for (`streamed`).
     """
 
     rows: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     cols: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     weight_buffers: Annotated[int, whole(2)] = 2
     weights_per_cycle: Annotated[int, whole(4096)] = 1
-    count: Annotated[int, whole(16)] = 1
+    count: Annotated[int, whole(MOST_ARRAYS)] = 1
+    weights: Annotated[Literal["shared", "own"], Choice()] = "shared"
     streamed: Annotated[Literal["used", "all"], Choice()] = "used"
+
+    @property
+    def together(self) -> int:
+        """Arrays that take the words of one stream in turn."""
+        return self.count if self.weights == "shared" else 1
+
+    @property
+    def queues(self) -> int:
+        """Queues of passes: one for all arrays that share weights, or one for each."""
+        return self.count // self.together
 
 
 class VectorMemory(FileSection):

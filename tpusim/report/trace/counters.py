@@ -40,16 +40,21 @@ def counters(
 
     They are means between neighbouring `edges` (ascending, two at least); the words in use change when they change.
     """
-    hbm, array = timeline.tracks["hbm"], timeline.tracks["systolic_array"]
+    hbm = timeline.tracks["hbm"]
+    arrays = [track for name, track in timeline.tracks.items() if name.startswith("systolic_array")]
     ports = [track for name, track in timeline.tracks.items() if name.startswith("port")]
     owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
     bytes_per_cycle = _per_busy_cycle(
         hbm, [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.steps]
     )
-    shares = np.array([_share(step, hardware) for step in program.steps])[array.steps] * _called(array, "busy")
+    shares = np.array([_share(step, hardware) for step in program.steps])
+    occupied = sum(
+        (_means(array, shares[array.steps] * _called(array, "busy"), edges) for array in arrays),
+        np.zeros(len(edges) - 1),
+    )
     return {
         "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, bytes_per_cycle, edges)),
-        "PE occupancy": (edges[:-1], 100 * _means(array, shares, edges)),
+        "PE occupancy": (edges[:-1], 100 * occupied),
         "port occupancy": (edges[:-1], 100 / len(ports) * owned),
         "words in use": _within(*words_in_use(program, timeline), int(edges[0]), int(edges[-1])),
     }
@@ -78,7 +83,7 @@ def _called(track: Track, name: str) -> NDArray[np.bool_]:
 
 def _share(step: Step, hardware: Hardware) -> float:
     """The part of all PEs that multiply while the pass is busy; the last frame may leave arrays without a word."""
-    frames = -(-step.use.words_streamed // hardware.array.count)
+    frames = -(-step.use.words_streamed // hardware.array.together)
     return step.use.pe_words / (frames * hardware.pes) if frames else 0.0
 
 

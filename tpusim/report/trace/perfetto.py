@@ -14,7 +14,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.tracks import MOST_CHANNELS
 from tpusim.machines.tpu.observation.lane_trace import Watch, unwatched
 from tpusim.machines.tpu.observation.timeline import Slice, Timeline
+from tpusim.machines.tpu.observation.timing import unit_name
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.sections import MOST_ARRAYS
 from tpusim.report.text import frequency
 from tpusim.report.trace.counters import COUNTERS, counters, windows
 from tpusim.report.trace.perfetto_packets import Arguments, Packets
@@ -25,6 +27,15 @@ _LAYERS = (
     "Layers, one after another; of those that overlap each from when the array is done with the one ahead, as their "
     "cycles are counted."
 )
+OF_AN_ARRAY = {
+    "preload": "Weights on their way into the array (busy), or why they are not.",
+    "stream": "Each pass from its first ifmap read to its last.",
+    "systolic_array": "The array takes elements in (busy), or why it does not.",
+    "drain": "Each pass from its first result write to its last.",
+    "vector_unit": "Busy adding results to partial sums, or with words of its own steps.",
+}
+"""The tracks that each array has which has weights of its own."""
+
 TRACKS = {
     "hbm": "The HBM bus: busy with transfers, blocked by steps they wait for, or kept back by a port that was taken.",
     **{
@@ -35,11 +46,11 @@ TRACKS = {
     "scratch_memory": "The bus between the scratch memory and the lanes, likewise.",
     "dma_0": _TRANSFERS,
     "dma_1": _TRANSFERS,
-    "preload": "Weights on their way into the array (busy), or why they are not.",
-    "stream": "Each pass from its first ifmap read to its last.",
-    "systolic_array": "The array takes elements in (busy), or why it does not.",
-    "drain": "Each pass from its first result write to its last.",
-    "vector_unit": "Busy adding results to partial sums, or with words of its own steps.",
+    **{
+        unit_name(name, array): f"{about} Of array {array}, which has weights of its own." if array else about
+        for array in range(MOST_ARRAYS)
+        for name, about in OF_AN_ARRAY.items()
+    },
     "vector": "Each step of the vector unit by itself, from its first operand read to its last result write.",
     "port": "Who owns each cycle of the memory port of lane 0, slots that padding leaves unused included.",
     **{f"port_{key}": f"The port of lane 0 for {each.label} alone." for key, each in CLIENTS.items() if key != "idle"},

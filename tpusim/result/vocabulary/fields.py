@@ -35,6 +35,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("array.streamed", "elements streamed of a word"),
     Field("array.weights_per_cycle", "weights that enter a column in a cycle", "weights"),
     Field("array.count", "arrays", "arrays"),
+    Field("array.weights", "weights of several arrays"),
     Field("vector_memory.word_elements", "vector memory word", "elements"),
     Field("vector_memory.element_bytes", "element", "bytes"),
     Field("vector_memory.capacity", "vector memory of a lane"),

@@ -48,6 +48,7 @@ class Frame:
         shared: whether others may want the cycles of `pointer_slots`.
         finish_cycles: what a word takes in the vector unit, after the adds, before it is written; all words of a layer
             wait so long, also those that are not finished yet.
+        together: arrays that take the words of one stream in turn: all that share weights, or each for itself.
     """
 
     period: int
@@ -61,6 +62,7 @@ class Frame:
     pointer_slots: range = range(0)
     shared: bool = True
     finish_cycles: int = 0
+    together: int = 1
 
     IFMAP_SLOT = 0
 
@@ -75,6 +77,7 @@ class Frame:
         pointer_words: int = 1,
         word_cycles: int = 0,
         finish_cycles: int = 0,
+        together: int | None = None,
     ) -> Frame:
         """The shortest frame for words of `elements` elements; each of the stream's `clients` owns a slot an array,
         pointers as many as there are `pointer_words` in a frame at most.
@@ -95,7 +98,10 @@ class Frame:
         psum = None if PSUM in alone else first.get(PSUM)
         result = None if RESULT in alone else _result_slot(first[RESULT], psum, work, period, arrays)
         shared = POINTER not in alone
-        return cls(period, elements, adds, arrays, slots, psum, result, accumulates, pointers, shared, finish_cycles)
+        return cls(
+            period, elements, adds, arrays, slots, psum, result, accumulates, pointers, shared, finish_cycles,
+            together or arrays,
+        )  # fmt: skip
 
     def psums_at(self, now: int) -> range:
         """The arrays whose partial sums may be read in cycle `now`."""
@@ -112,14 +118,27 @@ class Frame:
         array = now % self.period - slot
         return range(array, array + 1) if 0 <= array < self.arrays else range(0)
 
-    def left_to_pointers(self, now: int) -> int:
-        """The cycles from `now` on that a preload leaves to pointer words, whether one is read in them or not."""
-        at = now % self.period
-        return self.pointer_slots.stop - at if self.shared and at in self.pointer_slots else 0
+    def weight_waits(self, queue: int) -> tuple[int, ...]:
+        """From each cycle of the frame on, the cycles that a preload of a queue leaves to others, used or not.
+
+        Those are the slots of pointers, of streams of other queues, and of the cycles that no stream owns all but its
+        share: they go to one queue after another.
+        """
+        slots = () if self.result_slot is None else (self.IFMAP_SLOT, self.psum_slot, self.result_slot)
+        owners = {slot + at: at // self.together for slot in slots if slot is not None for at in range(self.arrays)}
+        left = self.pointer_slots if self.shared else range(0)
+        free = (at for at in range(self.period) if at not in owners and at not in left)
+        owners |= {at: number % (self.arrays // self.together) for number, at in enumerate(free)}
+        mine = [at for at, owner in owners.items() if owner == queue]
+        waits, following = [0] * self.period, min(mine) + self.period
+        for at in reversed(range(self.period)):
+            following = at if owners.get(at) == queue else following
+            waits[at] = following - at
+        return tuple(waits)
 
     def frames(self, words: int) -> int:
         """Frames that a stream of `words` takes."""
-        return -(-words // self.arrays)
+        return -(-words // self.together)
 
     def work(self, accumulate: bool, finish: bool) -> int:
         """Cycles of the vector unit that the words of a frame take."""
@@ -161,8 +180,10 @@ def frame_of(
     takes `finishing` ALU operations an element.
     """
     adds, finish = add_cycles(elements, hardware), finish_cycles(elements, finishing, hardware)
-    arrays = hardware.array.count
-    return Frame.of(elements, adds, clients, ports_of(hardware), arrays, pointer_words, word_cycles, finish)
+    array, ports = hardware.array, ports_of(hardware)
+    return Frame.of(
+        elements, adds, clients, ports, array.count, pointer_words, word_cycles, finish, array.together
+    )  # fmt: skip
 
 
 def ports_of(hardware: Hardware) -> Ports:

@@ -1,18 +1,19 @@
 """The event engine: how long a Program takes, in SimPy, one event a transfer instead of one a cycle.
 
-Two processes run: the *issue unit* issues preloads, streams and vector steps in order, the *DMA* carries transfers
-in order; they meet in `after`. All times are lane 0's; the lanes' skew is added once, at the end. Rules and a
-hand-worked pass: docs/timing.md.
+Processes run beside one another: an *issue unit* issues the preloads and streams of an array in order, another one
+vector steps, the *DMA* carries transfers in order; they meet in `after`. All times are lane 0's; the lanes' skew is
+added once, at the end. Rules and a hand-worked pass: docs/timing.md.
 
-The issue unit may look ahead: once everything a stream waits for has a known time, so has the stream, and
-its port slots are reserved in the future. The DMA has the lowest priority and is settled only in the past,
-so what it takes is what nobody else wanted. Both write down what each step takes; the accounts are drawn
-from that log, and so are timelines.
+The issue units may look ahead: once everything a stream waits for has a known time, so has the stream, and its port
+slots are reserved in the future: they are its array's own. The DMA has the lowest priority and is settled only in the
+past, so what it takes is what nobody else wanted. All write down what each step takes; the accounts are drawn from that
+log, and so are timelines.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import simpy
 
@@ -23,7 +24,7 @@ from tpusim.machines.tpu.event.accounts import timing_of
 from tpusim.machines.tpu.event.board import Board
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
-from tpusim.machines.tpu.event.issue import IssueUnit
+from tpusim.machines.tpu.event.issue import IssueUnit, VectorIssue
 from tpusim.machines.tpu.event.log import Log
 from tpusim.machines.tpu.event.shares import shares
 from tpusim.machines.tpu.event.tracks import Recording
@@ -67,18 +68,19 @@ def logged(program: Program, hardware: Hardware, port: Ports, keep: bool = False
     """
     env = simpy.Environment()
     board = Board(program, env)
-    issue, dma = IssueUnit(program, hardware, board, port), Dma(program, hardware, board, port, keep)
-    env.process(issue.process())
-    env.process(dma.process())
+    arrays = [IssueUnit(program, hardware, board, port, array) for array in range(hardware.array.queues)]
+    vector, dma = VectorIssue(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
+    for process in (*(array.process() for array in arrays), vector.process(), dma.process()):
+        env.process(process)
     env.process(keeps.process(program, board))
     env.run()
     board.check_finished()
     return Log(
         cycles=board.end + hardware.lanes - 1,
-        frame=issue.frame,
-        loads=tuple(issue.loads),
-        passes=tuple(issue.passes),
-        works=tuple(issue.works),
+        frame=program.frame(hardware),
+        loads=tuple(chain.from_iterable(array.loads for array in arrays)),
+        passes=tuple(chain.from_iterable(array.passes for array in arrays)),
+        works=tuple(chain.from_iterable(array.works for array in arrays)),
         moves=tuple(dma.moves[HBM]),
         scratch=tuple(dma.moves[SCRATCH]),
         hbm=dma.hbm.use,

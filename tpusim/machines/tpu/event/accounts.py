@@ -9,7 +9,7 @@ from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
-from tpusim.machines.tpu.observation.timing import Timing, port_accounts, split
+from tpusim.machines.tpu.observation.timing import Timing, port_accounts, unit_accounts
 from tpusim.machines.tpu.program.passes import Stream, bias_words_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
@@ -18,14 +18,16 @@ from tpusim.machines.tpu.program.vector import Vector
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
     """Close the accounts."""
-    units = {
-        "systolic_array": array_use(log, program),
-        "preload": _preload_use(log.loads, program, hardware),
-        "vector_unit": vector_unit_use(log, program, hardware),
-        HBM: _bus_use(log.moves),
-        **({SCRATCH: _bus_use(log.scratch)} if hardware.scratch_memory else {}),
-    }
-    accounts = {name: split(use, log.cycles) for name, use in units.items()}
+    arrays = [
+        (
+            array_use(mine, program),
+            _preload_use(mine.loads, program, hardware),
+            vector_unit_use(mine, program, hardware),
+        )
+        for _, mine in log.of_arrays(program, hardware)
+    ]
+    buses = {HBM: _bus_use(log.moves), **({SCRATCH: _bus_use(log.scratch)} if hardware.scratch_memory else {})}
+    accounts = unit_accounts(arrays, buses, log.cycles)
     accounts |= port_accounts(port.owned, log.cycles, program.ports(hardware))
     use = program.use
     return Timing(log.cycles, accounts, bus_use(log.moves, program), use.port_reads, use.port_writes, log.hbm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, FREE, IFMAP, NEVE
 Cycles = NDArray[np.int64]
 Owners = NDArray[np.uint8]
 """Who owns each cycle of a port; after the last that is owned there may be none."""
-Left = Callable[[int], int]
 
 
 class Calendar:
@@ -41,15 +40,15 @@ class Calendar:
         np.frombuffer(self._cells, np.uint8)[cycles - self.settled] = client
         self.changed_from = min(self.changed_from, int(cycles[0]))
 
-    def claim(self, client: int, start: int, words: int, spacing: int, left: Left | None = None) -> int:
+    def claim(self, client: int, start: int, words: int, spacing: int, left: Sequence[int] | None = None) -> int:
         """Own the first free cycle from `start` on, `words` times at least `spacing` apart; return the last.
 
-        `left` says of a cycle how many from there on are to be left to others.
+        `left` says of each cycle of a frame how many from there on are to be left to others.
         """
         cells, found = self._cells, start - self.settled - spacing
         for _ in range(words):
             found = self._free(found + spacing)
-            while left and (more := left(self.settled + found)):
+            while left and (more := left[(self.settled + found) % len(left)]):
                 found = self._free(found + more)
             self._reach(self.settled + found + 1)
             cells[found] = client

@@ -1,8 +1,9 @@
-"""The issue unit of the event engine: preloads, streams and vector steps, in the order of the Program."""
+"""The issue units of the event engine: preloads and streams of each array, and vector steps, in the Program's order."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from tpusim.machines.tpu.event.log import Loads, Passes, VectorWork
 from tpusim.machines.tpu.program.passes import Preload, Stream, bias_words_of
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.vector import Vector
 
 _LONGEST = 4
@@ -34,28 +36,31 @@ class _State(NamedTuple):
 
 
 class IssueUnit:
-    """Owns the array, the weight path and the frame of the port."""
+    """Owns an array, or all that share weights, the weight path and the slots of the frame that are theirs."""
 
-    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports) -> None:
+    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, array: int = 0) -> None:
         self.loads: list[Loads] = []
         self.passes: list[Passes] = []
         self.works: list[VectorWork] = []
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = preload_words(hardware), hardware.array.weight_buffers
         self.frame = program.frame(hardware)
-        self._left = self.frame.left_to_pointers if self.frame.pointer_slots else None
+        self._array, queues = array, hardware.array.queues
+        self._left = self.frame.weight_waits(array) if self.frame.pointer_slots or queues > 1 else None
         self._conflicts = ConflictCounter(hardware, self.frame.period)
         latency = word_latency(program.word_fill, hardware)
         self._psum_delay = self.frame.psum_delay(latency)
         self._result_delay = self.frame.result_delay(latency)
         self._steps = program.steps
-        self._order = [i for i, step in enumerate(program.steps) if type(step) in (Preload, Stream, Vector)]
+        whose = [program.array_of(s) if isinstance(s, Preload | Stream) else -1 for s in program.steps]
+        self._order = [i for i, s in enumerate(program.steps) if whose[i] == array or isinstance(s, Vector)]
+        # Where several arrays take passes, what one does next depends on the others, too.
+        self._alone = not {*whose} - {array, -1}
         self._biased = {i for i, step in enumerate(program.steps) if bias_words_of(step)}
         self._filled: dict[int, int] = {}
-        self._elements = program.word_fill
         # When the last stream or vector step has written its results; and the last vector step.
-        self._drained = self._worked = 0
-        self._issued = self._ended = self._free = 0
+        self.drained = self._worked = 0
+        self.ended = self.free = self._issued = 0
         self._written = -1
         self._told = 0
         self._cause = "starved"
@@ -73,19 +78,19 @@ class IssueUnit:
             elif isinstance(step, Stream):
                 issued = self._issued
                 self._stream(index, step)
-                place += self._repeat(place, step, issued)
-            elif isinstance(step, Vector):
-                self._work(index, step)
+                place += self._repeat(place, step, issued) if self._alone else 0
+            else:
+                yield from self._board.wait((index,))
             place += 1
         # With many arrays, the last frame may outlast what its few words cause.
-        self._board.end = max(self._board.end, self._ended)
+        self._board.end = max(self._board.end, self.ended)
 
     def _preload(self, index: int, step: Preload) -> None:
         """Read the weight words, once the delay is over, in whatever slots are free, at most one every W cycles; then
         that of the biases.
         """
         words = self._preload_words
-        ready = max(self._issued if self._buffers > 1 else self._ended, self._free)
+        ready = max(self._issued if self._buffers > 1 else self.ended, self.free)
         filled, drained = self._board.known(step.after)
         self._filled[index] = filled
         start = max(ready, filled, drained) + step.delay
@@ -93,9 +98,9 @@ class IssueUnit:
         last = last_weight(last_read, self._hardware)
         if step.bias is not None:
             last = self._port[WEIGHT].claim(WEIGHT, last, 1, 1, self._left) + BIAS_CYCLES
-        self.loads.append(Loads((index,), 0, self._free, ready, filled, start, last))
+        self.loads.append(Loads((index,), 0, self.free, ready, filled, start, last))
         self._board.finish(index, last)
-        self._free = last
+        self.free = last
 
     def _stream(self, index: int, step: Stream) -> None:
         """One pass: its first ifmap read on the frame grid, and all it owns of the port from there on."""
@@ -107,71 +112,61 @@ class IssueUnit:
             frames, first = frames + conflicts.frames, start + int(conflicts.delivered[0])
         else:
             self._reserve(step, start)
-        last_array = (step.words - 1) % self.frame.arrays
+        last_array = (step.words - 1) % self.frame.together
         done = start + self._result_delay + (frames - 1) * self.frame.period + last_array + 1
         self._board.finish(index, done)
         self._issued = start - 1
-        self._ended = self._issued + frames * self.frame.period
+        self.ended = self._issued + frames * self.frame.period
         self._written = first + self._result_delay
-        self._drained = done
+        self.drained = done
 
-    def _work(self, index: int, step: Vector) -> None:
-        """The vector unit by itself, when no result is on its way and no weights are: the port's slots are its own."""
-        fills, others = self._board.known(step.after)
-        filled = max(self._ended, fills)
-        loaded = max(filled, self._free)
-        issued = max(loaded, others, self._drained)
-        beat, before = step.beat(self._elements, self._hardware), issued + 1 + step.delay
-        start, port = before + step.scalars.words, self._port[VECTOR]
-        last = start + (step.words - 1) * beat.period + beat.result_delay
-        port.reserve(VECTOR, before, step.scalars.words, 1)
-        for operand in range(beat.reads):
-            port.reserve(VECTOR, start + operand, step.words, beat.period)
-        port.reserve(VECTOR, start + beat.result_delay, step.words, beat.period)
-        self.works.append(VectorWork(index, self._ended, filled, loaded, issued, start, last + 1))
-        self._board.finish(index, last + 1)
-        self._issued, self._ended = issued, last + 1
-        self._drained = self._worked = last + 1
-        self._cause = step.cause
+    def stand_by(self, work: VectorWork) -> None:
+        """Wait for the vector unit, and while it works by itself."""
+        filled = max(self.ended, work.filled)
+        self.works.append(
+            work._replace(array=self._array, ended=self.ended, filled=filled, loaded=max(filled, work.loaded))
+        )
+        self._issued, self._cause = work.issued, Vector.cause
+        self.ended = self.drained = self._worked = work.done
 
     def _issue(self, index: int, step: Stream, conflicts: Conflicts | None) -> int:
         """The cycle of the first ifmap slot; the wait for it is booked to its causes in turn."""
         fills, spilled = self._board.known(step.after)
         spilled = max(spilled, self._worked)
         summed = self._written - self._psum_delay if step.accumulate else 0
-        filled = max(self._ended, fills, self._filled.get(step.preload, 0))
+        filled = max(self.ended, fills, self._filled.get(step.preload, 0))
         loaded = max(filled, self._board.time(step.preload))
         cleared = max(loaded, spilled, summed)
         pointed = self._pointed(step, max(fills, self._filled.get(step.preload, 0), spilled))
         for name, since, until in (
-            ("starved", self._ended, filled), ("waiting_weights", filled, loaded), ("blocked", loaded, cleared),
+            ("starved", self.ended, filled), ("waiting_weights", filled, loaded), ("blocked", loaded, cleared),
             ("port_stall", cleared, pointed),
         ):  # fmt: skip
             if until > since:
                 self._cause = name
         start = self._next_frame(max(cleared, pointed) + 1)
-        self.passes.append(Passes((index,), 0, self._ended, filled, loaded, cleared, start, self._cause, conflicts))
+        self.passes.append(Passes((index,), 0, self.ended, filled, loaded, cleared, start, self._cause, conflicts))
         return start
 
     def _pointed(self, step: Stream, there: int) -> int:
         """When the stream may be issued as far as its pointers go: `there` is all else that it waits for in memory."""
         if not step.reads.table:
             return 0
-        self._told = self._next_frame(max(there, self._ended + 1 - self.frame.period))
+        self._told = self._next_frame(max(there, self.ended + 1 - self.frame.period))
         return self._told + self.frame.period - 1
 
     def _next_frame(self, cycle: int) -> int:
-        """The first frame that begins in `cycle` or later."""
-        return -(-cycle // self.frame.period) * self.frame.period
+        """The first slot for an ifmap word of the array, or the first array, in `cycle` or later."""
+        return cycle + (self._array - cycle) % self.frame.period
 
     def _reserve(self, step: Stream, start: int) -> None:
         """Ifmap reads, a fixed delay later partial sums and results; pointers a frame before, the first once told."""
         frame = self.frame
         if table := step.reads.table:
-            frames, places = table.reads(frame.arrays)
+            frames, places = table.reads(frame.together)
             before = np.where(frames == 0, self._told, start + (frames - 1) * frame.period)
             self._port[POINTER].reserve_at(POINTER, before + frame.pointer_slots.start + places)
-        for array in range(min(frame.arrays, step.words)):
+        for array in range(min(frame.together, step.words)):
             first, words = start + array, frame.frames(step.words - array)
             self._port[IFMAP].reserve(IFMAP, first, words, frame.period)
             if step.accumulate:
@@ -233,7 +228,7 @@ class IssueUnit:
         if issued < self._port[DMA].settled:
             return None
         ahead = self._port.ahead(issued)
-        return _State(self._ended - issued, self._free - issued, self._written - issued, self._cause, ahead)
+        return _State(self.ended - issued, self.free - issued, self._written - issued, self._cause, ahead)
 
     def _take(self, place: int, step: Stream, passes: int, every: int) -> int:
         """Repeat the last `passes`, which took `every` cycles, as often as alike ones follow; how many passes more."""
@@ -262,9 +257,44 @@ class IssueUnit:
         self.passes.append(stream.again(streams, every))
 
     def _shift(self, cycles: int) -> None:
-        self._issued, self._ended, self._free, self._written, self._drained = (
-            cycle + cycles for cycle in (self._issued, self._ended, self._free, self._written, self._drained)
+        self._issued, self.ended, self.free, self._written, self.drained = (
+            cycle + cycles for cycle in (self._issued, self.ended, self.free, self._written, self.drained)
         )
+
+
+class VectorIssue:
+    """Issues vector steps, when no result is on its way from any array and no weights are to any."""
+
+    def __init__(
+        self, program: Program, hardware: Hardware, board: Board, port: Ports, arrays: Sequence[IssueUnit]
+    ) -> None:
+        self._program, self._hardware, self._board, self._port, self._arrays = program, hardware, board, port, arrays
+
+    def process(self) -> Process:
+        """One after another, each when it is known of all that stands ahead of it when that is done."""
+        ahead: dict[tuple[int, type[Step]], int] = {}
+        for index, step in enumerate(self._program.steps):
+            if isinstance(step, Preload | Stream):
+                ahead[self._program.array_of(step), type(step)] = index
+            elif isinstance(step, Vector):
+                yield from self._board.wait((*step.after, *ahead.values()))
+                self._work(index, step)
+
+    def _work(self, index: int, step: Vector) -> None:
+        """The port's slots are its own."""
+        filled, others = self._board.known(step.after)
+        loaded = max(array.free for array in self._arrays)
+        issued = max(filled, loaded, others, *(max(array.ended, array.drained) for array in self._arrays))
+        beat, before = step.beat(self._program.word_fill, self._hardware), issued + 1 + step.delay
+        start, port = before + step.scalars.words, self._port[VECTOR]
+        last = start + (step.words - 1) * beat.period + beat.result_delay
+        port.reserve(VECTOR, before, step.scalars.words, 1)
+        for operand in range(beat.reads):
+            port.reserve(VECTOR, start + operand, step.words, beat.period)
+        port.reserve(VECTOR, start + beat.result_delay, step.words, beat.period)
+        for array in self._arrays:
+            array.stand_by(VectorWork(index, 0, filled, loaded, issued, start, last + 1))
+        self._board.finish(index, last + 1)
 
 
 def _pace(step: Stream) -> PointerTable | None:

@@ -5,14 +5,16 @@ All cycles are lane 0's. Steps that repeat `every` so many cycles with nothing e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tpusim.machines.tpu.definition.frame import Frame
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.conflicts import Conflicts
 from tpusim.machines.tpu.event.hbm import Span
 from tpusim.machines.tpu.observation.timing import HbmUse
+from tpusim.machines.tpu.program.program import Program
 
 
 class Loads(NamedTuple):
@@ -63,7 +65,7 @@ class Passes(NamedTuple):
 
 
 class VectorWork(NamedTuple):
-    """What the vector unit does by itself. The array, with nothing to do since it `ended` the step before, is starved
+    """What the vector unit does by itself. An `array`, with nothing to do since it `ended` the step before, is starved
     until `filled`, waits for weights until `loaded`, is blocked until `issued`, and stands by until `done`. From cycle
     `start` on, the words of operands are read.
     """
@@ -75,6 +77,7 @@ class VectorWork(NamedTuple):
     issued: int
     start: int
     done: int
+    array: int = 0
 
 
 class Move(NamedTuple):
@@ -108,3 +111,14 @@ class Log:
     scratch: tuple[Move, ...] = ()
     hbm: HbmUse | None = None
     spans: tuple[Span, ...] = ()
+
+    def of_arrays(self, program: Program, hardware: Hardware) -> Iterator[tuple[int, Log]]:
+        """Each array that has weights of its own, or the first of all that share theirs, and what is told of it."""
+        if hardware.array.queues == 1:
+            yield 0, self
+            return
+        for array in range(hardware.array.queues):
+            loads = tuple(each for each in self.loads if program.array_of(program.steps[each.steps[0]]) == array)
+            passes = tuple(each for each in self.passes if program.array_of(program.steps[each.steps[0]]) == array)
+            works = tuple(each for each in self.works if each.array == array)
+            yield array, replace(self, loads=loads, passes=passes, works=works)

@@ -28,7 +28,7 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
     log, program, hardware = run.log, run.program, run.hardware
     cuts = cuts_of(log, program)
     shared = {
-        "preload": _counts(preloads(log.loads, run.ports, program, hardware), cuts),
+        "preload": _counts(preloads(log.loads, run.ports, program, hardware, log.frame.weight_waits(0)), cuts),
         HBM: _counts(bus(log.moves), cuts),
         SCRATCH: _counts(bus(log.scratch), cuts),
         **{port: _owned(owners, cuts) for port, owners in run.ports.items()},

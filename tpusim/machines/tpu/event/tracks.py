@@ -17,8 +17,8 @@ from tpusim.machines.tpu.event.calendar import Owners
 from tpusim.machines.tpu.event.conflicts import Conflicts
 from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes, VectorWork
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
-from tpusim.machines.tpu.observation.timing import PORT_CLIENTS
-from tpusim.machines.tpu.program.passes import bias_words_of
+from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, unit_name
+from tpusim.machines.tpu.program.passes import Stream, bias_words_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
 from tpusim.machines.tpu.program.vector import Vector
@@ -48,8 +48,6 @@ class Recording:
         """
         span = range(first, self.cycles if stop is None else stop)
         log, program, hardware = self.log, self.program, self.hardware
-        latency = word_latency(program.word_fill, hardware)
-        streams = _Streams.of(log.passes, program, log.frame)
         moves = [
             each for each in sorted((*log.moves, *log.scratch)) if not isinstance(program.steps[each.step], Prefetch)
         ]
@@ -58,21 +56,31 @@ class Recording:
             **({SCRATCH: bus(log.scratch)} if hardware.scratch_memory else {}),
             "dma_0": _transfers(moves[::2], program),
             "dma_1": _transfers(moves[1::2], program),
-            "preload": preloads(log.loads, self.ports, program, hardware),
-            "stream": streams.words("stream", 0),
-            "systolic_array": chain(streams.array(log.frame, span), _standing_by(log.works)),
-            "drain": streams.words("drain", log.frame.result_delay(latency)),
-            "vector_unit": chain(
-                streams.adds(log.frame, log.frame.psum_delay(latency), span),
-                streams.finishes(log.frame, log.frame.finish_delay(latency), span),
-                self._working(log.works, span),
-            ),
-            **({"vector": _works(log.works)} if log.works else {}),
         }
+        for array, mine in log.of_arrays(program, hardware):
+            tracks |= {unit_name(unit, array): pieces for unit, pieces in self._of_array(array, mine, span)}
+            tracks |= {"vector": _works(mine.works)} if mine.works else {}
         tracks |= dict(_channels(log, program))
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
         return Timeline(self.cycles, drawn | ports)
+
+    def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
+        """The tracks of an array, or of all that share weights."""
+        frame, latency = log.frame, word_latency(self.program.word_fill, self.hardware)
+        streams = _Streams.of(log.passes, self.program, frame)
+        yield "preload", preloads(log.loads, self.ports, self.program, self.hardware, frame.weight_waits(array))
+        yield "stream", streams.words("stream", 0)
+        yield "systolic_array", chain(streams.array(frame, span), _standing_by(log.works))
+        yield "drain", streams.words("drain", frame.result_delay(latency))
+        yield (
+            "vector_unit",
+            chain(
+                streams.adds(frame, frame.psum_delay(latency), span),
+                streams.finishes(frame, frame.finish_delay(latency), span),
+                self._working(log.works, span),
+            ),
+        )
 
     def _working(self, works: Sequence[VectorWork], span: range) -> Iterator[Pieces]:
         """The work on every word, once its operands are read."""
@@ -150,9 +158,11 @@ def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces
 
 
 def preloads(
-    loads: Sequence[Loads], ports: Mapping[str, Owners], program: Program, hardware: Hardware
+    loads: Sequence[Loads], ports: Mapping[str, Owners], program: Program, hardware: Hardware, waits: Sequence[int]
 ) -> Iterator[Pieces]:
-    """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter."""
+    """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter; of all
+    reads those are an array's that are made where it `waits` for no turn.
+    """
     step, free, ready, filled, start, last = unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
     filled = np.maximum(ready, filled)
     yield Pieces("blocked", free, ready - free, step)
@@ -160,6 +170,7 @@ def preloads(
     yield Pieces("blocked", filled, start - filled, step)
     owners = ports["port"] if "port" in ports else ports["port_weight"]
     reads = np.flatnonzero(owners == WEIGHT)
+    reads = reads[np.array(waits)[reads % len(waits)] == 0]
     biased = np.array([bias_words_of(program.steps[number]) for number in step.tolist()], np.int64)
     words = preload_words(hardware) + biased
     ends = np.cumsum(words)
@@ -200,11 +211,12 @@ class _Streams(NamedTuple):
         step, ended, filled, loaded, cleared, start = unrolled([(p.steps, p.every, p[2:7]) for p in passes]).T
         causes = {step: each.cause for each in passes for step in each.steps}
         conflicts = {step: each.conflicts for each in passes for step in each.steps}
-        words = np.array([stream.words for stream in program.streams], np.int64)
-        frames = -(-words // frame.arrays)
-        last = (frames - 1) * frame.period + (words - 1) % frame.arrays + 1
-        accumulate = np.array([stream.accumulate for stream in program.streams], np.bool_)
-        finish = np.array([bool(stream.finish) for stream in program.streams], np.bool_)
+        mine = [each for number in step.tolist() if isinstance(each := program.steps[number], Stream)]
+        words = np.array([stream.words for stream in mine], np.int64)
+        frames = -(-words // frame.together)
+        last = (frames - 1) * frame.period + (words - 1) % frame.together + 1
+        accumulate = np.array([stream.accumulate for stream in mine], np.bool_)
+        finish = np.array([bool(stream.finish) for stream in mine], np.bool_)
         cause = np.array([causes[number] for number in step.tolist()])
         lost = [conflicts[number] for number in step.tolist()]
         return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, finish, cause, lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from itertools import chain
@@ -16,7 +17,7 @@ from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.machines.tpu.program.vector import Vector
 
-_TRACKS = ("dma_0", "dma_1"), ("drain", "vector"), ("preload",)
+_TRACKS = ("dma",), ("drain", "vector"), ("preload",)
 """Of transfers, of what is written, and of weights that are read."""
 
 
@@ -147,8 +148,9 @@ def _adds_to(reader: Step, fill: Fill) -> bool:
 
 
 def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, Slice]:
-    """The last slice of each step on some tracks."""
-    return {each.step: each for name in tracks if name in timeline.tracks for each in timeline.tracks[name]}
+    """The last slice of each step on some tracks, numbered ones among them."""
+    named = re.compile(rf"({'|'.join(tracks)})(_\d+)?")
+    return {each.step: each for name, track in timeline.tracks.items() if named.fullmatch(name) for each in track}
 
 
 def _readers(program: Program) -> dict[int, list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,20 @@ PORT_CLIENTS = CLIENTS[1:]
 def split(use: Mapping[str, int], cycles: int, names: tuple[str, ...] = CAUSES) -> dict[str, int]:
     """An account of `cycles`: every name in a fixed order, then what is left as idle."""
     return {**{name: use.get(name, 0) for name in names}, "idle": cycles - sum(use.values())}
+
+
+def unit_name(unit: str, array: int) -> str:
+    """What the account, or a track, of a unit that each array has is called; that of the first as if it were alone."""
+    return f"{unit}_{array}" if array else unit
+
+
+def unit_accounts(
+    arrays: Sequence[tuple[Mapping[str, int], ...]], buses: Mapping[str, Mapping[str, int]], cycles: int
+) -> dict[str, dict[str, int]]:
+    """Of each array its own split, those of its weight path and its share of the vector unit; then those of buses."""
+    units = "systolic_array", "preload", "vector_unit"
+    uses = {unit_name(unit, at): use for at, each in enumerate(arrays) for unit, use in zip(units, each, strict=True)}
+    return {name: split(use, cycles) for name, use in {**uses, **buses}.items()}
 
 
 def port_accounts(owned: Mapping[str, int], cycles: int, ports: Ports) -> dict[str, dict[str, int]]:

@@ -33,7 +33,7 @@ class Layer:
     def __init__(self, numbers: Sequence[int], steps: Sequence[Step], program: Program, hardware: Hardware) -> None:
         self._numbers, self._steps, self._hardware = numbers, steps, hardware
         self._place = {number: at for at, number in enumerate(numbers)}
-        pace = program.frame(hardware).period / hardware.array.count if program.streams else 0.0
+        pace = program.frame(hardware).period / hardware.array.together if program.streams else 0.0
         self._left = [*accumulate((_cycles(each, pace, program, hardware) for each in reversed(steps)), initial=0.0)]
         self._last_fill = max((at for at, each in enumerate(steps) if isinstance(each, Fill)), default=-1)
         self.last_pass = max(

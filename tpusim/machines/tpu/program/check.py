@@ -80,6 +80,8 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             preload = program.steps[step.preload]
             if not isinstance(preload, Preload) or (preload.rows, preload.cols) != (step.rows, step.cols):
                 yield f"uses {step.rows} x {step.cols} weights that step {step.preload} does not load"
+            elif preload.array and step.reads.table:
+                yield f"reads pointers for array {preload.array}; they are read for the first array alone"
             yield from _misfits(step.reads, step.words)
             for operation, coefficients in step.finish:
                 if operation not in OPERATIONS or not OPERATIONS[operation].fits(Arity(1, 0, len(coefficients))):
@@ -89,6 +91,8 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
                 yield f"reads {step.words} words for {step.rows} weights"
             if step.delay < 0:
                 yield f"begins {-step.delay} cycles before it can"
+            if not 0 <= step.array < (queues := hardware.array.queues):
+                yield f"is for array {step.array}; the machine has {queues} with weights of their own"
         case Vector():
             yield from _unworkable(step, hardware)
             yield from _unpicked(step, program.word_fill)

@@ -18,7 +18,8 @@ class Preload(Step):
 
     It begins `delay` cycles after it could: what is done before a block, by units that nothing else tells of. Behind
     the weights it loads the `bias` of each column, the first element of that word, where there is one: the sums of its
-    pass begin there, not at zero.
+    pass begin there, not at zero. Where arrays have weights of their own, it loads those of one `array`, which takes
+    its preloads and its streams in list order.
     """
 
     cause = "waiting_weights"
@@ -30,12 +31,14 @@ class Preload(Step):
     cols: int
     delay: int = 0
     bias: int | None = None
+    array: int = 0
 
     @property
     def facts(self) -> Mapping[str, int | str]:
         delay = {"delay": self.delay} if self.delay else {}
         bias = {} if self.bias is None else {"bias": "yes"}
-        return {"rows": self.rows, "cols": self.cols, **delay, **bias}
+        array = {"array": self.array} if self.array else {}
+        return {"rows": self.rows, "cols": self.cols, **delay, **bias, **array}
 
     @property
     def use(self) -> Use:

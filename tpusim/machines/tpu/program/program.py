@@ -28,7 +28,7 @@ from tpusim.machines.tpu.definition.frame import (
 )
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Stream
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.step import Step, Use
 from tpusim.machines.tpu.program.tensor import Tensor
@@ -136,6 +136,11 @@ class Program:
         """The passes, in the order the array takes them."""
         return tuple(step for step in self.steps if isinstance(step, Stream))
 
+    def array_of(self, step: Step) -> int:
+        """The array that a preload or a stream is for: a stream finds its weights where they were loaded."""
+        loads = self.steps[step.preload] if isinstance(step, Stream) else step
+        return loads.array if isinstance(loads, Preload) else 0
+
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
         """What the vector unit does by itself, in order."""
@@ -165,8 +170,8 @@ class Program:
 
     def frame(self, hardware: Hardware) -> Frame:
         """The port's period while the layer runs."""
-        arrays = hardware.array.count
-        pointer_words = max((table.a_frame(arrays) for table in self.tables), default=0)
+        together = hardware.array.together
+        pointer_words = max((table.a_frame(together) for table in self.tables), default=0)
         return frame_of(hardware, self.word_fill, self.clients, pointer_words, self.word_cycles, self.finishing)
 
     @cached_property

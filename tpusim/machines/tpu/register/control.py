@@ -25,31 +25,29 @@ from tpusim.machines.tpu.register.stream_unit import StreamUnit
 
 
 class Control:
-    """Lane 0's ports, each given as the clients that share it, first who goes first."""
+    """Lane 0's ports, each given as the clients that share it, first who goes first; and the units that use them."""
 
     def __init__(
         self,
         program: Program,
         scoreboard: Scoreboard,
-        stream: StreamUnit,
-        preload: PreloadUnit,
+        streams: Sequence[StreamUnit],
+        preloads: Sequence[PreloadUnit],
         dma: DmaUnit,
         keeps: KeepUnit,
         ports: Sequence[Sequence[int]],
         patience: int,
     ) -> None:
         self.program = program
-        self.scoreboard, self.stream, self.preload, self.dma, self.keeps = scoreboard, stream, preload, dma, keeps
-        owners: dict[int, Client] = {
-            IFMAP: stream.ifmap, POINTER: stream.pointers.read, PSUM: stream.psum, RESULT: stream.result,
-            VECTOR: stream.vector.ask,
+        self.scoreboard, self.streams, self.preloads, self.dma, self.keeps = scoreboard, streams, preloads, dma, keeps
+        self.vector = streams[0].vector
+        owners: dict[int, list[Client]] = {
+            IFMAP: [each.ifmap for each in streams], POINTER: [streams[0].pointers.read],
+            PSUM: [each.psum for each in streams], RESULT: [each.result for each in streams], VECTOR: [self.vector.ask],
         }  # fmt: skip
-        others: dict[int, Client] = {WEIGHT: preload.read, DMA: dma.move}
+        others: dict[int, list[Client]] = {WEIGHT: [each.read for each in preloads], DMA: [dma.move]}
         self.ports = [
-            Port(
-                tuple(owners[each] for each in port if each in owners),
-                tuple(others[each] for each in port if each in others),
-            )
+            Port(*(tuple(ask for each in port for ask in clients.get(each, ())) for clients in (owners, others)))
             for port in ports
         ]
         self.granted: Counter[str] = Counter()
@@ -61,24 +59,27 @@ class Control:
     @property
     def finished(self) -> bool:
         """Whether every step is done, the last frame over, the bus free, and known when all is in HBM."""
-        return not (
-            self.scoreboard.open or self.dma.running(self.next) or self.dma.storing or self.stream.running(self.next)
-        )
+        return not (self.scoreboard.open or self.dma.running(self.next) or self.dma.storing or self.running(self.next))
+
+    def running(self, now: int) -> bool:
+        """Whether a stream occupies the rows of any array, or the vector unit works by itself."""
+        return any(each.running(now) for each in self.streams)
 
     @property
     def end(self) -> int:
         """When the last step is done and its last word in HBM."""
-        return max(self.dma.end, self.stream.over_at, *self.scoreboard.done)
+        return max(self.dma.end, *(each.over_at for each in self.streams), *self.scoreboard.done)
 
     @property
     def by_step(self) -> ByStep:
         """What is booked to steps."""
-        return ByStep(self.dma.held, self.stream.adding + self.stream.vector.worked)
+        return ByStep(self.dma.held, [each.adding + self.vector.worked for each in self.streams])
 
     def counted(self, now: int) -> Counted:
         """What is booked before this cycle."""
-        use = self.stream.use, self.preload.use, *self.dma.use.values(), self.granted
-        return Counted(now, *map(dict, use))
+        arrays, preloads = ([dict(each.use) for each in units] for units in (self.streams, self.preloads))
+        hbm, scratch = map(dict, self.dma.use.values())
+        return Counted(now, hbm, scratch, dict(self.granted), arrays, preloads)
 
     def cycle(self, now: int) -> list[Order]:
         """Lane 0's orders, one a port.
@@ -88,17 +89,21 @@ class Control:
             DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
         self.next = now + 1
-        if self._through and self.stream.issued == self._through[0] and not self.stream.running(now):
+        if self._through and self.streams[0].issued == self._through[0] and not self.running(now):
             self._through.popleft()
             self.ends.append(self.counted(now))
         self.keeps.clock(now)
-        self.preload.tick(now)
+        for preload in self.preloads:
+            preload.tick(now)
         self.dma.clock(now)
-        self.stream.clock(now)
-        self.preload.clock(now, self.stream.issued, self.stream.running(now))
+        for stream in self.streams:
+            stream.clock(now, self.streams)
+        for preload, stream in zip(self.preloads, self.streams, strict=True):
+            preload.clock(now, stream.issued, stream.running(now))
         orders = [port.grant(now) for port in self.ports]
         self.dma.store(now)
-        self.preload.book()
+        for preload in self.preloads:
+            preload.book()
         self._book(orders, now)
         return orders
 
@@ -109,7 +114,12 @@ class Control:
             if order is not IDLE:
                 self.granted[CLIENTS[order.client]] += 1
                 self.idle = 0
-        if self.dma.active or self.preload.injecting or self.stream.running(now) or self.stream.waiting:
+        if (
+            self.dma.active
+            or self.running(now)
+            or any(preload.injecting for preload in self.preloads)
+            or any(stream.waiting for stream in self.streams)
+        ):
             self.idle = 0
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]

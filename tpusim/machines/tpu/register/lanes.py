@@ -28,16 +28,15 @@ Records = NDArray[Any]
 
 LANE = np.dtype(
     [
-        # The weight serializer: weights left to issue, the row of the next, and the buffer they go to.
-        ("weights_left", np.int64),
-        ("weight_row", np.int64),
-        ("weight_buffer", np.int64),
         # Accesses until now.
         ("read", np.int64),
         ("written", np.int64),
     ]
 )
 """Registers of one lane."""
+
+WEIGHT_AT = np.dtype([("left", np.int64), ("row", np.int64), ("buffer", np.int64)])
+"""Registers of a weight serializer."""
 
 
 class Lanes:
@@ -67,7 +66,9 @@ class Lanes:
         # Ifmap serializers: the word, elements left to issue, and the weight buffer they are meant for.
         self.serial = np.zeros((arrays, rows, elements), number)
         self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
-        self.weight_serial = np.zeros((cols, weights), number)
+        # Weight serializers: the word, weights left to issue, the row of the next, and the buffer they go to.
+        self.weight_serial = np.zeros((wires.weight_serializers, cols, weights), number)
+        self.weight_at = np.zeros((wires.weight_serializers, cols), WEIGHT_AT)
         self.psums = np.zeros_like(wires.results)
 
     def order(self, orders: Sequence[Order]) -> None:
@@ -134,16 +135,16 @@ class Lanes:
         elif not (self.wires.entering or self.wires.loading):
             return
         self.wires.entering, self.wires.loading = _issue(
-            self.registers, self.serial, self.left, self.buffer, self.weight_serial, self.wires.activation,
+            self.serial, self.left, self.buffer, self.weight_serial, self.weight_at, self.wires.activation,
             self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
         )  # fmt: skip
 
     def _move(self) -> None:
         """What was read or is to be written goes where it belongs."""
         failed = _commit(
-            self.orders.cells, self.orders.head, self.addresses, self.words, self.registers, self.memory, self.serial,
-            self.left, self.buffer, self.weight_serial, self.psums, self.hbm.values, self.reader, self.vector.words,
-            self.vector.pointers,
+            self.orders.cells, self.orders.head, self.addresses, self.words, self.memory, self.serial, self.left,
+            self.buffer, self.weight_serial, self.weight_at, self.psums, self.hbm.values, self.reader,
+            self.vector.words, self.vector.pointers,
         )  # fmt: skip
         self._work()
         if self.banks:
@@ -241,20 +242,20 @@ def _follow(base: int, setting: Counts, pointers: Counts, word: int) -> int:
 
 @kernel
 def _commit(
-    orders: Records, head: int, addresses: Counts, words: Floats, lanes: Records, memory: Floats, serial: Floats,
-    left: Counts, buffer: Counts, weight_serial: Floats, psums: Floats, hbm: Floats, reader: Floats, vector: Floats,
-    picked: Floats,
+    orders: Records, head: int, addresses: Counts, words: Floats, memory: Floats, serial: Floats, left: Counts,
+    buffer: Counts, weight_serial: Floats, weights_at: Records, psums: Floats, hbm: Floats, reader: Floats,
+    vector: Floats, picked: Floats,
 ) -> int:  # fmt: skip
     """Every word goes from its port to its place: a serializer, the vector unit, the memory or HBM.
 
     The number of a lane whose serializer is not empty, or -1.
     """
     _, rows, elements = serial.shape
-    (cols, word_elements), (registers, numbers) = weight_serial.shape, reader.shape
+    (_, cols, word_elements), (registers, numbers) = weight_serial.shape, reader.shape
     for port in range(len(orders)):
         told, touched, word = orders[port], addresses[port], words[port]
-        for number in range(len(lanes)):
-            order, lane, address = told[head + number], lanes[number], touched[number]
+        for number in range(len(touched)):
+            order, address = told[head + number], touched[number]
             array, client = order["array"], order["client"]
             if client == IFMAP and number < rows:
                 if left[array, number]:
@@ -262,14 +263,15 @@ def _commit(
                 serial[array, number] = word[number, :elements]
                 left[array, number], buffer[array, number] = elements, order["buffer"]
             elif client == WEIGHT and number < cols:
-                if lane["weights_left"]:
+                at = weights_at[array, number]
+                if at["left"]:
                     return number
-                weight_serial[number] = word[number, :word_elements]
-                lane["weights_left"] = min(word_elements, rows - order["first"])
+                weight_serial[array, number] = word[number, :word_elements]
+                at["left"] = min(word_elements, rows - order["first"])
                 if order["first"] == rows:
-                    weight_serial[number, rows % word_elements] = word[number, 0]
-                    lane["weights_left"] = 1
-                lane["weight_row"], lane["weight_buffer"] = order["first"], order["buffer"]
+                    weight_serial[array, number, rows % word_elements] = word[number, 0]
+                    at["left"] = 1
+                at["row"], at["buffer"] = order["first"], order["buffer"]
             elif client == POINTER:
                 if address >= 0:
                     reader[order["number"] % registers] = word[number, :numbers]
@@ -293,14 +295,14 @@ def _commit(
 
 @kernel
 def _issue(
-    lanes: Records, serial: Floats, left: Counts, buffer: Counts, weight_serial: Floats, activation: Floats,
+    serial: Floats, left: Counts, buffer: Counts, weight_serial: Floats, weights_at: Records, activation: Floats,
     activation_tag: Tags, weight: Floats, weight_tag: Ints, buffers: int,
 ) -> tuple[bool, bool]:  # fmt: skip
-    """Every serializer puts what is next on its wires; weights go on to the next array a cycle later.
+    """Every serializer puts what is next on its wires; weights that arrays share go on to the next a cycle later.
 
     Whether there is any activation, and any weight.
     """
-    (arrays, rows, elements), word_elements = serial.shape, weight_serial.shape[1]
+    (arrays, rows, elements), (serializers, _, word_elements) = serial.shape, weight_serial.shape
     entering = loading = False
     for array in range(arrays):
         for row in range(rows):
@@ -310,17 +312,18 @@ def _issue(
                 activation_tag[array, row] = 1 + buffer[array, row]
                 left[array, row] -= 1
                 entering = True
-    for array in range(arrays - 1, 0, -1):
+    for array in range(arrays - 1, serializers - 1, -1):
         weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
     _, chains, cols = weight.shape
-    weight_tag[0] = -1
-    for col in range(cols):
-        lane = lanes[col]
-        for chain in range(min(chains, lane["weights_left"])):
-            weight[0, chain, col] = weight_serial[col, lane["weight_row"] % word_elements]
-            weight_tag[0, chain, col] = lane["weight_row"] * buffers + lane["weight_buffer"]
-            lane["weight_row"] += 1
-            lane["weights_left"] -= 1
+    for array in range(serializers):
+        weight_tag[array] = -1
+        for col in range(cols):
+            at = weights_at[array, col]
+            for chain in range(min(chains, at["left"])):
+                weight[array, chain, col] = weight_serial[array, col, at["row"] % word_elements]
+                weight_tag[array, chain, col] = at["row"] * buffers + at["buffer"]
+                at["row"] += 1
+                at["left"] -= 1
     for array in range(arrays):
         for chain in range(chains):
             for col in range(cols):

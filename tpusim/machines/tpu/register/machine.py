@@ -40,7 +40,7 @@ from tpusim.machines.tpu.register.result_queue import Sums
 from tpusim.machines.tpu.register.scoreboard import Scoreboard
 from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit
 from tpusim.machines.tpu.register.vector_registers import VectorRegisters
-from tpusim.machines.tpu.register.vector_unit import VectorIssue
+from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorStepUnit
 from tpusim.machines.tpu.register.weights import Weights
 from tpusim.machines.tpu.register.wires import Wires
 from tpusim.memory.clocks import Clocks
@@ -126,7 +126,7 @@ class Machine:
             owned, read, written = self._with_banks(self.banks, read, written)
             counted = counted._replace(granted=owned)
         layers = shares([*control.ends, counted], steps, self.program, self.hardware) if self.program.layers else ()
-        accounts = counted.accounts(steps.worked.total(), ports, self.hardware.scratch_memory is not None)
+        accounts = counted.accounts(steps.worked, ports, self.hardware.scratch_memory is not None)
         return Timing(self.now, accounts, steps.bus(self.program), read, written, control.dma.memory.use, layers)
 
     def _with_banks(self, banks: Banks, read: int, written: int) -> tuple[Counter[str], int, int]:
@@ -174,17 +174,23 @@ def _control(
     frame, latency = program.frame(hardware), word_latency(program.word_fill, hardware)
     scoreboard = Scoreboard(len(program.steps))
     sum_delay = frame.result_delay(latency) - frame.psum_delay(latency)
-    issues: list[Pass | VectorIssue] = [
-        *Pass.all_of(program, settings, array.weight_buffers),
-        *VectorIssue.all_of(program, settings, hardware),
-    ]
+    works, vector = VectorIssue.all_of(program, settings, hardware), VectorStepUnit(scoreboard)
+    streams, preloads = [], []
+    for number in range(array.queues):
+        issues: list[Pass | VectorIssue] = [*Pass.all_of(program, settings, array.weight_buffers, number), *works]
+        arrays = range(number, number + array.together)
+        streams.append(
+            StreamUnit(
+                sorted(issues, key=lambda each: each.index), scoreboard, frame, arrays, sum_delay, lanes, sums,
+                banks or AtHand(), vector,
+            )
+        )  # fmt: skip
+        preloads.append(PreloadUnit(program, scoreboard, hardware, frame, number))
     return Control(
         program,
         scoreboard,
-        StreamUnit(
-            sorted(issues, key=lambda each: each.index), scoreboard, frame, sum_delay, lanes, sums, banks or AtHand()
-        ),
-        PreloadUnit(program, scoreboard, hardware, frame),
+        streams,
+        preloads,
         DmaUnit(program, scoreboard, hbm, banks, hardware, settings),
         KeepUnit(program, scoreboard, hbm),
         program.ports(hardware),

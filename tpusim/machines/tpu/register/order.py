@@ -20,7 +20,7 @@ class Order(NamedTuple):
     lanes: take part, from lane 0 on
     address: of the word, or NOWHERE; then every lane finds its own (IFMAP, VECTOR, DMA)
     generator, word: the address generators' setting, and the word of the pass, step or part (IFMAP, VECTOR, DMA)
-    array: which array's serializers or results (IFMAP, PSUM, RESULT)
+    array: which array's serializers or results (IFMAP, PSUM, RESULT, WEIGHT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight, the number of rows for a bias (WEIGHT)
     pointer, together: which of all numbers read is its first pointer, and how many there are; 0: none (IFMAP, VECTOR)

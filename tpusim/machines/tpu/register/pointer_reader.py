@@ -74,7 +74,7 @@ class PointerReader:
         table, step = self.at.step.reads.table, self.at.step
         assert table is not None
         frame = 0 if self.issued_at < 0 else (now - self.issued_at - 1) // self.frame.period + 1
-        last = min((frame + 1) * self.frame.arrays, step.words) - 1
+        last = min((frame + 1) * self.frame.together, step.words) - 1
         if self.word * table.per_word >= (last // table.repeat + 1) * table.together:
             return None
         order = Order(POINTER, self.at.index, 1, table.base + self.word, number=self.number)

@@ -17,18 +17,22 @@ from tpusim.machines.tpu.register.scoreboard import Scoreboard
 
 
 class PreloadUnit:
-    """One preload at a time; all R rows are shifted in."""
+    """One preload at a time of an array, or of all that share weights; all R rows are shifted in."""
 
-    def __init__(self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame) -> None:
+    def __init__(self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame, number: int) -> None:
         self.scoreboard, self.word_elements = scoreboard, hardware.vector_memory.word_elements
-        self.frame = frame
+        self.array, self.waits = number, frame.weight_waits(number)
         array = hardware.array
         self.rows, self.buffers, self.rate = array.rows, array.weight_buffers, array.weights_per_cycle
-        self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Preload))
+        self.todo = deque(
+            (index, step)
+            for index, step in enumerate(program.steps)
+            if isinstance(step, Preload) and step.array == number
+        )
         self.fills = {
             index: [other for other in step.after if program.steps[other].cause == STARVED] for index, step in self.todo
         }
-        self.turn = _ahead(program)
+        self.turn = _ahead(program, number)
         self.started = self.delayed = 0
         self.row = self.rows
         self.biases = self.injecting = 0
@@ -70,7 +74,7 @@ class PreloadUnit:
 
     def read(self, now: int) -> Order | None:
         """The next weight word, or that of the biases, when the word register can take it at the end of this cycle."""
-        if self.injecting or self.frame.left_to_pointers(now):
+        if self.injecting or self.waits[now % len(self.waits)]:
             return None
         if self.row >= self.rows:
             return self._read_bias() if self.biases else None
@@ -78,13 +82,13 @@ class PreloadUnit:
         address = step.base + first // self.word_elements if first < step.rows else NOWHERE
         self.row += self.word_elements
         self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
-        return Order(WEIGHT, self.index, step.cols, address, buffer=self.buffer, first=first)
+        return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=first)
 
     def _read_bias(self) -> Order:
         """The word whose first element goes to the register above the first row."""
         self.biases, self.injecting, step = 0, BIAS_CYCLES, self.step
         address = NOWHERE if step.bias is None else step.bias
-        return Order(WEIGHT, self.index, step.cols, address, buffer=self.buffer, first=self.rows)
+        return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=self.rows)
 
     def book(self) -> None:
         """Account for a cycle of a preload under way, once it is known whether the port was free."""
@@ -92,11 +96,11 @@ class PreloadUnit:
             self.use["busy" if self.injecting else "port_stall"] += 1
 
 
-def _ahead(program: Program) -> dict[int, int]:
-    """By preload, the streams and vector steps ahead of it."""
+def _ahead(program: Program, array: int) -> dict[int, int]:
+    """By preload, the streams of its array and the vector steps ahead of it."""
     ahead, issues = {}, 0
     for index, step in enumerate(program.steps):
         if isinstance(step, Preload):
             ahead[index] = issues
-        issues += isinstance(step, Stream | Vector)
+        issues += isinstance(step, Vector) or (isinstance(step, Stream) and program.array_of(step) == array)
     return ahead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,18 +42,19 @@ class Pass:
         return (*self.data, *self.others)
 
     @classmethod
-    def all_of(cls, program: Program, settings: Settings, buffers: int) -> list[Pass]:
-        """The passes of a Program in order; preloads take the weight buffers in turn. A pass waits for the last vector
+    def all_of(cls, program: Program, settings: Settings, buffers: int, array: int) -> list[Pass]:
+        """The passes of an array in order; preloads take its weight buffers in turn. A pass waits for the last vector
         step ahead of it, too.
         """
-        preloads = [index for index, step in enumerate(program.steps) if isinstance(step, Preload)]
+        steps = enumerate(program.steps)
+        preloads = [index for index, step in steps if isinstance(step, Preload) and step.array == array]
         buffer = {index: number % buffers for number, index in enumerate(preloads)}
         passes: list[Pass] = []
         worked: tuple[int, ...] = ()
         for index, step in enumerate(program.steps):
             if isinstance(step, Vector):
                 worked = (index,)
-            elif isinstance(step, Stream):
+            elif isinstance(step, Stream) and step.preload in buffer:
                 others = (*(other for other in step.after if program.steps[other].cause != STARVED), *worked)
                 needs = {*step.after, *program.steps[step.preload].after}
                 data = tuple(other for other in needs if program.steps[other].cause == STARVED)
@@ -82,7 +84,8 @@ class AtHand:
 
 
 class StreamUnit:
-    """One pass at a time, on the frame grid, or one step of the vector unit, whenever it can begin.
+    """One pass at a time of `arrays` that share weights, in their slots of the frame, or one step of the vector unit,
+    whenever all arrays can stand by.
 
     A frame at whose slot the word is not ready is lost.
     """
@@ -92,23 +95,25 @@ class StreamUnit:
         issues: list[Pass | VectorIssue],
         scoreboard: Scoreboard,
         frame: Frame,
+        arrays: range,
         sum_delay: int,
         lanes: int,
         sums: Sums,
         source: Source,
+        vector: VectorStepUnit,
     ) -> None:
         self.source = source
         self.scoreboard, self.frame, self.sum_delay, self.lanes = scoreboard, frame, sum_delay, lanes
         self.sums = sums
         self.todo = deque(issues)
-        self.vector = VectorStepUnit(scoreboard)
+        self.arrays, self.vector = arrays, vector
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.lost = self.booked = 0
         # Words that are read and whose results are not written yet.
         self.held = 0
         self.adding: Counter[int] = Counter()
-        self.queues = [ResultQueue(frame, array, scoreboard) for array in range(frame.arrays)]
+        self.queues = {array: ResultQueue(frame, array, scoreboard) for array in arrays}
         self.pointers = PointerReader(frame)
         self.pointed: TableRead | None = None
         self.reading: Order | None = None
@@ -119,21 +124,29 @@ class StreamUnit:
         """Whether a stream occupies the array's rows, or the vector unit works by itself."""
         return self.vector.running or now < self.over_at
 
-    def clock(self, now: int) -> None:
-        """Read a word of the stream that is on, issue the next if it can be, and account for the cycle."""
+    def clock(self, now: int, together: Sequence[StreamUnit]) -> None:
+        """Read a word of the stream that is on, issue the next if it can be, and account for the cycle.
+
+        A vector step is issued to all units `together`.
+        """
         if self.frame.finish_cycles and not self.frame.accumulates:
-            for queue in self.queues:
+            for queue in self.queues.values():
                 queue.clock(now, self.sums)
         # In a frame of one cycle the last word is read in the very cycle in which the next stream is issued.
         self.reading = self._read(now)
         if self.frame.pointer_slots:
             self._tell(now)
         if not self.running(now) and self.todo:
-            cause = self._waits_for(now)
+            cause = self._waits_for(now, together)
             if cause is not None:
                 self.use[cause] += 1
                 return
-            self._issue(now)
+            if isinstance(at := self.todo[0], VectorIssue):
+                self.vector.begin(at, now)
+                for unit in together:
+                    unit.stand_by()
+            else:
+                self._issue(at, now)
         if self.running(now):
             self._book()
 
@@ -160,7 +173,7 @@ class StreamUnit:
             return None
         at, array = self.current, now % self.frame.period - Frame.IFMAP_SLOT
         ready = self.source.ready(at.generator, self.word)
-        if array >= self.frame.arrays:
+        if array not in self.arrays:
             return None
         if not ready:
             self.over_at += self.frame.period
@@ -182,9 +195,9 @@ class StreamUnit:
         if not self.held or not self.frame.accumulates:
             return None
         for array in self.frame.psums_at(now):
-            if order := self.queues[array].psum(now, self.sums):
+            if array in self.arrays and (order := self.queues[array].psum(now, self.sums)):
                 # The adds of a frame's words go on side by side.
-                self.adding[order.step] += 0 if array else self.frame.add_cycles
+                self.adding[order.step] += self.frame.add_cycles if array == self.arrays.start else 0
                 return order
         return None
 
@@ -193,19 +206,20 @@ class StreamUnit:
         if not self.held:
             return None
         for array in self.frame.results_at(now):
-            if order := self.queues[array].result(now, self.sums):
+            if array in self.arrays and (order := self.queues[array].result(now, self.sums)):
                 self.held -= 1
-                self.adding[order.step] += self.frame.finish_cycles if order.finishes and not array else 0
+                first = array == self.arrays.start
+                self.adding[order.step] += self.frame.finish_cycles if order.finishes and first else 0
                 return order
         return None
 
     @property
     def waiting(self) -> bool:
         """Whether words are on their way through an array."""
-        return bool(self.held) and any(queue.reading for queue in self.queues)
+        return bool(self.held) and any(queue.reading for queue in self.queues.values())
 
-    def _waits_for(self, now: int) -> str | None:
-        """Why the next stream cannot be issued in this cycle; None when it can."""
+    def _waits_for(self, now: int, together: Sequence[StreamUnit]) -> str | None:
+        """Why the next stream or vector step cannot be issued in this cycle; None when it can."""
         at, waiting = self.todo[0], self.scoreboard.waiting
         if waiting(at.data, now):
             self.cause = "starved"
@@ -214,23 +228,25 @@ class StreamUnit:
         elif waiting(at.others, now):
             self.cause = "blocked"
         elif isinstance(at, VectorIssue):
-            return None
+            if not any(unit.running(now) for unit in together):
+                return None
+            self.cause = "blocked"
         elif at.step.accumulate and now < self.sums_ready:
             self.cause = "blocked"
         elif self.pointers.waited_for(at, now):
             self.cause = "port_stall"
-        elif (now + 1) % self.frame.period == 0:
+        elif (now + 1 - self.arrays.start) % self.frame.period == 0:
             return None
         return self.cause
 
-    def _issue(self, now: int) -> None:
-        """The next stream, or vector step without delay, reads its first word in the cycle after this one."""
-        at = self.todo.popleft()
-        if isinstance(at, VectorIssue):
-            self.vector.begin(at, now)
-            self.issued += 1
-            self.cause = at.step.cause
-            return
+    def stand_by(self) -> None:
+        """The vector step that is next is issued."""
+        self.cause = self.todo.popleft().step.cause
+        self.issued += 1
+
+    def _issue(self, at: Pass, now: int) -> None:
+        """The next stream reads its first word in the cycle after this one."""
+        self.todo.popleft()
         self.current = at
         self.pointed = self.pointers.issue(self.current, now)
         self.issued += 1

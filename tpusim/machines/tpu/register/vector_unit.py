@@ -66,23 +66,26 @@ class VectorIssue:
 
     @classmethod
     def all_of(cls, program: Program, settings: Settings, hardware: Hardware) -> list[VectorIssue]:
-        """Those of a Program in order; each waits for the last preload, stream and vector step ahead of it, too."""
+        """Those of a Program in order; each waits for the last preload and stream of each array, and the last vector
+        step, ahead of it, too.
+        """
         works: list[VectorIssue] = []
-        weights: tuple[int, ...] = ()
-        ahead: tuple[int, ...] = ()
+        weights: dict[int, int] = {}
+        ahead: dict[int, int] = {}
         number = settings.number
         for index, step in enumerate(program.steps):
             if isinstance(step, Preload):
-                weights = (index,)
+                weights[step.array] = index
             elif isinstance(step, Stream):
-                ahead = (index,)
+                ahead[program.array_of(step)] = index
             elif isinstance(step, Vector):
                 data = tuple(other for other in step.after if program.steps[other].cause == STARVED)
                 others = tuple(other for other in step.after if program.steps[other].cause != STARVED)
                 reads = tuple(_reads(step, settings))
                 beat = step.beat(program.word_fill, hardware)
-                works.append(cls(index, step, data, weights, (*others, *ahead), beat, reads, number[step.writes]))
-                ahead = (index,)
+                before, loaded = (*others, *ahead.values()), (*weights.values(),)
+                works.append(cls(index, step, data, loaded, before, beat, reads, number[step.writes]))
+                ahead = {0: index}
         return works
 
 

@@ -29,8 +29,10 @@ class Wires:
         self.activation_tag = np.zeros((count, rows), np.int8)
         # Whether any of them is an element; of the weights below, whether any belongs somewhere.
         self.entering = self.loading = False
-        # Weights to the chains of column c, each array a cycle after the one before: a weight and where it belongs,
-        # row * buffers + buffer, a bias as if to the row behind the last; -1 for nowhere.
+        # Serializers of weights: one for all arrays that share them, or one for each.
+        self.weight_serializers = array.queues
+        # Weights to the chains of column c, where arrays share them each a cycle after the one before: a weight and
+        # where it belongs, row * buffers + buffer, a bias as if to the row behind the last; -1 for nowhere.
         self.weight = np.zeros((count, chains, cols), number)
         self.weight_tag = np.full((count, chains, cols), -1, np.int32)
         # The weight registers to their multipliers.
