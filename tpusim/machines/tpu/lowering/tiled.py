@@ -13,9 +13,9 @@ from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Lowered, Planned, Way
-from tpusim.machines.tpu.schedule.scheduler import planned
 from tpusim.network.ops import ArrayOp
 
 Made = TypeVar("Made")
@@ -64,8 +64,10 @@ def longest(plans: Sequence[tuple[PlanOf, Ranked]]) -> PlanOf:
 
 
 def steps_of(plan: Plan) -> Planned:
-    """How many steps a plan is written down as."""
-    return planned(Convolution(plan))
+    """How many steps a plan is written down as, by a formula: to list the units of a huge plan takes the memory."""
+    blocks, folds = plan.tiling.blocks, len(plan.col_folds)
+    transfers = blocks * len(plan.columns) + _ifmap_fills(plan) + _filter_fills(plan)
+    return Planned(plan.shape.groups * blocks * folds * len(plan.passes), plan.shape.groups * transfers)
 
 
 def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Plan:
@@ -78,6 +80,29 @@ def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -
     shape = shape_of(layer, batch, hardware)
     cut = cutting(shape, hardware)
     return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in found(cutting, shape, hardware)]
+
+
+def _ifmap_fills(plan: Plan) -> int:
+    """Those of a channel group: the loads, by the pieces for which there are folds or slots of the DMA queue."""
+    tiling, chunks, columns = plan.tiling, len(plan.chunks), len(plan.columns)
+    loads, folds = tiling.blocks * chunks, min(tiling.kept_folds, columns)
+    if chunks == 1 and (tiling.loop_order == "block_major" or tiling.blocks == 1):
+        folds = columns
+    elif loads > tiling.ifmap_buffers:
+        loads *= -(-columns // tiling.kept_folds)
+    outcomes = len(plan.columns) // len(plan.col_folds)
+    slots = (tiling.ifmap_buffers - 1) * folds * -(-len(plan.sections) // (chunks * outcomes))
+    places = max((len(chunk.places) for chunk in plan.chunks if chunk.one_by_one), default=1)
+    pieces = places if places > 1 else max(1, slots)
+    return loads * min(MOST_PIECES, pieces)
+
+
+def _filter_fills(plan: Plan) -> int:
+    """Those of a channel group: its sections once, where they stay for all blocks, else for each."""
+    tiling, columns, folds = plan.tiling, len(plan.columns), len(plan.col_folds)
+    together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
+    again = 1 if together * len(plan.sections) * folds <= tiling.filter_buffers * columns else tiling.blocks
+    return again * folds * sum(min(MOST_PIECES, len(section.numbers)) for section in plan.sections)
 
 
 @lru_cache(maxsize=1 << 16)
