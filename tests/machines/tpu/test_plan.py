@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,11 +14,13 @@ from tests.strategies import conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.geometry import MapAxis
 from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiled import plan_of
+from tpusim.machines.tpu.schedule.link import buffers, link
 from tpusim.network.ops import Gemm, Op
 
 
@@ -153,11 +155,10 @@ def test_buffers_lie_one_after_another() -> None:
     plan = planned(conv(6, 9, 7, 3), 3, machine(4, 4, capacity_words=200))
     tiling = plan.tiling
     assert (tiling.ifmap_buffers, tiling.psum_buffers) == (2, 2)
-    bases = [
-        *(plan.ifmap_base(number) for number in range(tiling.ifmap_buffers)),
-        *(plan.filter_base(number) for number in range(tiling.filter_buffers)),
-        *(plan.psum_base(number) for number in range(tiling.psum_buffers + 1)),
-    ]
-    sizes = [tiling.ifmap_words] * 2 + [tiling.section_words] * tiling.filter_buffers + [tiling.psum_words] * 2
-    assert [after - before for before, after in pairwise(bases)] == sizes
-    assert bases[-1] == tiling.words
+    units = Convolution(plan)
+    found = buffers(units, link(units))
+    sizes = 2 * tiling.ifmap_words, tiling.filter_buffers * tiling.section_words, 2 * tiling.psum_words
+    assert [each.tensor for each in found] == ["ifmap", "filter", "ofmap"]
+    assert tuple(each.words for each in found) == sizes
+    assert [each.base for each in found] == [0, sizes[0], sum(sizes[:2])]
+    assert found[-1].base + found[-1].words == tiling.words

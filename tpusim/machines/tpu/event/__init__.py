@@ -24,7 +24,7 @@ from tpusim.machines.tpu.event.accounts import timing_of
 from tpusim.machines.tpu.event.board import Board
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
-from tpusim.machines.tpu.event.issue import IssueUnit, VectorIssue
+from tpusim.machines.tpu.event.issue import IssueUnit, VectorSteps
 from tpusim.machines.tpu.event.log import Log
 from tpusim.machines.tpu.event.shares import shares
 from tpusim.machines.tpu.event.tracks import Recording
@@ -69,7 +69,7 @@ def logged(program: Program, hardware: Hardware, port: Ports, keep: bool = False
     env = simpy.Environment()
     board = Board(program, env)
     arrays = [IssueUnit(program, hardware, board, port, array) for array in range(hardware.array.queues)]
-    vector, dma = VectorIssue(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
+    vector, dma = VectorSteps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
     for process in (*(array.process() for array in arrays), vector.process(), dma.process()):
         env.process(process)
     env.process(keeps.process(program, board))

@@ -262,7 +262,7 @@ class IssueUnit:
         )
 
 
-class VectorIssue:
+class VectorSteps:
     """Issues vector steps, when no result is on its way from any array and no weights are to any."""
 
     def __init__(

@@ -31,7 +31,6 @@ class Convolution(Units):
         self.plan, self.traffic = plan, Traffic(plan.shape, plan.hardware)
         self._data = [Touch(IFMAP, tuple(each.places)) for each in plan.passes]
         self._weights = [Touch(WEIGHTS, (number,)) for number in range(len(plan.passes))]
-        self._last = {numbers.stop - 1 for numbers in plan.chunks[-1].sums}
         self._patches: dict[tuple[int, int], Patch] = {}
         self._feeds: dict[tuple[int, int, int], list[Feed]] = {}
 
@@ -154,7 +153,7 @@ class Convolution(Units):
         for number in section.numbers:
             size = plan.pass_words[number]
             yield Pass(
-                self._weights[number], self._data[number], SUMS, number in plan.first_passes, number in self._last,
+                self._weights[number], self._data[number], SUMS, number in plan.first_passes,
                 weights, size, plan.passes[number].rows, cols, feeds[number - first], sums, words,
             )  # fmt: skip
             weights += size

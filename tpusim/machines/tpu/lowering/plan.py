@@ -218,19 +218,6 @@ class Plan:
             for section in of_chunk[self.columns[fold].outcome]
         ]
 
-    def ifmap_base(self, buffer: int) -> int:
-        """First word of an ifmap buffer."""
-        return buffer * self.tiling.ifmap_words
-
-    def filter_base(self, buffer: int) -> int:
-        """First word of a filter buffer."""
-        ifmap_end = self.tiling.ifmap_buffers * self.tiling.ifmap_words
-        return ifmap_end + buffer * self.tiling.section_words
-
-    def psum_base(self, buffer: int) -> int:
-        """First word of a partial-sum buffer."""
-        return self.filter_base(self.tiling.filter_buffers) + buffer * self.tiling.psum_words
-
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
         """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
         return walk_of(self.shape, tap, block, patch, by_tap)

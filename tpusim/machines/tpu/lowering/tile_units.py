@@ -162,7 +162,7 @@ class TileUnits(Units):
                 feed = Feed((LaneGroup(0, len(rows), streamed(product, data_base(work, block, at), words)),))
                 size, begins = self.filtering.weight_words[at], at == 0 and not product.adds
                 sizes = size, len(rows), lanes
-                yield Pass(Touch(0), None, 2, begins, False, weights, *sizes, feed, result, streams)
+                yield Pass(Touch(0), None, 2, begins, weights, *sizes, feed, result, streams)
                 weights += size
         if stretch.section == len(work.sections) - 1:
             yield from _in_turn(mixed(by.result_mixes, scratch, words, lanes))

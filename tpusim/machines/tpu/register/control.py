@@ -63,7 +63,10 @@ class Control:
 
     def running(self, now: int) -> bool:
         """Whether a stream occupies the rows of any array, or the vector unit works by itself."""
-        return any(each.running(now) for each in self.streams)
+        for stream in self.streams:  # noqa: SIM110  a generator would take twice as long, and this is asked every cycle
+            if stream.running(now):
+                return True
+        return False
 
     @property
     def end(self) -> int:
@@ -114,7 +117,7 @@ class Control:
             if order is not IDLE:
                 self.granted[CLIENTS[order.client]] += 1
                 self.idle = 0
-        if (
+        if self.idle and (
             self.dma.active
             or self.running(now)
             or any(preload.injecting for preload in self.preloads)

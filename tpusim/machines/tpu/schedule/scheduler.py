@@ -37,7 +37,6 @@ class Tenancy:
         first, last: its gap, and that of the last unit so far.
         ahead: the gap in which the load ahead is first needed.
         before: the tenancy that had the slot before.
-        behind: the late load that comes as soon as the slot has been spilled.
         there: by atom, the step that brought it.
         written: the last step that wrote the slot, fills apart.
         used: by queue, the last step that read the slot.
@@ -51,7 +50,6 @@ class Tenancy:
     last: int
     ahead: int
     before: Tenancy | None
-    behind: tuple[Tenancy, Sequence[Piece]] | None = None
     there: dict[int, int] = field(default_factory=dict)
     written: int = -1
     used: dict[str, int] = field(default_factory=dict)
@@ -153,7 +151,6 @@ class Schedule:
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
             for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
         ]
-        self._late = 0
         self.queue = self._queue(rings)
         self.strands = {name: Schedule(each, bases, self.steps) for name, each in units.strands.items()}
         self.left: dict[Key, int] = {}
@@ -169,7 +166,7 @@ class Schedule:
     def planned(self) -> Planned:
         """The steps that `run` will write."""
         passes, steps = sum(unit.passes for unit in self.units), sum(unit.steps for unit in self.units)
-        fills = sum(each.piece.steps for entries in self.queue.values() for each in entries) + self._late
+        fills = sum(each.piece.steps for entries in self.queue.values() for each in entries)
         transfers = fills + sum(unit.leaves >= 0 for unit in self.units)
         strands = [each.planned for each in self.strands.values()]
         return Planned(passes, transfers + steps + sum(each.transfers for each in strands))
@@ -214,14 +211,10 @@ class Schedule:
                 assert cut is not None
                 before, first = tenancy.before, tenancy.first
                 gaps = where(before.last if before else -1, first, tenancy.ahead)
-                if area.late and before:
-                    before.behind = tenancy, cut(tenancy.key, 1, False)
-                    self._late += len(before.behind[1])
-                    continue
-                pieces = cut(tenancy.key, len(gaps), policy.grows and not first and not area.late)
-                wanted = LAST if area.late else LAST + first if area.last else first
-                for piece, gap in zip(pieces, spread(len(pieces), range(1) if area.late else gaps), strict=True):
-                    at = tenancy.unit if gap == first and not area.late else behind[gap]
+                pieces = cut(tenancy.key, len(gaps), policy.grows and not first)
+                wanted = LAST + first if area.last else first
+                for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
+                    at = tenancy.unit if gap == first else behind[gap]
                     needs = ((rings[area], key) for area, key in piece.needs if area in rings)
                     held = [ring.wanted(key, at, gap, tenancy.ahead) for ring, key in needs]
                     queue[at].append(_Entry(wanted, piece.early, rank, tenancy, piece, tuple(held)))
@@ -272,10 +265,6 @@ class Schedule:
         made = (tenancy.written,) if tenancy.written >= 0 else tuple(tenancy.there.values())
         tenancy.used["dma"] = self.left[unit.makes] = len(steps)
         steps.append(Spill(made, tensor, parts, moved, regions=regions))
-        if tenancy.behind:
-            late, pieces = tenancy.behind
-            for piece in pieces:
-                self._bring(_Entry(LAST, piece.early, 0, late, piece, ()))
 
     def _work(self, at: int, unit: Unit) -> None:
         """The acts of a unit; what its body and its new tenancies add goes to the first of them."""
@@ -291,7 +280,7 @@ class Schedule:
             if each.first == gap and each.area.ready:
                 delay += each.area.ready(each.key)
         if begins and policy.whole:
-            whole = tuple({step for each in mine if not each.area.late for step in each.there.values()})
+            whole = tuple({step for each in mine for step in each.there.values()})
         for act in self.of.acts(unit, [each.base for each in mine]):
             if isinstance(act, Pass):
                 self._pass(act, mine, delay, drained, (*whole, *serial))
@@ -303,22 +292,16 @@ class Schedule:
     def _pass(
         self, act: Pass, mine: list[Tenancy], delay: int, drained: tuple[int, ...], others: tuple[int, ...]
     ) -> None:
-        weights, data, sums, begins, _, base, weight_words, rows, cols, reads, result, words, finish, bias = act
+        weights, data, sums, begins, base, weight_words, rows, cols, reads, result, words = act
         steps, loaded, into = self.steps, mine[weights[0]], mine[sums]
         at = len(steps)
-        waits = (*loaded.made(weights[1]), *drained)
-        if bias:
-            waits = (*waits, *mine[bias.read.need].made(bias.read.atoms))
-        steps.append(Preload(waits, base, weight_words, rows, cols, delay, bias.word if bias else None))
+        steps.append(Preload((*loaded.made(weights[1]), *drained), base, weight_words, rows, cols, delay))
         loaded.used["weights"] = at
         waits = (*into.freed(), *others) if begins else others
         if data:
             waits = (*mine[data[0]].made(data[1]), *waits)
             mine[data[0]].used["array"] = at + 1
-        if begins and into.there:
-            # What was brought to where the sums stand is what they begin with.
-            waits, begins = (*waits, *into.there.values()), False
-        steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish))
+        steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins))
         into.written = self._computed = at + 1
 
     def _vector(self, act: Work, mine: list[Tenancy], delay: int) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.passes import Finish
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars
@@ -84,7 +83,6 @@ class Area:
         cut: the pieces of a key, given the gaps that the load may be spread over and whether pieces should grow from a
             small one; None: nothing is brought, acts write the slots.
         ready: cycles from the arrival of a key until its first unit may begin.
-        late: whether loads come as soon as a spill frees their slot, behind all else of a gap.
         last: whether they come behind all else of a gap, in the order in which they are wanted.
         gaps: those of its loads, where they differ from the policy's.
         live: of keys that roll through one slot as through a window: the rows that units of a key read.
@@ -100,7 +98,6 @@ class Area:
     lanes: int
     cut: Callable[[Key, int, bool], Sequence[Piece]] | None = None
     ready: Callable[[Key], int] | None = None
-    late: bool = False
     last: bool = False
     gaps: Gaps | None = None
     live: Callable[[Key], range] | None = None
@@ -139,25 +136,17 @@ class Touch(NamedTuple):
     atoms: Sequence[int] | None = None
 
 
-class Bias(NamedTuple):
-    """The word of biases that a preload takes with its weights."""
-
-    read: Touch
-    word: int
-
-
 class Pass(NamedTuple):
     """Weights are preloaded, words stream past them: two steps.
 
     `base` is the first of `weight_words`, `result` that of the sums, which stand in the slot of need `sums`. Where the
-    pass `begins` sums, the slot must be free; else it adds to them. `ends`: the sums are done with it.
+    pass `begins` sums, the slot must be free; else it adds to them.
     """
 
     weights: Touch
     data: Touch | None
     sums: int
     begins: bool
-    ends: bool
     base: int
     weight_words: int
     rows: int
@@ -165,8 +154,6 @@ class Pass(NamedTuple):
     reads: Feed
     result: int
     words: int
-    finish: tuple[Finish, ...] = ()
-    bias: Bias | None = None
 
 
 class Work(NamedTuple):
