@@ -51,16 +51,6 @@ class TilePlan:
         each = self.plan.tiling.section_passes // len(self.filtering.row_folds)
         return portions(len(self.filtering.by.products), each)
 
-    @property
-    def data_base(self) -> int:
-        """First word of the transformed data."""
-        return self.plan.tiling.words
-
-    @property
-    def scratch_base(self) -> int:
-        """First word of what lies between stages, and of the products."""
-        return self.data_base + self.data_words
-
     @cached_property
     def data_words(self) -> int:
         """Words of the transformed data."""
@@ -74,7 +64,7 @@ class TilePlan:
     @property
     def words(self) -> int:
         """Words that a lane needs."""
-        return self.scratch_base + self.scratch_words
+        return self.plan.tiling.words + self.data_words + self.scratch_words
 
     @cached_property
     def _most(self) -> Tiles:

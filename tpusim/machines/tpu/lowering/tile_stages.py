@@ -46,14 +46,14 @@ def in_turn(base: int, words: int) -> Counters:
     return Counters(base, (Counter(words, 0, 1, words, 1),))
 
 
-def data_stages(work: TilePlan, block: Block, patch_base: int, fold: int) -> tuple[Stage, Stage]:
-    """From a patch to the transformed data of a row fold: down the columns, then along the rows.
+def data_stages(work: TilePlan, block: Block, patch_base: int, scratch: int, data: int) -> tuple[Stage, Stage]:
+    """From a patch to the transformed data of a row fold, at word `data`: down the columns, then along the rows.
 
     Tiles that lie side by side share columns, which are transformed once.
     """
     filtering, tiles, patch = work.filtering, work.tiles(block), work.patch(block)
     by, words, row_words = filtering.by, tiles.words, tiles.down * tiles.cols * tiles.groups
-    reach, rows, data = by.down.reach, work.scratch_base, data_base(work, block, fold)
+    reach, rows = by.down.reach, scratch
     between = rows + reach * row_words
 
     def along_a_row(number: int) -> Counters:
@@ -97,10 +97,10 @@ def _down(patch: Patch, base: int, block: Block, tiles: Tiles, size: int) -> At:
     return row
 
 
-def inverse_stages(work: TilePlan, block: Block, results: int) -> tuple[Stage, Stage]:
+def inverse_stages(work: TilePlan, block: Block, products: int, results: int) -> tuple[Stage, Stage]:
     """From the products of a column fold to its outputs; columns beyond the block are kept nowhere."""
     filtering, tiles = work.filtering, work.tiles(block)
-    by, words, products = filtering.by, tiles.words, work.scratch_base
+    by, words = filtering.by, tiles.words
     reach, size, rows = by.across.reach, by.down.outputs, products + by.result_places * words
     between, width = rows + size * reach * words, len(block.cols) * tiles.groups
 
@@ -127,9 +127,9 @@ def inverse_stages(work: TilePlan, block: Block, results: int) -> tuple[Stage, S
     return Stage(down, row(products), row(rows), between), Stage(across, column, outputs, between)
 
 
-def data_base(work: TilePlan, block: Block, fold: int) -> int:
-    """First word of the transformed data of a row fold."""
-    return work.data_base + fold * work.filtering.by.data_places * work.tiles(block).words
+def data_words(work: TilePlan, block: Block, fold: int) -> int:
+    """Words of transformed data ahead of those of a row fold."""
+    return fold * work.filtering.by.data_places * work.tiles(block).words
 
 
 def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Compute]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
-from tpusim.machines.tpu.lowering.tile_stages import data_base, data_stages, inverse_stages, mixed, streamed
+from tpusim.machines.tpu.lowering.tile_stages import data_stages, data_words, inverse_stages, mixed, streamed
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import delay_of
 from tpusim.machines.tpu.program.addresses import Feed, LaneGroup
@@ -78,14 +78,15 @@ class TileUnits(Units):
         inverse = sum(map(len, self.filtering.inverse)) + len(by.result_mixes)
         for block in range(len(self.plan.blocks)):
             for fold in range(len(self.filtering.row_folds)):
-                needs = (Need("ifmap", (block, fold)),)
+                needs = Need("ifmap", (block, fold)), Need("tiles", 0), Need("products", 0)
                 yield Unit(needs, ("data", block), Stretch(block, fold), steps=data)
             for fold in range(len(self.plan.col_folds)):
                 for at, section in enumerate(sections):
                     weights, results = Need("weights", (fold, at)), Need("results", (block, fold))
                     last, passes = at == len(sections) - 1, len(section) * len(self.filtering.row_folds)
                     yield Unit(
-                        (weights, results, Need("products", 0)), ("products", block), Stretch(block, fold, at),
+                        (weights, results, Need("tiles", 0), Need("products", 0)), ("products", block),
+                        Stretch(block, fold, at),
                         passes, inverse if last else 0, leaves=1 if last else -1,
                     )  # fmt: skip
 
@@ -141,32 +142,33 @@ class TileUnits(Units):
         stretch = unit.about
         return self._transform(stretch, *bases) if stretch.section is None else self._multiply(stretch, bases)
 
-    def _transform(self, stretch: Stretch, patch: int) -> Iterator[Work]:
+    def _transform(self, stretch: Stretch, patch: int, data: int, scratch: int) -> Iterator[Work]:
         """The data of a row fold, one axis after the other; the patch is free after the first."""
         work, block, lanes = self.work, self.plan.blocks[stretch.block], len(self.filtering.row_folds[stretch.fold])
-        first, second = data_stages(work, block, patch, stretch.fold)
+        data += data_words(work, block, stretch.fold)
+        first, second = data_stages(work, block, patch, scratch, data)
         yield from _in_turn(first.steps(lanes), Touch(0))
         yield from _in_turn(second.steps(lanes))
-        data, words = data_base(work, block, stretch.fold), work.tiles(block).words
-        yield from _in_turn(mixed(self.filtering.by.data_mixes, data, words, lanes))
+        yield from _in_turn(mixed(self.filtering.by.data_mixes, data, work.tiles(block).words, lanes))
 
     def _multiply(self, stretch: Stretch, bases: Sequence[int]) -> Iterator[Act]:
         """The products of a section, each over all row folds; behind the last the outputs."""
         work, by, block = self.work, self.filtering.by, self.plan.blocks[stretch.block]
-        (weights, results, scratch), words = bases, work.tiles(block).words
+        (weights, results, data, scratch), words = bases, work.tiles(block).words
         lanes, folds = len(self.plan.col_folds[stretch.fold]), self.filtering.row_folds
         assert stretch.section is not None
         for product in (by.products[place] for place in work.sections[stretch.section]):
             result, streams = scratch + product.results * words, len(product.data) * words
             for at, rows in enumerate(folds):
-                feed = Feed((LaneGroup(0, len(rows), streamed(product, data_base(work, block, at), words)),))
+                tiles = data + data_words(work, block, at)
+                feed = Feed((LaneGroup(0, len(rows), streamed(product, tiles, words)),))
                 size, begins = self.filtering.weight_words[at], at == 0 and not product.adds
                 sizes = size, len(rows), lanes
-                yield Pass(Touch(0), None, 2, begins, weights, *sizes, feed, result, streams)
+                yield Pass(Touch(0), None, 3, begins, weights, *sizes, feed, result, streams)
                 weights += size
         if stretch.section == len(work.sections) - 1:
             yield from _in_turn(mixed(by.result_mixes, scratch, words, lanes))
-            first, second = inverse_stages(work, block, results)
+            first, second = inverse_stages(work, block, scratch, results)
             yield from _in_turn(first.steps(lanes))
             yield Work([*second.steps(lanes)], (), 1, True)
 
