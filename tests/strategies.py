@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tpusim import reference
 from tpusim.base.units import FREQUENCY
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import LOWERINGS, PARTIAL
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Spill
@@ -457,7 +457,7 @@ def with_resident_taps(hardware: Hardware) -> Hardware:
     return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update={"fetch": "resident"})})
 
 
-GENERAL = sorted(LOWERINGS.keys() - PARTIAL)
+GENERAL = sorted(name for name, each in LOWERINGS.items() if not each.partial)
 """Lowerings that any layer can be asked for."""
 OF_CELLS = frozenset({"stride_phases", "zero_insertion"})
 """Those of transposed convolutions; they fetch what all taps need, from lanes."""

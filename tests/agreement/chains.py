@@ -79,8 +79,8 @@ class Chain:
             return self._lowered(layer, lowering)
 
     def _lowered(self, layer: Op, lowering: str) -> Program:
-        found = LOWERINGS[lowering](layer.core, self.batch, spared(layer, self.batch, self.hardware))
-        program, _ = riding(found, layer, self.hardware) if isinstance(layer, Fused) else found
+        draft, *_ = LOWERINGS[lowering].drafts(layer.core, self.batch, spared(layer, self.batch, self.hardware))
+        program, _ = (riding(draft, layer, self.hardware) if isinstance(layer, Fused) else draft).lower()
         return self.numbers.program(layer, self.batch, in_layout(program, self.hardware))
 
     def join(self, layer: Op, program: Program, reads: Mapping[str, Read]) -> None:

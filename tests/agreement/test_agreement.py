@@ -36,11 +36,11 @@ from tpusim.flow.verify import expected as expected_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition.frame import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.explanation import Lowering
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm
 from tpusim.network.workload_file import load_workload
@@ -69,7 +69,7 @@ def lowered(layer: Layer, batch: int, hardware: Hardware, most_work: int = MOST_
     """The Program, or give the case up when the layer cannot fit or would be long."""
     suppose(layer.macs(batch) / hardware.pes < most_work)
     try:
-        return in_layout(lower(layer, batch, hardware)[0], hardware)
+        return in_layout(CHANNEL_FIRST.lower(layer, batch, hardware)[0], hardware)
     except CapacityError as error:
         assert_enough_is_enough(layer, batch, hardware, error)
         suppose(False)
@@ -81,24 +81,24 @@ def fitted(layer: Layer, batch: int, hardware: Hardware, name: str) -> tuple[Pro
     return fitted_by(LOWERINGS[name], layer, batch, hardware)
 
 
-def fitted_by(lower: Lowering, layer: Layer, batch: int, hardware: Hardware) -> tuple[Program, Hardware]:
+def fitted_by(lowering: Lowering, layer: Layer, batch: int, hardware: Hardware) -> tuple[Program, Hardware]:
     """The same by a lowering that may have no name."""
     try:
-        return in_layout(lower(layer, batch, hardware)[0], hardware), hardware
+        return in_layout(lowering.lower(layer, batch, hardware)[0], hardware), hardware
     except CapacityError as error:
         need = asked_for(error)
         with pytest.raises(CapacityError):
-            lower(layer, batch, with_capacity(hardware, need - 1))
+            lowering.lower(layer, batch, with_capacity(hardware, need - 1))
         enough = with_capacity(hardware, need)
-        return in_layout(lower(layer, batch, enough)[0], enough), enough
+        return in_layout(lowering.lower(layer, batch, enough)[0], enough), enough
 
 
 def assert_enough_is_enough(layer: Layer, batch: int, hardware: Hardware, error: CapacityError) -> None:
     """The capacity the error asks for is the least that does."""
     need = asked_for(error)
-    lower(layer, batch, with_capacity(hardware, need))
+    CHANNEL_FIRST.lower(layer, batch, with_capacity(hardware, need))
     with pytest.raises(CapacityError):
-        lower(layer, batch, with_capacity(hardware, need - 1))
+        CHANNEL_FIRST.lower(layer, batch, with_capacity(hardware, need - 1))
 
 
 def asked_for(error: CapacityError) -> int:
@@ -302,7 +302,7 @@ class TestEnginesAgree:
 
     def test_a_word_of_one_element_on_separate_ports(self) -> None:
         layer, hardware = Gemm(name="g", m=9, n=2, k=1), machine(1, 1, word_elements=1, ports="separate")
-        program = lower(layer, 1, hardware)[0]
+        program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
         self.agree(layer, 1, program, hardware, event.run(program, hardware))
 
     def agree(self, layer: Layer, batch: int, program: Program, hardware: Hardware, told: Timing) -> None:
@@ -326,7 +326,7 @@ class TestEnginesAgree:
         ids=["chunks of folds", "chunks of taps", "spills that lag behind"],
     )  # fmt: skip
     def test_on_every_way_to_hold_a_reduction(self, layer: Layer, hardware: Hardware, choices: dict[str, int]) -> None:
-        program, explanation = lower(layer, 2, hardware)
+        program, explanation = CHANNEL_FIRST.lower(layer, 2, hardware)
         assert choices.items() <= explanation.choices.items()
         assert (explanation.blocking.chunks > 1) == ("chunk_folds" in choices)
         self.agree(layer, 2, program, hardware, event.run(program, hardware))
@@ -336,7 +336,7 @@ class TestEnginesAgree:
         """128 x 128, words of 8; scripts/prove does every layer."""
         layer = next(layer for layer in load_workload(network, batch=1).layers if layer.name == name)
         hardware = load_hardware("tpu_v2")
-        program = lower(layer, 1, hardware)[0]
+        program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
         operands = operands_of(layer, 1, seed=0)
         timing, written = register.run(program, hardware, operands)
         assert timing == event.run(program, hardware)

@@ -25,7 +25,7 @@ NAME = "block_diagonal"
 
 
 def lowered(layer: Conv2d, hardware: Hardware, name: str = NAME, batch: int = 2) -> Program:
-    return LOWERINGS[name](layer, batch, hardware)[0]
+    return LOWERINGS[name].lower(layer, batch, hardware)[0]
 
 
 @settings(max_examples=cases(0.04), deadline=None, suppress_health_check=list(HealthCheck))
@@ -60,7 +60,7 @@ def test_both_engines_and_the_check_agree(layer: Conv2d, batch: int, hardware: H
 def test_as_many_groups_as_fit(groups: int, into: int, out: int, array: tuple[int, int], together: int) -> None:
     """By rows and by columns; 1x1, so that there are no taps to stack instead."""
     layer, hardware = conv(groups * into, 5, groups * out, 1, groups=groups), machine(*array)
-    program, told = LOWERINGS[NAME](layer, 2, hardware)
+    program, told = LOWERINGS[NAME].lower(layer, 2, hardware)
     assert len(program.streams) == -(-groups // together) * told.blocking.blocks
     assert (f"{together} groups side by side" in told.aspects["taps"]) == (together > 1)
     zeros = f"{100 / together:.3g} % of its weights are a group's own, the others zero"

@@ -105,7 +105,7 @@ TIGHT = machine(8, 8, word_elements=4, capacity_words=75)
 
 def row(layer: Conv2d, batch: int, hardware: Hardware, count: int = 2, numbers: Numbers = SMALL) -> Chain:
     """The same layer several times, each of which reads the one before."""
-    chain, program = Chain(batch, hardware, numbers), LOWERINGS["channel_first"](layer, batch, hardware)[0]
+    chain, program = Chain(batch, hardware, numbers), LOWERINGS["channel_first"].lower(layer, batch, hardware)[0]
     for at in range(count):
         chain.join(layer, program, {"ifmap": Read((f"l{at - 1}",))} if at else {})
     return chain

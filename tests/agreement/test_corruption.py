@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tests.strategies import conv, machine, spills
+from tests.written import by_hand
 from tpusim import reference
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
@@ -123,7 +124,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 
 def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MACHINE) -> Verdict:
-    explanation = lower(LAYER, BATCH, hardware)[1]
+    explanation = CHANNEL_FIRST.lower(LAYER, BATCH, hardware)[1]
     task = Task(
         LAYER, BATCH, Prepared(program, explanation, hardware, "channel_first"), check=True, seed=0, watch=unwatched
     )
@@ -133,7 +134,7 @@ def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MAC
 @pytest.mark.parametrize("hardware", [MACHINE, MANY_PORTS], ids=["one port", "many ports"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_sound_program_passes(engine: str, hardware: Hardware) -> None:
-    assert verdict_of(lower(LAYER, BATCH, hardware)[0], engine, hardware).mismatched == 0
+    assert verdict_of(CHANNEL_FIRST.lower(LAYER, BATCH, hardware)[0], engine, hardware).mismatched == 0
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_the_sound_program_passes(engine: str, hardware: Hardware) -> None:
 )
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corrupted_program_is_caught(name: str, engine: str, hardware: Hardware) -> None:
-    program = lower(LAYER, BATCH, hardware)[0]
+    program = CHANNEL_FIRST.lower(LAYER, BATCH, hardware)[0]
     corrupted = CORRUPTIONS[name](program)
     assert corrupted != program
     verdict = verdict_of(corrupted, engine, hardware)
@@ -153,7 +154,7 @@ def test_a_corrupted_program_is_caught(name: str, engine: str, hardware: Hardwar
 
 
 def test_an_address_outside_the_memory_is_named() -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0]
     corrupted = change(program, Stream, lambda s: edit_read(s, base=10**6))
     with pytest.raises(CheckFailed, match=r"layer conv: words \[1000000, .* were addressed"):
         verdict_of(corrupted)
@@ -164,7 +165,7 @@ def test_an_address_outside_the_memory_is_named() -> None:
 @pytest.mark.parametrize("engine", ["event", "register"])
 @pytest.mark.parametrize("lane", [-1, 1000])
 def test_a_lane_that_does_not_exist_is_named(lane: int, engine: str) -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0]
     corrupted = change(program, Stream, lambda s: replace(s, reads=on_lane(s, lane)))
     with pytest.raises(CheckFailed, match=rf"layer conv: .*{lane}"):
         verdict_of(corrupted, engine)
@@ -180,7 +181,7 @@ def test_engines_that_disagree_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(event, "run", late)
     with pytest.raises(CheckFailed, match=r"layer conv: the engines disagree: reads is .* in the event engine"):
-        verdict_of(lower(LAYER, BATCH, MACHINE)[0], "both")
+        verdict_of(CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0], "both")
 
 
 def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +196,7 @@ def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -
         return outputs
 
     monkeypatch.setattr(reference, "compute", off_by_one)
-    verdict = verdict_of(lower(LAYER, BATCH, MACHINE)[0])
+    verdict = verdict_of(CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0])
     assert verdict.mismatched == 1
     assert verdict.first is not None
     assert verdict.first.index == (2, 3, 4, 1)
@@ -213,10 +214,10 @@ def test_the_command_says_where_and_exits_with_1(
     net.write_text(f"name: net\nlayers: [{layer}]\n")
 
     def corrupt(*arguments: Any) -> Any:
-        program, explanation = lower(*arguments)
+        program, explanation = CHANNEL_FIRST.lower(*arguments)
         return CORRUPTIONS[name](program), explanation
 
-    monkeypatch.setitem(LOWERINGS, "channel_first", corrupt)
+    monkeypatch.setitem(LOWERINGS, "channel_first", by_hand("channel_first", corrupt))
     monkeypatch.setattr(
         "sys.argv",
         ["tpusim", "run", str(net), "--hardware", "tiny_4x4", "--batch", "3", "--set", "vector_memory.capacity=1600 B"],

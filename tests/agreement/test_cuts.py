@@ -74,7 +74,7 @@ CORRUPTIONS = {
 def test_a_wrong_place_or_position_is_caught(name: str) -> None:
     layer = conv(5, 9, 4, 3)
     hardware = with_mapping(machine(8, 4, capacity_words=2000), fetch="per_tap", block_m=10)
-    sound = LOWERINGS["channel_last"](layer, 3, hardware)[0]
+    sound = LOWERINGS["channel_last"].lower(layer, 3, hardware)[0]
     operands = operands_of(layer, 3, seed=3)
     outputs = expected(layer, operands)
     np.testing.assert_array_equal(datapath.run(sound, hardware, operands)["ofmap"], outputs)

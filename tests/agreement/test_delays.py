@@ -21,10 +21,10 @@ from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import explicit
 from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import Cutting, convolved
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import Cutting, lowered_by
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.policy import BlockSizes
 from tpusim.machines.tpu.program.check import check_program
@@ -66,7 +66,7 @@ def delays(program: Program) -> list[int]:
 def test_any_preload_may_be_delayed(layer: Conv2d | Gemm, batch: int, hardware: Hardware, some: Sequence[int]) -> None:
     """Those of the passes that the event engine takes many of at once as well."""
     try:
-        program = delayed(lower(layer, batch, hardware)[0], some)
+        program = delayed(CHANNEL_FIRST.lower(layer, batch, hardware)[0], some)
     except CapacityError:
         assume(False)
     short(program, hardware)
@@ -75,7 +75,7 @@ def test_any_preload_may_be_delayed(layer: Conv2d | Gemm, batch: int, hardware: 
 
 def test_many_passes_alike_with_a_delay_among_them() -> None:
     layer, hardware = Gemm("long", 8, 4, 400), machine(4, 4, bytes_per_cycle=1000, ports="separate")
-    program = lower(layer, 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
     plain = agreed(layer, 1, program, hardware)
     for at in (40, 97, 99):
         some = [50 if number == at else 0 for number in range(100)]
@@ -86,7 +86,7 @@ def test_many_passes_alike_with_a_delay_among_them() -> None:
 def test_a_delay_by_hand() -> None:
     """docs/timing.md, section 7: the preload of 8 begins in 13 and reads in 13, 15; the ifmap is there before it."""
     layer, hardware = Gemm("gemm", 4, 4, 4), machine(4, 4, block_cycles=5)
-    program = lower(layer, 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
     assert delays(program) == [5]
     timing, plain = agreed(layer, 1, program, hardware), event.run(delayed(program, [0]), hardware)
     assert timing.units["preload"] == {**plain.units["preload"], "blocked": 5, "idle": timing.cycles - 13 - 4}
@@ -106,7 +106,7 @@ def test_the_loop_comes_to_each_block(between: str, order: str, column_folds: st
     )
     mapping = hardware.mapping.model_copy(update={"column_folds": column_folds})
     hardware = hardware.model_copy(update={"mapping": mapping})
-    program, explanation = lower(layer, 1, hardware)
+    program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware)
     blocking, columns = explanation.blocking, explanation.blocking.col_folds
     assert (blocking.blocks > 1, blocking.chunks, columns) == (True, 1, 3)
     bodies = blocking.blocks * (1 if column_folds == "all" else 3)
@@ -124,7 +124,7 @@ def test_a_loop_that_drains_shows_what_its_bodies_take() -> None:
     for between in ("drain", "overlap"):
         options: dict[str, Any] = {"word_elements": 8, "capacity_words": 60, "bytes_per_cycle": 5000}
         hardware = machine(4, 4, latency_cycles=1, between_blocks=between, **options)
-        program, explanation = lower(layer, 1, hardware)
+        program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware)
         assert (explanation.blocking.blocks, len(program.streams)) == (5, 5)
         some, many = (agreed(layer, 1, delayed(program, [each]), hardware).cycles for each in (20, 60))
         more[between] = many - some
@@ -137,7 +137,7 @@ def test_copies_beyond_the_second_are_rotated(tile: int, copies: int, cycles: ob
     """So many cycles a word and copy, rounded up for a block, before the passes that use a new patch; once."""
     layer = conv(1, 9, 6, 3, padding=1)
     hardware = machine(9, 4, multi_tile=tile, stack_cycles=cycles, capacity_words=200, loop_order="block_major")
-    program = lower(layer, 2, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
     parts = [part for fill in fills(program, "ifmap") for part in fill.parts]
     assert {len(part.first_lanes) for part in parts} == {copies}
     per_copy, blocks = hardware.vector_unit.stack_cycles, {part.base for part in parts}
@@ -152,7 +152,7 @@ def test_copies_beyond_the_second_are_rotated(tile: int, copies: int, cycles: ob
 def test_a_patch_that_stays_is_rotated_once() -> None:
     """Several column folds use it, one after another."""
     layer, hardware = conv(1, 6, 12, 3), machine(4, 4, multi_tile=4, stack_cycles=1, loop_order="block_major")
-    program, explanation = lower(layer, 1, hardware)
+    program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware)
     assert (explanation.blocking.col_folds, explanation.blocking.blocks) == (3, 1)
     assert [*filter(None, delays(program))] == [2 * sum(fill.words for fill in fills(program, "ifmap"))]
 
@@ -178,7 +178,7 @@ def test_an_ifmap_that_arrives_in_another_layout_is_laid_out_anew(
         hardware = machine(4, 4, multi_tile=tile, relayout_cycles=9, entry=entry, loop_order="block_major")
         whole = hardware.mapping.model_copy(update={"block": BlockSizes(rows=6, cols=6, in_channels=8)})
         hardware = hardware.model_copy(update={"mapping": whole})
-        program, explanation = lower(layer, 2, hardware)
+        program, explanation = CHANNEL_FIRST.lower(layer, 2, hardware)
         assert (explanation.blocking.blocks, explanation.blocking.chunks) == (1, 1)
         assert [*filter(None, delays(program))] == [total] * (total > 0)
         agreed(layer, 2, program, hardware)
@@ -186,14 +186,14 @@ def test_an_ifmap_that_arrives_in_another_layout_is_laid_out_anew(
 
 def test_what_passes_hide_takes_nothing() -> None:
     """As many cycles as a word streams; the loads of weights remain."""
-    program = lower(conv(4, 6, 4, 1), 2, machine(4, 4, relayout_cycles=2, entry="relaid"))[0]
+    program = CHANNEL_FIRST.lower(conv(4, 6, 4, 1), 2, machine(4, 4, relayout_cycles=2, entry="relaid"))[0]
     assert sum(delays(program)) == 2 * sum(delay > 0 for delay in delays(program)) > 0
 
 
 def test_a_transformation_ahead_takes_any_layout() -> None:
     """The lowered matrix is written as it is read."""
     hardware = machine(4, 4, relayout_cycles=9, entry="relaid")
-    assert not any(delays(explicit.lower(conv(3, 6, 4, 3), 2, hardware)[0]))
+    assert not any(delays(explicit.EXPLICIT.lower(conv(3, 6, 4, 3), 2, hardware)[0]))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> 
     layer = conv(1, 6, 4, 3)
     options: dict[str, Any] = {"multi_tile": 4, "array_count": arrays, "bytes_per_cycle": 1000}
     hardware = machine(4, 4, transpose_cycles=31, stack_cycles=2, **options)
-    program = lowered_by(Transposed, layer, batch, hardware)[0]
+    program = convolved(Transposed, layer, batch, hardware)[0].lower()[0]
     groups = -(-batch // 2)
     assert program.word_cycles == -(-31 // groups)
     frame = program.frame(hardware)
@@ -229,7 +229,7 @@ def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> 
     timing = agreed(layer, batch, program, hardware)
     frames = sum(-(-step.words // arrays) for step in program.streams)
     assert timing.units["systolic_array"]["blocked"] >= frames * frame.blocked > 0
-    assert lower(layer, batch, hardware)[0].word_cycles == 0
+    assert CHANNEL_FIRST.lower(layer, batch, hardware)[0].word_cycles == 0
 
 
 def test_a_word_may_stream_all_of_it() -> None:
@@ -237,7 +237,7 @@ def test_a_word_may_stream_all_of_it() -> None:
     layer, found = Gemm("g", 5, 9, 7), {}
     for streamed in ("used", "all"):
         hardware = machine(4, 4, word_elements=8, streamed=streamed)
-        program = lower(layer, 1, hardware)[0]
+        program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
         frame = program.frame(hardware)
         found[streamed] = program.word_fill, frame.elements, frame.period, frame.blocked
         agreed(layer, 1, program, hardware)
@@ -246,7 +246,7 @@ def test_a_word_may_stream_all_of_it() -> None:
 
 def test_what_no_machine_can_do_is_refused() -> None:
     hardware = machine()
-    program = lower(Gemm("g", 4, 4, 4), 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(Gemm("g", 4, 4, 4), 1, hardware)[0]
     with pytest.raises(CheckFailed, match=r"step \d+ \(preload\) begins 3 cycles before it can"):
         check_program(delayed(program, [-3]), hardware)
     with pytest.raises(CheckFailed, match="makes words ready in -1 cycles"):
@@ -259,7 +259,7 @@ def test_what_no_machine_can_do_is_refused() -> None:
 def chosen(layer: Conv2d | Gemm, **options: Any) -> tuple[int, int]:
     """The blocks that the search takes, and the cycles of the layer."""
     hardware = machine(8, 8, capacity_words=1000, between_blocks="drain", bytes_per_cycle=30, **options)
-    program, explanation = lower(layer, 1, hardware)
+    program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware)
     return explanation.blocking.blocks, event.run(program, hardware).cycles
 
 
@@ -279,7 +279,7 @@ def test_the_estimate_knows_what_a_stacked_word_and_a_long_frame_take() -> None:
         cycles, estimates = [], []
         for machine_has in ({}, options):
             hardware = machine(9, 8, multi_tile=9, between_blocks="drain", bytes_per_cycle=1000, **machine_has)
-            program, explanation = lowered_by(cut, layer, 2, hardware)
+            program, explanation = convolved(cut, layer, 2, hardware)[0].lower()
             cycles.append(event.run(program, hardware).cycles)
             estimates.append(estimated(cut, layer, 2, hardware, explanation.blocking.blocks))
         grown = cycles[1] - cycles[0]

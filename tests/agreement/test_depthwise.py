@@ -59,7 +59,7 @@ def test_random_layers(layer: Conv2d, batch: int, hardware: Hardware) -> None:
 
 def tight(layer: Op, batch: int = 4) -> tuple[Program, Hardware]:
     hardware = machine(8, 8, word_elements=4, capacity_words=60)
-    return vector.lower(layer, batch, hardware)[0], hardware
+    return vector.VECTOR.lower(layer, batch, hardware)[0], hardware
 
 
 @pytest.mark.parametrize("kind", [Fill, Vector, Spill])
@@ -77,7 +77,7 @@ def test_taps_whose_weights_a_lane_cannot_keep_come_in_several_steps() -> None:
     assert [(each.operands, each.scalars) for each in counts] == [(8, 8), (9, 8), (9, 8), (2, 1)]
     assert all(step.adds_on for step in of_all.vectors[1:4])
     much = machine(8, 8, word_elements=4, scalar_words=7)
-    assert {step.counts.scalars for step in vector.lower(layer, 4, much)[0].vectors} == {25}
+    assert {step.counts.scalars for step in vector.VECTOR.lower(layer, 4, much)[0].vectors} == {25}
 
 
 # ---- who it is for
@@ -104,7 +104,7 @@ def test_banks_are_refused() -> None:
 def test_a_given_block_is_kept() -> None:
     layer, hardware = conv(256, 14, 256, 3, padding=1, groups=256), load_hardware("tpu_v2")
     given = hardware.with_overrides({f"mapping.block.{name}": value for name, value in GIVEN.items()})
-    blocking = vector.lower(layer, 32, given)[1].blocking
+    blocking = vector.VECTOR.lower(layer, 32, given)[1].blocking
     assert (blocking.rows, blocking.cols, blocking.images) == (3, 5, 16)
     assert blocking.blocks == 5 * 3 * 2
 
@@ -149,5 +149,5 @@ def test_the_vector_unit_is_busy_most_of_the_time() -> None:
 
 
 def test_transfers_are_as_many_as_blocks_need() -> None:
-    program = vector.lower(MOBILENET_V2["56x56 of 144"], 8, load_hardware("tpu_v2"))[0]
+    program = vector.VECTOR.lower(MOBILENET_V2["56x56 of 144"], 8, load_hardware("tpu_v2"))[0]
     assert sum(isinstance(step, Transfer) for step in program.steps) == 2 * len(spills(program)) + 2

@@ -18,7 +18,7 @@ from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.event.banked_hbm import BankedHbm
 from tpusim.machines.tpu.event.hbm import Filled
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Transfer
 from tpusim.machines.tpu.register.banked_hbm import BankedFill, BankedMemory
@@ -79,7 +79,7 @@ def test_every_word_of_every_fill_comes_in_the_same_cycle(
 def test_the_first_word_by_hand() -> None:
     """Accepted in memory cycle 0, in the bank's queue with its end; ACT 1, RD tRCDRD later, data tCL + tBURST after."""
     layer, hardware = conv(1, 2, 1, 1), with_banks(machine(1, 1, word_elements=1), dram(refresh="none"))
-    program = lower(layer, 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
     fill = next(step for step in program.steps if isinstance(step, Fill))
     # The slowest clock lets the machine stand still for long; it waits, that is no deadlock.
     for hz, word in ((10**9, 1 + 4 + 5 + 2), (10**9 // 2, 2 * 12), (1_500_000_000, 12 * 2 // 3), (10**7, 100 * 12)):
@@ -116,7 +116,7 @@ def test_words_and_bursts_share_a_transfer_evenly(words: int, bursts: int) -> No
 def test_refresh_and_closed_pages_cost_cycles() -> None:
     layer, plain = conv(8, 9, 16, 3), machine(8, 8, bytes_per_cycle=8)
     cycles = [
-        event.run(lower(layer, 2, plain)[0], with_banks(plain, dram(**changes))).cycles  # type: ignore[arg-type]
+        event.run(CHANNEL_FIRST.lower(layer, 2, plain)[0], with_banks(plain, dram(**changes))).cycles  # type: ignore[arg-type]
         for changes in ({"refresh": "none"}, {}, {"page": "closed"}, {"channels": 1, "refresh": "none"})
     ]
     assert cycles[0] < min(cycles[1:])
@@ -125,7 +125,7 @@ def test_refresh_and_closed_pages_cost_cycles() -> None:
 def test_a_transfer_does_not_depend_on_later_ones() -> None:
     """So that the event engine needs no guessing: the first ones come as they do in a shorter Program."""
     layer, hardware = conv(8, 9, 16, 3), with_banks(machine(8, 8), dram())
-    program = lower(layer, 2, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
     transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
     whole = [each.arrivals.tolist() for each in fills_of(program, hardware)]
     short = replace(program, steps=program.steps[: transfers[3] + 1])
@@ -150,4 +150,6 @@ def test_the_shipped_machines_differ_in_hbm_alone(name: str, base: str) -> None:
     assert banks.model_copy(update={"name": base, "hbm": hbm}) == pipe
     layer = conv(64, 14, 64, 3, padding=1)
     piped = load_hardware(name, {"hbm.model": "pipe"})
-    assert event.run(lower(layer, 8, piped)[0], piped) == event.run(lower(layer, 8, pipe)[0], pipe)
+    assert event.run(CHANNEL_FIRST.lower(layer, 8, piped)[0], piped) == event.run(
+        CHANNEL_FIRST.lower(layer, 8, pipe)[0], pipe
+    )

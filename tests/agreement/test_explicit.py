@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.strategies import cases, conv, convs, fills, machine, machines, small_layers
+from tests.written import by_hand
 from tpusim import reference, simulate
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.account import transformation_cycles
@@ -24,7 +25,7 @@ from tpusim.flow.verify import check_layer, expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.explicit import LOWERED, lower
+from tpusim.machines.tpu.lowering.explicit import EXPLICIT, LOWERED
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.passes import Stream
@@ -50,13 +51,13 @@ def ordered(hardware: Hardware, order: str) -> Hardware:
 def fitted(layer: Op, batch: int, hardware: Hardware) -> tuple[Program, Hardware]:
     """The Program and its machine, which has the least memory that does if the one given has too little."""
     try:
-        return lower(layer, batch, hardware)[0], hardware
+        return EXPLICIT.lower(layer, batch, hardware)[0], hardware
     except CapacityError as error:
         need = asked_for(error)
         with pytest.raises(CapacityError):
-            lower(layer, batch, with_capacity(hardware, need - 1))
+            EXPLICIT.lower(layer, batch, with_capacity(hardware, need - 1))
         enough = with_capacity(hardware, need)
-        return lower(layer, batch, enough)[0], enough
+        return EXPLICIT.lower(layer, batch, enough)[0], enough
 
 
 def unfolded(layer: Op, ifmap: Tensor) -> Tensor:
@@ -171,7 +172,7 @@ def test_the_bytes_are_those_of_the_formula(layer: Conv2d, images: int, order: s
         ordered(machine(8, 16, word_elements=4, capacity_words=40_000, burst_bytes=burst), order),
         4 * images,
     )
-    program = lower(layer, batch, hardware)[0]
+    program = EXPLICIT.lower(layer, batch, hardware)[0]
     for step in program.steps:
         if isinstance(step, Fill | Spill) and step.tensor.name != "filter":
             least = in_bursts(step, burst)
@@ -195,7 +196,7 @@ def test_a_lowered_matrix_on_chip_never_is_in_hbm(layer: Conv2d, images: int) ->
         ordered(machine(8, 16, word_elements=4, capacity_words=40_000, burst_bytes=4), "on_chip"),
         4 * images,
     )
-    program, told = lower(layer, batch, hardware)
+    program, told = EXPLICIT.lower(layer, batch, hardware)
     assume(told.blocking is not None and told.blocking.blocks == told.blocking.chunks == 1)
     assert [tensor.name for tensor in program.tensors] == ["ifmap", "filter", "ofmap"]
     moved = program.use.hbm_read_bytes + program.use.hbm_write_bytes
@@ -245,21 +246,21 @@ def test_strips_wider_than_the_lowered_matrix_has_them() -> None:
 def test_a_matrix_that_does_not_stay_is_read_again_and_that_is_said() -> None:
     """A filter of several column folds that goes outside: each of them reads the whole matrix."""
     hardware = machine(8, 8, word_elements=4, capacity_words=400, loop_order="filter_major")
-    program, explanation = lower(conv(8, 9, 24, 3), 4, hardware)
+    program, explanation = EXPLICIT.lower(conv(8, 9, 24, 3), 4, hardware)
     read, written = (
         sum(step.hbm_bytes for step in program.steps if isinstance(step, kind) and step.tensor.name == LOWERED)
         for kind in (Fill, Spill)
     )
     assert read == 3 * written
     assert "written once and read 3 times" in explanation.aspects["lowered"]
-    once = lower(conv(8, 9, 24, 3), 4, machine(8, 8, word_elements=4))[1]
+    once = EXPLICIT.lower(conv(8, 9, 24, 3), 4, machine(8, 8, word_elements=4))[1]
     assert once.aspects["lowered"].endswith("written and read once")
 
 
 @pytest.mark.parametrize("words", [400, 90])
 def test_columns_that_come_again_are_told(words: int) -> None:
     layer, hardware = conv(8, 20, 8, 3), machine(8, 8, word_elements=4, capacity_words=words)
-    program, explanation = lower(layer, 4, hardware)
+    program, explanation = EXPLICIT.lower(layer, 4, hardware)
     brought = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name == "ifmap")
     more = 100 * (brought / (4 * stored(layer, 4)) - 1)
     assert bool(more) == (words == 90)
@@ -274,13 +275,13 @@ def test_columns_that_come_again_are_told(words: int) -> None:
     "layer", [conv(5, 6, 7, 1), conv(6, 6, 6, 1, groups=3), Gemm("g", m=9, n=5, k=7)], ids=["1x1", "grouped", "gemm"]
 )
 def test_an_ifmap_that_is_its_own_lowered_matrix_is_not_transformed(layer: Op) -> None:
-    program, explanation = lower(layer, 3, machine())
-    assert (program, explanation) == channel_first.lower(layer, 3, machine())
+    program, explanation = EXPLICIT.lower(layer, 3, machine())
+    assert (program, explanation) == channel_first.CHANNEL_FIRST.lower(layer, 3, machine())
 
 
 @pytest.mark.parametrize("changes", [{"stride": 2}, {"padding": 1}, {"size": 5, "kernel": 2}])
 def test_any_other_is(changes: dict[str, Any]) -> None:
-    program, _ = lower(conv(5, **{"size": 6, "kernel": 1, **changes}, out_channels=7), 3, machine())
+    program, _ = EXPLICIT.lower(conv(5, **{"size": 6, "kernel": 1, **changes}, out_channels=7), 3, machine())
     assert LOWERED in program.written
 
 
@@ -298,7 +299,7 @@ def test_time_and_size_of_the_transformation() -> None:
     )
     transformed, plain = result.layers
     assert transformed.lowered_bytes == 4 * 54 * 7 * 7 * 3
-    program = lower(layer, 3, hardware)[0]
+    program = EXPLICIT.lower(layer, 3, hardware)[0]
     moves = event.record(program, hardware).log.moves
     last = max(at for at, move in enumerate(moves) if program.steps[move.step].label == "lowered spill")
     assert (
@@ -389,10 +390,10 @@ def test_a_wrong_lowered_word_is_caught(name: str, engine: str, monkeypatch: pyt
     """The matrix is wrong, and said to be so before the outputs that it makes wrong."""
 
     def corrupt(*arguments: Any) -> Any:
-        program, explanation = lower(*arguments)
+        program, explanation = EXPLICIT.lower(*arguments)
         return CORRUPTIONS[name](program), explanation
 
-    monkeypatch.setitem(LOWERINGS, "explicit", corrupt)
+    monkeypatch.setitem(LOWERINGS, "explicit", by_hand("explicit", corrupt))
     result = simulate(Workload("net", BATCH, (LAYER,)), MACHINE, lowering="explicit", engine=engine)
     assert not result.correct
     assert result.total.intermediates_mismatched > 0
@@ -401,7 +402,7 @@ def test_a_wrong_lowered_word_is_caught(name: str, engine: str, monkeypatch: pyt
 
 def test_a_wrong_word_that_no_output_shows_fails_the_run() -> None:
     """A weight of zero hides it from the outputs."""
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = EXPLICIT.lower(LAYER, BATCH, MACHINE)[0]
     corrupted = CORRUPTIONS["an address"](program)
     operands = operands_of(LAYER, BATCH, seed=0)
     hidden = {**operands, "filter": np.zeros_like(operands["filter"])}
@@ -411,14 +412,14 @@ def test_a_wrong_word_that_no_output_shows_fails_the_run() -> None:
 
 
 def test_what_is_read_must_be_waited_for() -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = EXPLICIT.lower(LAYER, BATCH, MACHINE)[0]
     hasty = change(program, Fill, lambda f: replace(f, after=()), of=LOWERED)
     with pytest.raises(CheckFailed, match="reads a lowered that it does not wait for"):
         check_layer(LAYER, BATCH, hasty, MACHINE, seed=0)
 
 
 def test_a_tensor_that_nobody_knows_is_refused() -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = EXPLICIT.lower(LAYER, BATCH, MACHINE)[0]
     lost = replace(program.tensor(LOWERED), name="lost")
     renamed = tuple(
         replace(step, tensor=lost) if isinstance(step, Fill | Spill) and step.tensor.name == LOWERED else step
@@ -438,10 +439,10 @@ def test_the_command_says_where_and_exits_with_1(
     net.write_text(f"name: net\nlayers: [{layer}]\n")
 
     def corrupt(*arguments: Any) -> Any:
-        program, explanation = lower(*arguments)
+        program, explanation = EXPLICIT.lower(*arguments)
         return CORRUPTIONS["an address"](program), explanation
 
-    monkeypatch.setitem(LOWERINGS, "explicit", corrupt)
+    monkeypatch.setitem(LOWERINGS, "explicit", by_hand("explicit", corrupt))
     monkeypatch.setattr(
         "sys.argv", ["tpusim", "run", str(net), "--hardware", "tiny_4x4", "--batch", "3", "--lowering", "explicit"]
     )

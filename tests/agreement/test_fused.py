@@ -71,7 +71,7 @@ def test_random_layers(
     whole = Fused(layer.name, layer, adds, finish, bias)
     _, least = fitted_by(LOWERINGS[name], layer, batch, hardware)
     hardware = with_room(whole, batch, least)
-    program = in_layout(riding(LOWERINGS[name](layer, batch, least), whole, hardware)[0], hardware)
+    program = in_layout(riding(LOWERINGS[name].drafts(layer, batch, least)[0], whole, hardware).lower()[0], hardware)
     short(program, hardware)
     agree(whole, batch, program, hardware)
 
@@ -159,10 +159,11 @@ def test_biases_are_brought_once_and_take_no_time_of_the_vector_unit() -> None:
 
 def test_no_more_biases_than_a_lane_has_words_for() -> None:
     hardware, layer = machine(4, 4), fused(CONV, bias=True)
-    core = LOWERINGS["channel_first"](CONV, 3, hardware)
-    with pytest.raises(CapacityError, match=f"its biases take 2 words beside the {core[0].words} of a lane"):
-        riding(core, layer, machine(4, 4, capacity_words=core[0].words))
-    riding(core, layer, machine(4, 4, capacity_words=core[0].words + 2))
+    core, *_ = LOWERINGS["channel_first"].drafts(CONV, 3, hardware)
+    words = core.lower()[0].words
+    with pytest.raises(CapacityError, match=f"its biases take 2 words beside the {words} of a lane"):
+        riding(core, layer, machine(4, 4, capacity_words=words)).lower()
+    riding(core, layer, machine(4, 4, capacity_words=words + 2)).lower()
 
 
 @pytest.mark.parametrize("what", ["finish", "other", "bias", "word"])

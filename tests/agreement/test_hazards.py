@@ -224,7 +224,7 @@ def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: tuple[type[
     hardware = machine(8, 8, word_elements=4, capacity_words=90)
     transposed = ConvTranspose2d("transposed", 4, 5, 5, 6, 3, 2, 1)
     layer = transposed if name in OF_CELLS else conv(4, 9, 6, 3, padding=1)
-    program = LOWERINGS[name](layer, 4, hardware)[0]
+    program = LOWERINGS[name].lower(layer, 4, hardware)[0]
     assert not [*hazards(program, hardware)]
     steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
     assert any(hazards(replace(program, steps=steps), hardware))
@@ -233,6 +233,6 @@ def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: tuple[type[
 def test_a_pass_waits_for_its_pointers() -> None:
     """Its last wait is the fill of its table."""
     hardware = machine(8, 8, word_elements=4, capacity_words=90)
-    program = LOWERINGS["indirect"](conv(4, 9, 6, 3, padding=1), 4, hardware)[0]
+    program = LOWERINGS["indirect"].lower(conv(4, 9, 6, 3, padding=1), 4, hardware)[0]
     steps = (replace(each, after=each.after[:-1]) if isinstance(each, Stream) else each for each in program.steps)
     assert any(hazards(replace(program, steps=tuple(steps)), hardware))

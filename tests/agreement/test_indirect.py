@@ -18,9 +18,9 @@ from tests.strategies import cases, conv, convs, fills, machine, machines_of_all
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first, indirect, tiled
+from tpusim.machines.tpu.lowering import channel_first, indirect
 from tpusim.machines.tpu.lowering.convolution import Convolution
-from tpusim.machines.tpu.lowering.indirect import lower
+from tpusim.machines.tpu.lowering.indirect import INDIRECT
 from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.pointed import NAME
 from tpusim.machines.tpu.program.addresses import PADDING, Counters, Feed, Table
@@ -30,6 +30,7 @@ from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops import Conv2d
 from tpusim.reference import Tensor as Values
 
@@ -53,7 +54,7 @@ def agree(program: Program, hardware: Hardware, operands: Mapping[str, Values], 
 def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, word: int, ports: str) -> None:
     """Every other pass finds its words without."""
     layer, hardware = conv(5, 7, 6, 3, padding=1), machine(8, 6, word_elements=word, ports=ports)
-    program = lower(layer, 5, hardware)[0]
+    program = INDIRECT.lower(layer, 5, hardware)[0]
     steps = [*program.steps]
     plain = without_pointers(program).streams
     streams = [index for index, step in enumerate(steps) if isinstance(step, Stream)]
@@ -71,10 +72,13 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
     suppose(layer.macs(batch) / hardware.pes < 200 and not hardware.banked)
     program, hardware = fitted(layer, batch, hardware, "indirect")
     if NAME not in {each.name for each in program.tensors}:
-        assert program == in_layout(channel_first.lower(layer, batch, hardware)[0], hardware)
+        assert program == in_layout(channel_first.CHANNEL_FIRST.lower(layer, batch, hardware)[0], hardware)
         return
-    counted = tiled.steps_of(indirect.plans_of(layer, batch, hardware)[0][0]).transfers
-    assert indirect.planned(layer, batch, hardware).transfers - counted == len(fills(program, NAME))
+    plan, _ = indirect.plans_of(layer, batch, hardware)[0]
+    counted, planned = Convolution(plan).counted(), indirect.WithPointers(plan).counted()
+    assert counted
+    assert planned
+    assert planned.transfers - counted.transfers == len(fills(program, NAME))
     plain = without_pointers(program)
     same = in_layout(matching(layer, batch, hardware), hardware)
     assert [words_of(step) for step in plain.streams] == [words_of(step) for step in same.streams]
@@ -90,7 +94,7 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
 def matching(layer: Conv2d, batch: int, hardware: Hardware) -> Program:
     """Channel-first's Program, or one of its emitter where pointers take the room of the tiling that it chooses."""
     plan, _ = indirect.plans_of(layer, batch, hardware)[0]
-    emitted, (same, told) = Convolution(plan).program(), channel_first.lower(layer, batch, hardware)
+    emitted, (same, told) = program_of(Convolution(plan)), channel_first.CHANNEL_FIRST.lower(layer, batch, hardware)
     assert told.choices != vars(plan.tiling) or emitted == same
     return emitted
 

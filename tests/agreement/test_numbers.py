@@ -17,7 +17,7 @@ from tpusim.flow.numbers import ARRAY_ORDER, DTYPES, Numbers, numbers_of
 from tpusim.flow.verify import as_floats, check_layer, check_values
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import ConvTranspose2d, Gemm, Op
@@ -30,13 +30,13 @@ TYPES = [*ELEMENT_TYPES]
 
 def lowered(layer: Op, batch: int, hardware: Hardware) -> Program:
     try:
-        return LOWERINGS[meant(layer, "channel_first")](layer, batch, hardware)[0]
+        return LOWERINGS[meant(layer, "channel_first")].lower(layer, batch, hardware)[0]
     except CapacityError:
         reject()
 
 
 def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
-    prepared = Prepared(program, lower(LAYER, BATCH, MACHINE)[1], MACHINE, "channel_first")
+    prepared = Prepared(program, CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[1], MACHINE, "channel_first")
     return ENGINES[engine](Task(LAYER, BATCH, prepared, True, 0, unwatched, numbers))[1]()
 
 
@@ -59,7 +59,7 @@ def test_every_layer_is_right(dtype: str, layer: Op, batch: int, hardware: Hardw
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_both_engines(dtype: str) -> None:
-    verdict = verdict_of(lower(LAYER, BATCH, MACHINE)[0], "both", numbers_of(dtype, "any"))
+    verdict = verdict_of(CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0], "both", numbers_of(dtype, "any"))
     assert (verdict.checked, verdict.mismatched) == (LAYER.outputs(BATCH), 0)
 
 
@@ -70,7 +70,7 @@ ASKED = [(name, dtype, "event") for name in CORRUPTIONS for dtype in ("f32", "in
 
 @pytest.mark.parametrize(("name", "dtype", "engine"), [*ASKED, *((name, "bf16", "register") for name in SOME)])
 def test_the_bound_is_not_so_wide_that_a_wrong_address_passes(name: str, dtype: str, engine: str) -> None:
-    corrupted = CORRUPTIONS[name](lower(LAYER, BATCH, MACHINE)[0])
+    corrupted = CORRUPTIONS[name](CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0])
     verdict = verdict_of(corrupted, engine, numbers_of(dtype, "any"))
     assert verdict.mismatched > 0
     if dtype != "int8" and verdict.first is not None and verdict.first.actual is not None:
@@ -98,7 +98,7 @@ def test_the_order_makes_a_difference() -> None:
     """Otherwise there is nothing that the test before tells."""
     layer, hardware = Gemm("fc", m=8, n=8, k=300), machine(16, 16)
     operands = numbers_of("f32", "any").operands(layer, 1, 1)
-    program = lower(layer, 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
     any_order, in_order = (
         datapath.run(program, hardware, operands, in_array_order=each)["ofmap"] for each in (False, True)
     )
@@ -111,7 +111,7 @@ def test_bytes_whose_sums_float32_would_lose(engine: str) -> None:
     layer, hardware = Gemm("fc", m=2, n=2, k=2001), machine(8, 8)
     numbers = numbers_of("int8", "any")
     operands = {"ifmap": np.full((2001, 1, 1, 2), -127, np.int8), "filter": np.full((2, 1, 1, 2001), -127, np.int8)}
-    program = numbers.program(layer, 1, lower(layer, 1, hardware)[0])
+    program = numbers.program(layer, 1, CHANNEL_FIRST.lower(layer, 1, hardware)[0])
     runs = {"event": lambda: datapath.run(program, hardware, operands),
             "register": lambda: register.run(program, hardware, as_floats(operands))[1]}  # fmt: skip
     assert 2001 * 127**2 > 2**24
@@ -122,7 +122,7 @@ def test_bytes_whose_sums_float32_would_lose(engine: str) -> None:
 def test_the_reference_keeps_what_float32_would_lose_too(layer: Op) -> None:
     numbers, hardware = numbers_of("int8", "any"), machine(8, 8)
     operands = {name: np.full(shape, -127, np.int8) for name, shape in layer.sources(2).items()}
-    program = numbers.program(layer, 2, lower(layer, 2, hardware)[0])
+    program = numbers.program(layer, 2, CHANNEL_FIRST.lower(layer, 2, hardware)[0])
     assert (2001 * 127**2) % 2
     assert check_values(layer, program, hardware, operands, numbers=numbers).mismatched == 0
 

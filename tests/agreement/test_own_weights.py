@@ -33,7 +33,7 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition.frame import IFMAP, POINTER, PORTS, PSUM, RESULT, Clients, Frame, Ports
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.occupancy import words_in_use
 from tpusim.machines.tpu.observation.timing import unit_name
@@ -292,7 +292,7 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
 def test_two_passes_run_beside_one_another() -> None:
     """Both arrays are busy in the same cycles, each in its own slots of the frame."""
     hardware = machine(4, 4, array_count=2, array_weights="own", word_elements=8, alus=1000)
-    program = dealt(lower(Gemm("two", m=64, n=8, k=4), 1, hardware)[0], by_result(2))
+    program = dealt(CHANNEL_FIRST.lower(Gemm("two", m=64, n=8, k=4), 1, hardware)[0], by_result(2))
     assert [program.array_of(each) for each in program.streams] == [0, 1]
     tracks = event.record(program, hardware).timeline().tracks
     (first,), (second,) = ([each for each in tracks[name]] for name in ("stream", "stream_1"))
@@ -330,7 +330,7 @@ def test_a_cycle_of_the_frame_is_for_the_weights_of_one_array(
 
 def test_an_array_that_the_machine_does_not_have() -> None:
     hardware = machine(4, 4, array_count=2, array_weights="own")
-    program = lower(Gemm("g", 4, 12, 4), 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(Gemm("g", 4, 12, 4), 1, hardware)[0]
     check_program(dealt(program, in_turn(2)), hardware)
     for wrong, others in ((in_turn(3), hardware), (in_turn(2), machine(4, 4, array_count=2))):
         with pytest.raises(
@@ -342,7 +342,7 @@ def test_an_array_that_the_machine_does_not_have() -> None:
 def test_pointers_are_read_for_the_first_array() -> None:
     hardware = machine(4, 4, array_count=2, array_weights="own")
     layer = conv(4, 5, 4, 3)
-    program = LOWERINGS["indirect"](layer, 2, hardware)[0]
+    program = LOWERINGS["indirect"].lower(layer, 2, hardware)[0]
     test_agreement.TestEnginesAgree().agree(layer, 2, program, hardware, event.run(program, hardware))
     with pytest.raises(CheckFailed, match="reads pointers for array 1; they are read for the first array alone"):
         check_program(dealt(program, in_turn(2)), hardware)
@@ -351,7 +351,7 @@ def test_pointers_are_read_for_the_first_array() -> None:
 def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
     """In a cycle none of them sees what another does in it."""
     layer, hardware = conv(4, 6, 9, 3, padding=1), machine(4, 3, array_count=3, array_weights="own", word_elements=4)
-    program = dealt(LOWERINGS["winograd_2"](layer, 4, hardware)[0], in_turn(3))
+    program = dealt(LOWERINGS["winograd_2"].lower(layer, 4, hardware)[0], in_turn(3))
     operands = operands_of(layer, 4, seed=0)
     told, _ = register.run(program, hardware, operands)
     turned = register.Machine(program, hardware, operands)

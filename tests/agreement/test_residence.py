@@ -106,7 +106,7 @@ def block(capacity: int = 800, numbers: Numbers = SMALL) -> Chain:
     sizes = {"name": "next", "channels": 12, "height": 6, "width": 6}
     behind = [Relu(**sizes), conv(12, 6, 12, 3, padding=1), Add(**sizes), Relu(**sizes)]
     for at, layer in enumerate([conv(6, 6, 12, 3, padding=1), *behind]):
-        program = LOWERINGS[meant(layer, "channel_first")](layer, 4, chain.hardware)[0]
+        program = LOWERINGS[meant(layer, "channel_first")].lower(layer, 4, chain.hardware)[0]
         reads = {"ifmap": Read((f"l{at - 1}",))} if at else {}
         chain.join(layer, program, {**reads, "other": Read(("l0",))} if isinstance(layer, Add) else reads)
     return chain

@@ -184,7 +184,7 @@ def with_capacity(hardware: Hardware, capacity_bytes: int) -> Hardware:
 # ---- by hand
 
 SMALL_ONE = with_scratch(machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5), 32, 1)
-ONE_PASS = LOWERINGS["channel_first"](Gemm("one_pass", m=4, n=4, k=4), 1, SMALL_ONE)[0]
+ONE_PASS = LOWERINGS["channel_first"].lower(Gemm("one_pass", m=4, n=4, k=4), 1, SMALL_ONE)[0]
 """The pass of docs/timing.md, section 7: a fill of 64 bytes each for filter and ifmap, and a spill of as many."""
 
 
@@ -226,7 +226,7 @@ SLOW_HBM = machine(8, 8, word_elements=4, capacity_words=60, bytes_per_cycle=4, 
 def test_a_layer_that_reads_its_operands_again_is_faster() -> None:
     """Each of its blocks fills the filter; HBM is the slowest part of the machine."""
     layer, hardware = conv(6, 12, 8, 3, padding=1), with_scratch(SLOW_HBM)
-    program = LOWERINGS["channel_first"](layer, 4, SLOW_HBM)[0]
+    program = LOWERINGS["channel_first"].lower(layer, 4, SLOW_HBM)[0]
     moved = prefetched(program, hardware)
     check_program(moved, hardware)
     assert moved.use.hbm_read_bytes < program.use.hbm_read_bytes

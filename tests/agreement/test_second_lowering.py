@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.strategies import conv, machine, machines, small_layers
+from tests.written import by_hand
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
@@ -160,7 +161,7 @@ def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a new lowering needs: a line in the registry."""
-    monkeypatch.setitem(LOWERINGS, NAME, lower)
+    monkeypatch.setitem(LOWERINGS, NAME, by_hand(NAME, lower))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

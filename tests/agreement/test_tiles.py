@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ from tests.strategies import cases, conv, machine, machines_of_all_kinds, paddin
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import fft, winograd
-from tpusim.machines.tpu.lowering.minimal_filtering import F2, F4
+from tpusim.machines.tpu.lowering.drafts import Lowering
+from tpusim.machines.tpu.lowering.fft import tiles_of
 from tpusim.machines.tpu.lowering.recipe import Recipe
-from tpusim.machines.tpu.lowering.tile_lowering import Functions
+from tpusim.machines.tpu.lowering.tile_lowering import in_tiles
+from tpusim.machines.tpu.lowering.winograd import WINOGRAD_2, WINOGRAD_4
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
@@ -31,14 +33,16 @@ from tpusim.network.ops import Conv2d
 SHORT = 3000
 """Cycles of a case; transforms take many steps even of one tile."""
 
-WAYS: Mapping[str, Functions] = {
-    "winograd_2": winograd.of(F2), "winograd_4": winograd.of(F4), "fft_4": fft.of(4), "fft_8": fft.of(8),
-}  # fmt: skip
+WAYS: Mapping[str, Lowering] = {
+    "winograd_2": WINOGRAD_2,
+    "winograd_4": WINOGRAD_4,
+    **{name: in_tiles(name, "", partial(tiles_of, size)) for name, size in (("fft_4", 4), ("fft_8", 8))},
+}
 """Of Fourier's, tiles that are small enough for a register engine; `fft` has the same of 16 x 16."""
 
 
 @st.composite
-def in_tiles(draw: st.DrawFn, name: str) -> Conv2d:
+def for_tiles(draw: st.DrawFn, name: str) -> Conv2d:
     """Stride 1, any padding; 3 x 3 taps, or any that are smaller than a tile."""
     padding = draw(paddings(4))
     sizes = st.integers(1, 3 if name == "fft_4" else 5)
@@ -51,7 +55,7 @@ def in_tiles(draw: st.DrawFn, name: str) -> Conv2d:
 
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    drawn=st.sampled_from([*WAYS]).flatmap(lambda name: st.tuples(st.just(name), in_tiles(name))),
+    drawn=st.sampled_from([*WAYS]).flatmap(lambda name: st.tuples(st.just(name), for_tiles(name))),
     batch=st.integers(1, 4),
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
 )
@@ -63,14 +67,15 @@ def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware
     """Values at both levels, the engines to the cycle, no wait missing, steps told ahead, never below the least."""
     suppose(not hardware.banked)
     name, layer = drawn
-    lower, planned_of, least_of = WAYS[name]
-    program, hardware = fitted_by(lower, layer, batch, hardware)
+    lowering = WAYS[name]
+    program, hardware = fitted_by(lowering, layer, batch, hardware)
     check_program(program, hardware)
     timing = event.run(program, hardware)
     suppose(timing.cycles < SHORT)
-    assert least_of(layer, batch, hardware) <= timing.cycles
+    assert lowering.least
+    assert lowering.least(layer, batch, hardware) <= timing.cycles
     assert not [*hazards(program, hardware)]
-    planned = planned_of(layer, batch, hardware)
+    planned = lowering.planned(layer, batch, hardware)
     assert planned.passes == len(program.streams)
     assert planned.transfers >= sum(not isinstance(step, Stream | Preload) for step in program.steps)
     operands = operands_of(layer, batch, seed=5)
@@ -84,7 +89,7 @@ def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware
 
 def tight(name: str) -> tuple[Program, Hardware]:
     layer = conv(6, 6, 9, 3, padding=1)
-    return fitted_by(WAYS[name].lower, layer, 4, machine(4, 4, word_elements=4, capacity_words=120))
+    return fitted_by(WAYS[name], layer, 4, machine(4, 4, word_elements=4, capacity_words=120))
 
 
 @pytest.mark.parametrize("kind", [Fill, Preload, Stream, Vector, Spill])

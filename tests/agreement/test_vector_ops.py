@@ -112,7 +112,7 @@ FUNCTIONS: list[VectorOp] = [
 @pytest.mark.parametrize("layer", FUNCTIONS, ids=lambda layer: f"{layer.op} {layer.text}")
 def test_a_function_is_held_within_two_roundings(layer: VectorOp) -> None:
     """One more rounding than there is would be told: the next number but one is wrong, up or down."""
-    program, _ = lowering.lower(layer, 2, TIGHT)
+    program, _ = lowering.VECTOR_OPS.lower(layer, 2, TIGHT)
     operands = operands_of(layer, 2, seed=1)
     made = datapath.run(program, TIGHT, as_floats(operands))["ofmap"]
     verdict = verdict_of(layer, operands, {"ofmap": made})
@@ -130,7 +130,7 @@ def test_functions_take_what_the_machine_says() -> None:
     """8 ALUs, 4 words of 8 lanes: exp takes 7 operations, gelu 4 and the 11 of erf; without them none is lowered."""
     hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
     for layer, operations in ((FUNCTIONS[0], 7), (FUNCTIONS[5], 15), (FUNCTIONS[7], 3)):
-        program, _ = lowering.lower(layer, 4, hardware)
+        program, _ = lowering.VECTOR_OPS.lower(layer, 4, hardware)
         assert {step.beat(4, hardware).work for step in program.vectors} == {operations * 4}
     bare = TIGHT.with_overrides(["vector_unit.functions.exp=null"])
     with pytest.raises(CapacityError, match=r"vector_unit.functions.exp: the machine does not say how many ALU"):
@@ -171,7 +171,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corrupted_program_is_caught(name: str) -> None:
-    program, _ = lowering.lower(POOL, 4, TIGHT)
+    program, _ = lowering.VECTOR_OPS.lower(POOL, 4, TIGHT)
     assert check_layer(POOL, 4, program, TIGHT, seed=0).mismatched == 0
     corrupted = CORRUPTIONS[name](program)
     assert check_layer(POOL, 4, corrupted, TIGHT, seed=0).mismatched > 0
@@ -197,7 +197,7 @@ def moved_on(part: Part, at: int) -> Part:
 @pytest.mark.parametrize("at", range(5))
 def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
     hardware = machine(8, 8, word_elements=4)
-    program, _ = lowering.lower(layer, 3, hardware)
+    program, _ = lowering.VECTOR_OPS.lower(layer, 3, hardware)
     assert check_layer(layer, 3, program, hardware, seed=0).mismatched == 0
     corrupted = change(program, Fill, lambda fill: edit_part(fill, lambda part: moved_on(part, at)), of="ifmap")
     assert check_layer(layer, 3, corrupted, hardware, seed=0).mismatched > 0
@@ -205,7 +205,7 @@ def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
 
 @pytest.mark.parametrize("kind", [Fill, Vector, Spill])
 def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
-    program, _ = lowering.lower(POOL, 4, TIGHT)
+    program, _ = lowering.VECTOR_OPS.lower(POOL, 4, TIGHT)
     assert not [*hazards(program, TIGHT)]
     steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
     assert any(hazards(replace(program, steps=steps), TIGHT))
@@ -242,17 +242,23 @@ def test_too_little_room_is_told() -> None:
 def test_an_edge_has_steps_of_its_own() -> None:
     """9 x 9 in one block: corners see 4 elements, edges 6, the inside 9; five outputs a side."""
     large = machine(12, 12, word_elements=4, scalar_words=3)
-    program, _ = lowering.lower(POOL, 4, large.with_overrides(["mapping.block.rows=5", "mapping.block.cols=5"]))
+    program, _ = lowering.VECTOR_OPS.lower(
+        POOL, 4, large.with_overrides(["mapping.block.rows=5", "mapping.block.cols=5"])
+    )
     assert [(len(step.operands), step.words) for step in program.vectors] == [
         (4, 1), (6, 3), (4, 1), (6, 3), (9, 9), (6, 3), (4, 1), (6, 3), (4, 1),
     ]  # fmt: skip
 
 
 def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
-    fills = [step for step in lowering.lower(Add("a", 3, 4, 7), 2, least_padding())[0].steps if isinstance(step, Fill)]
+    fills = [
+        step
+        for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, least_padding())[0].steps
+        if isinstance(step, Fill)
+    ]
     assert {each.parts[0].lane[0].axis for each in fills} == {2}
     plain = machine(4, 4, channel_multiple=8)
-    fills = [step for step in lowering.lower(Add("a", 3, 4, 7), 2, plain)[0].steps if isinstance(step, Fill)]
+    fills = [step for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, plain)[0].steps if isinstance(step, Fill)]
     assert {each.parts[0].lane[0].axis for each in fills} == {0}
 
 
@@ -273,7 +279,7 @@ def test_numbers_of_any_type_are_rounded_as_the_reference_rounds(layer: VectorOp
     """Whole numbers are equal; others as near as is proven."""
     numbers = numbers_of(dtype, "any")
     hardware = machine(4, 4, word_elements=2, scalar_words=3)
-    program, _ = lowering.lower(layer, 3, hardware)
+    program, _ = lowering.VECTOR_OPS.lower(layer, 3, hardware)
     verdict = check_layer(layer, 3, program, hardware, seed=1, numbers=numbers)
     assert (verdict.mismatched, verdict.checked) == (0, layer.outputs(3))
     operands = numbers.operands(layer, 3, seed=1)

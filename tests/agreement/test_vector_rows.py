@@ -78,7 +78,7 @@ def test_random_layers(layer: RowOp, batch: int, hardware: Hardware, again: bool
 @pytest.mark.parametrize("layer", [Softmax("s", 18, 40), NORM, ReduceMean("m", 18, 40)], ids=lambda layer: layer.op)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
 def test_numbers_of_any_type_are_within_the_bound(layer: RowOp, dtype: str) -> None:
-    program, _ = lowering.lower(layer, 1, SMALL)
+    program, _ = lowering.VECTOR_ROWS.lower(layer, 1, SMALL)
     verdict = check_layer(layer, 1, program, SMALL, seed=1, numbers=numbers_of(dtype, "any"))
     assert (verdict.mismatched, verdict.checked) == (0, layer.outputs(1))
 
@@ -111,7 +111,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corrupted_program_is_caught(name: str) -> None:
-    program, _ = lowering.lower(NORM, 1, SMALL)
+    program, _ = lowering.VECTOR_ROWS.lower(NORM, 1, SMALL)
     assert check_layer(NORM, 1, program, SMALL, seed=0).mismatched == 0
     corrupted = CORRUPTIONS[name](program)
     assert corrupted != program
@@ -123,7 +123,7 @@ def test_a_corrupted_program_is_caught(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [Fill, Vector, Spill])
 def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
-    program, _ = lowering.lower(NORM, 1, SMALL)
+    program, _ = lowering.VECTOR_ROWS.lower(NORM, 1, SMALL)
     assert not [*hazards(program, SMALL)]
     steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
     assert any(hazards(replace(program, steps=steps), SMALL))
@@ -150,18 +150,18 @@ def test_lowerings_of_single_places_refuse_them_and_theirs_refuses_those() -> No
 def test_few_long_rows_are_shared_by_lanes() -> None:
     """Of 8 rows 4 to a word, 2 lanes have each a 10th of the 100 channels of 4, or all lanes would have 100 words."""
     wide = machine(32, 8, word_elements=4)
-    program, told = lowering.lower(Softmax("s", 100, 8), 1, wide)
+    program, told = lowering.VECTOR_ROWS.lower(Softmax("s", 100, 8), 1, wide)
     assert told.aspects["folds"] == "rows in 10 shares of 10 channels, which meet by way of HBM"
     assert {step.tensor.name for step in spills(program)} == {"on_the_way_0", "on_the_way_1", "ofmap"}
     assert program.words < 100
     for layer in (Softmax("s", 100, 32), Softmax("s", 31, 8), Softmax("s", 101, 8)):
-        assert len(spills(lowering.lower(layer, 1, wide)[0])) == 4
+        assert len(spills(lowering.VECTOR_ROWS.lower(layer, 1, wide)[0])) == 4
     swapped = change(program, Spill, lambda s: edit_part(s, lambda part: part._replace(base=part.base + 1)), 1)
     assert check_layer(Softmax("s", 100, 8), 1, swapped, wide, seed=0).mismatched > 0
 
 
 def test_a_norm_is_kept_once() -> None:
-    program, told = lowering.lower(NORM, 1, SMALL)
+    program, told = lowering.VECTOR_ROWS.lower(NORM, 1, SMALL)
     assert (program.word_fill, told.choices["kept"], told.choices["slots"]) == (3, True, 4)
 
 
@@ -170,13 +170,13 @@ def test_rows_are_kept_where_they_fit() -> None:
     fills = {}
     for words in (400, 160, 60):
         small = machine(8, 8, word_elements=4, capacity_words=words)
-        program, told = lowering.lower(Softmax("s", 50, 70), 1, small)
+        program, told = lowering.VECTOR_ROWS.lower(Softmax("s", 50, 70), 1, small)
         fills[words] = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill))
         assert ("kept" in told.aspects["order"]) == (words > 60)
     assert fills[400] == fills[160]
     assert 2.5 * fills[160] < fills[60] < 3.5 * fills[160]
     again = machine(8, 8, word_elements=4, capacity_words=400).with_overrides(["mapping.rows=read_again"])
-    program, _ = lowering.lower(Softmax("s", 50, 70), 1, again)
+    program, _ = lowering.VECTOR_ROWS.lower(Softmax("s", 50, 70), 1, again)
     assert len([step for step in program.steps if isinstance(step, Fill)]) == 3 * 3 * 4
 
 

@@ -111,7 +111,7 @@ def test_every_output_of_a_layer_of_vgg16() -> None:
 def test_weights_come_once_a_block_and_the_ifmap_once() -> None:
     """Two row folds are transformed a block, for all of its four column folds."""
     layer, hardware = conv(256, 28, 512, 3, padding=1), load_hardware("tpu_v2")
-    program, told = LOWERINGS["winograd_2"](layer, 8, hardware)
+    program, told = LOWERINGS["winograd_2"].lower(layer, 8, hardware)
     weights = sum(step.hbm_bytes for step in fills(program, "transformed"))
     assert weights == told.blocking.blocks * 16 * 256 * 512 * 4
     assert len(fills(program, "ifmap")) == told.blocking.blocks * 2

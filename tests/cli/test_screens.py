@@ -16,7 +16,7 @@ from tpusim.cli import app as cli
 from tpusim.cli.names import ENGINES
 from tpusim.flow.lowerings import AUTO, glosses
 from tpusim.input.source import shipped
-from tpusim.machines.tpu.lowering.registry import GLOSSES
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.network.workload_file import load_workload
 
 COMMANDS = [str(each.name or getattr(each.callback, "__name__", "")) for each in cli.app.registered_commands]
@@ -53,7 +53,8 @@ def test_every_lowering_is_told_in_a_line_or_two_and_where_the_help_says() -> No
         at for at, line in enumerate(lines) if line.split() == ["lowering", "how", "convolutions", "become", "passes"]
     )
     told = lines[head + 2 : lines.index("", head)]
-    assert [line.split()[0] for line in told if not line.startswith(" ")] == [*GLOSSES, AUTO]
+    names = [line.split()[0] for line in told if not line.startswith(" ")]
+    assert (names[0], names[-1], {*names}) == ("channel_first", AUTO, {*LOWERINGS, AUTO})
     assert all(len(gloss) > 20 for _, gloss in glosses())
     for name in ("run", "explain"):
         shown = " ".join(in_terminal(name, "--help").split())

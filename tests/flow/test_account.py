@@ -9,7 +9,7 @@ from tests.strategies import layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -64,7 +64,7 @@ def touched(program: Program, tensor: str) -> list[tuple[range, range]]:
 def test_buffers_are_where_steps_go_and_no_wider(layer: Op, batch: int, hardware: Hardware) -> None:
     """The last lane is used; a last word need not be, where one block is smaller than another."""
     try:
-        program = lower(layer, batch, hardware)[0]
+        program = CHANNEL_FIRST.lower(layer, batch, hardware)[0]
     except CapacityError:
         assume(False)
     for buffer in program.buffers:

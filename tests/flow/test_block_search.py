@@ -30,11 +30,12 @@ from tpusim.machines.tpu.lowering.dense import dense
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.registry import LOWERINGS, ways_of
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.transposed import Transposed
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 
@@ -82,8 +83,8 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
 
     def program(tiling: Tiling[int]) -> Program:
         if isinstance(cut, FromBanks):
-            return Convolution(BankedPlan(shape, hardware, tiling, cut)).program()
-        return Convolution(Plan(shape, hardware, tiling, cut)).program()
+            return program_of(Convolution(BankedPlan(shape, hardware, tiling, cut)))
+        return program_of(Convolution(Plan(shape, hardware, tiling, cut)))
 
     if hardware.banked:
         cut = FromBanks(shape, hardware, cut)
@@ -117,7 +118,7 @@ def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
     found = simulate(layers, searching, lowering=lowering, engine="both" if lowering == "auto" else "event")
     assert found.correct
     assert found.total.cycles <= by_estimate
-    for way in ways_of(layer, 3, searching, lowering) if lowering in LOWERINGS else ():
+    for way in drafts_of(layer, 3, searching, lowering) if lowering in LOWERINGS else ():
         assert event.run(way.lower()[0], hardware).cycles >= way.least
 
 
@@ -125,8 +126,8 @@ def test_the_fastest_of_those_tried_is_taken_and_told() -> None:
     layer, hardware = conv(3, 34, 12, 5, padding=2), load_hardware("tpu_v2_core", {"mapping.search": "simulate"})
     ready = prepared(layer, 1, hardware, "channel_first")
     choices = ready.explanation.choices
-    ways = ways_of(layer, 1, hardware, "channel_first")[: int(choices["timed"])]
+    ways = drafts_of(layer, 1, hardware, "channel_first")[: int(choices["timed"])]
     cycles = [event.run(way.lower()[0], hardware).cycles for way in ways]
     assert ready.timing.cycles == min(cycles) < cycles[0] == choices["first_cycles"]
     assert f"{cycles[0]:,}" in ready.explanation.aspects["search"]
-    assert ways_of(layer, 1, with_search(hardware, "estimate"), "channel_first")[0].lower()[0] == ways[0].lower()[0]
+    assert drafts_of(layer, 1, with_search(hardware, "estimate"), "channel_first")[0].lower()[0] == ways[0].lower()[0]

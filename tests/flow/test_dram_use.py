@@ -14,7 +14,7 @@ from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.workload import Workload
 from tpusim.result.vocabulary.figures import FIGURES, value_of
@@ -83,7 +83,7 @@ def test_explain_tries_layouts() -> None:
 
 
 def test_a_trace_has_a_track_a_channel() -> None:
-    program = lower(SMALL.layers[0], 8, BANKS)[0]  # type: ignore[arg-type]
+    program = CHANNEL_FIRST.lower(SMALL.layers[0], 8, BANKS)[0]  # type: ignore[arg-type]
     recording = event.record(program, BANKS)
     tracks = recording.timeline().tracks
     channels = [track for name, track in tracks.items() if name.startswith("hbm_channel_")]

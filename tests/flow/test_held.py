@@ -18,7 +18,7 @@ from tpusim.flow.boxes import indices, outline
 from tpusim.flow.verify import check_layer, expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.machines.tpu.program.transfers import Spill
@@ -38,7 +38,7 @@ def in_the_end(layer: Op, batch: int, program: Program, hardware: Hardware) -> V
 @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
 def test_a_sound_program(layer: Op, batch: int, hardware: Hardware) -> None:
     try:
-        program = lower(layer, batch, hardware)[0]
+        program = CHANNEL_FIRST.lower(layer, batch, hardware)[0]
     except CapacityError:
         reject()
     verdict = check_layer(layer, batch, program, hardware, seed=5)
@@ -58,7 +58,7 @@ def lose_all_spills_but_one(program: Program) -> Program:
 @pytest.mark.parametrize("corrupt", [*CORRUPTIONS.values(), lose_all_spills_but_one], ids=[*CORRUPTIONS, "spills"])
 def test_a_corrupted_program(corrupt: Callable[[Program], Program]) -> None:
     """Elements written twice, or never, among them."""
-    program = corrupt(lower(LAYER, BATCH, MACHINE)[0])
+    program = corrupt(CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0])
     verdict = check_layer(LAYER, BATCH, program, MACHINE, seed=5)
     assert verdict == in_the_end(LAYER, BATCH, program, MACHINE)
     assert verdict.mismatched > 0
@@ -66,7 +66,7 @@ def test_a_corrupted_program(corrupt: Callable[[Program], Program]) -> None:
 
 def test_an_element_counts_as_it_was_written_last() -> None:
     """Spilled a second time, after the words have been used again: what was right is wrong."""
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0]
     first = next(step for step in program.steps if isinstance(step, Spill))
     again = replace(program, steps=(*program.steps, first))
     verdict = check_layer(LAYER, BATCH, again, MACHINE, seed=5)
@@ -88,7 +88,7 @@ def test_the_reference_of_a_box_is_that_part_of_the_whole(layer: Op, batch: int,
 
 def test_how_many_are_compared_is_told() -> None:
     told: list[int] = []
-    check_layer(LAYER, BATCH, lower(LAYER, BATCH, MACHINE)[0], MACHINE, seed=5, told=told.append)
+    check_layer(LAYER, BATCH, CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0], MACHINE, seed=5, told=told.append)
     assert len(told) > 2
     assert told == sorted(told)
     assert told[-1] >= LAYER.outputs(BATCH)
@@ -109,7 +109,7 @@ def test_pixels_from_all_over_a_map_are_one_box(size: int) -> None:
 
 def test_a_part_whose_lanes_differ_along_several_axes() -> None:
     """A spill, said again with lanes that count along the rows as well: the same verdict, and a wrong row is found."""
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0]
 
     def said(rows: range) -> Program:
         def again(step: Spill) -> Spill:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from tests.agreement import test_second_lowering as second
 from tests.agreement.test_agreement import suppose
 from tests.strategies import conv, machine, machines, small_layers
+from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
 from tpusim.cli import app as cli
@@ -26,8 +27,8 @@ from tpusim.flow.lowerings import AUTO, candidates, known
 from tpusim.flow.need import PASS_BYTES, Asked, need_of
 from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import registry
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.lowering.vector_ops import VECTOR_OPS
 from tpusim.machines.tpu.program.explanation import Lowered
 from tpusim.network.ops import Gemm, Op
 from tpusim.network.workload import Workload
@@ -43,7 +44,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second lowering, and no other."""
     for name in [name for name in LOWERINGS if name != FIRST]:
         monkeypatch.delitem(LOWERINGS, name)
-    monkeypatch.setitem(LOWERINGS, OTHER, second.lower)
+    monkeypatch.setitem(LOWERINGS, OTHER, by_hand(OTHER, second.lower))
 
 
 def cycles(layer: Op, hardware: Hardware, lowering: str, batch: int = 3) -> int:
@@ -130,7 +131,8 @@ def test_an_unknown_one_is_told_once_at_its_line(command: str, desk: Path) -> No
     assert done.output.count("unknown lowering") == 1
 
 
-def test_one_that_would_be_ignored_is_told_at_its_line(desk: Path) -> None:
+def test_one_that_would_be_ignored_is_told_at_its_line(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOWERINGS, "vector_ops", VECTOR_OPS)
     pool = f"{{name: p, op: pool2d, kind: max, channels: 3, in_height: 6, in_width: 6, kernel: 2, lowering: {FIRST}}}"
     Path("net.yaml").write_text(f"name: net\nlayers:\n  - {pool}\n")
     done = CliRunner().invoke(cli.app, ["run", "net.yaml"])
@@ -201,16 +203,14 @@ def failing(error: Exception) -> Callable[[Op, int, Hardware], Lowered]:
 
 @pytest.mark.parametrize("name", [FIRST, OTHER])
 def test_what_does_not_fit_is_passed_over(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(registry.PLANNED, FIRST)
-    monkeypatch.setitem(LOWERINGS, name, failing(CapacityError("needs a larger machine")))
+    monkeypatch.setitem(LOWERINGS, name, by_hand(name, failing(CapacityError("needs a larger machine"))))
     (layer,) = simulate(Workload("net", 3, (LAYER,)), MACHINE, lowering=AUTO).layers
     assert {layer.lowering, name} == {FIRST, OTHER}
 
 
 def test_where_none_fits_each_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in LOWERINGS:
-        monkeypatch.setitem(LOWERINGS, name, failing(CapacityError(f"too large for {name}")))
-    monkeypatch.delitem(registry.PLANNED, FIRST)
+        monkeypatch.setitem(LOWERINGS, name, by_hand(name, failing(CapacityError(f"too large for {name}"))))
     with pytest.raises(
         CapacityError,
         match=f"layer conv: by {FIRST}: too large for {FIRST}\nlayer conv: by {OTHER}: too large for {OTHER}",
@@ -220,7 +220,7 @@ def test_where_none_fits_each_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [InputError("wrong"), CheckFailed("wrong"), ZeroDivisionError("wrong")])
 def test_nothing_else_is_passed_over(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LOWERINGS, OTHER, failing(error))
+    monkeypatch.setitem(LOWERINGS, OTHER, by_hand(OTHER, failing(error)))
     with pytest.raises(type(error), match="wrong"):
         simulate(Workload("net", 3, (LAYER,)), MACHINE, lowering=AUTO)
 
@@ -232,7 +232,7 @@ def test_it_is_looked_for_once_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
         lowered.append(layer.name)
         return second.lower(layer, batch, hardware)
 
-    monkeypatch.setitem(LOWERINGS, OTHER, counted)
+    monkeypatch.setitem(LOWERINGS, OTHER, by_hand(OTHER, counted))
     layers = (LAYER, replace(LAYER, name="again"), Gemm("fc", m=3, n=4, k=5), replace(LAYER, name="last"))
     simulate(Workload("net", 3, layers), MACHINE, lowering=AUTO)
     assert lowered == ["conv", "fc"]
@@ -259,7 +259,6 @@ def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) 
     """The best so far is held while the next is lowered and timed; here the two are alike in size."""
     layer, hardware = Gemm("many_passes", m=64, n=1024, k=2048), load_hardware("tpu_v2", {"array.size": 16})
     monkeypatch.setitem(LOWERINGS, OTHER, LOWERINGS[FIRST])
-    monkeypatch.setitem(registry.PLANNED, OTHER, registry.PLANNED[FIRST])
     estimate = need_of(Asked(layer, 1, hardware, AUTO, "event", False)).total
     tracemalloc.start()
     ready = prepared(layer, 1, hardware, AUTO)
@@ -273,7 +272,7 @@ def test_a_candidate_that_does_not_fit_needs_nothing(monkeypatch: pytest.MonkeyP
     def refused(layer: Op, batch: int, hardware: Hardware) -> need.Planned:
         raise CapacityError("needs a larger machine")
 
-    monkeypatch.setitem(registry.PLANNED, OTHER, refused)
+    monkeypatch.setitem(LOWERINGS, OTHER, by_hand(OTHER, second.lower, refused))
     asked = Asked(LAYER, 3, MACHINE, AUTO, "event", True)
     assert need_of(asked) == need_of(asked._replace(lowering=FIRST))
     assert need_of(asked).program >= PASS_BYTES

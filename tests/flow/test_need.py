@@ -17,11 +17,11 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base import memory
 from tpusim.base.errors import InputError
 from tpusim.flow import need
-from tpusim.flow.need import PASS_BYTES, PROCESS_BYTES, Asked, Need, Room, need_of, room_for
+from tpusim.flow.need import PROCESS_BYTES, Asked, Need, Room, need_of, room_for
 from tpusim.flow.simulation import shared
 from tpusim.flow.tracing import recordings, trace
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, planned_of
+from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops import Gemm, Op
 from tpusim.network.workload import Workload
@@ -115,12 +115,6 @@ def test_the_register_engine_holds_more(monkeypatch: pytest.MonkeyPatch) -> None
     layer = conv(64, 56, 64, 3, padding=1)
     assert need_of(asked(layer, engine="register")).total > need_of(asked(layer)).total
     assert need_of(asked(layer)).total > need_of(asked(layer, check=False)).total
-
-
-def test_a_lowering_that_cannot_tell_is_estimated_by_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LOWERINGS, "mine", LOWERINGS["channel_first"])
-    layer = Gemm("fc", m=1, n=256, k=512)
-    assert need_of(asked(layer, check=False)._replace(lowering="mine")).total == 8 * PASS_BYTES
 
 
 def test_a_layer_that_cannot_fit_is_refused_before_any_is_simulated() -> None:

@@ -14,7 +14,7 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition.frame import DMA, RESULT, WEIGHT
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.reference import Tensor
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def program(self) -> Program:
-        return replace(lower(self.layer, self.batch, self.hardware)[0], word_cycles=self.word_cycles)
+        return replace(CHANNEL_FIRST.lower(self.layer, self.batch, self.hardware)[0], word_cycles=self.word_cycles)
 
     @property
     def operands(self) -> dict[str, Tensor]:

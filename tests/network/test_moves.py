@@ -111,8 +111,8 @@ def test_a_map_is_turned_in_whole_runs() -> None:
 def test_lanes_and_words_have_the_axes_that_fill_them() -> None:
     """One image of 2 channels: columns are in lanes, rows in words; what is copied keeps channels in lanes."""
     hardware = machine(8, 8, word_elements=4)
-    shuffled, _ = vector_ops.lower(ChannelShuffle("s", 2, 4, 8, groups=2), 1, hardware)
-    copied, _ = vector_ops.lower(Copy("c", 2, 4, 8), 1, hardware)
+    shuffled, _ = vector_ops.VECTOR_OPS.lower(ChannelShuffle("s", 2, 4, 8, groups=2), 1, hardware)
+    copied, _ = vector_ops.VECTOR_OPS.lower(Copy("c", 2, 4, 8), 1, hardware)
     axes = [
         next(step for step in each.steps if isinstance(step, Fill)).parts[0].lane[0].axis for each in (shuffled, copied)
     ]
@@ -122,6 +122,6 @@ def test_lanes_and_words_have_the_axes_that_fill_them() -> None:
 
 def test_channels_that_are_not_evenly_spaced_are_in_lanes_or_alone_in_words() -> None:
     hardware = machine(4, 4, word_elements=8)
-    program, _ = vector_ops.lower(ChannelShuffle("s", 8, 1, 4, groups=2), 1, hardware)
+    program, _ = vector_ops.VECTOR_OPS.lower(ChannelShuffle("s", 8, 1, 4, groups=2), 1, hardware)
     fill = next(step for step in program.steps if isinstance(step, Fill))
     assert [each.axis for each in fill.parts[0].items][-1] != 0

@@ -27,7 +27,7 @@ from tpusim.flow.selection import select_layers
 from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -249,7 +249,7 @@ def _integral(values: list[tuple[int, float]], begin: int, end: int) -> float:
 def test_counters_of_a_pass_by_hand() -> None:
     """4 x 4 x 4 on 4 x 4 PEs, docs/timing.md section 7: transfers of 64 B in 0, 1 and 24, elements in 13 to 16."""
     hardware = machine(4, 4, word_elements=2)
-    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
     found = counters(program, event.record(program, hardware).timeline(), hardware, windows(0, 30, 4))
     bandwidth = [32, 0, 0, 0, 0, 0, 16, 0]
     assert found["HBM bandwidth"][1].tolist() == bandwidth
@@ -262,7 +262,7 @@ def test_of_part_of_the_array_part_is_occupied() -> None:
     """3 of 4 rows and 2 of 4 columns; with two arrays, the last frame has a word for one of them only."""
     for arrays, share in ((1, 6 / 16), (2, 6 / 16 * 3 / 4)):
         hardware = machine(4, 4, word_elements=2, array_count=arrays)
-        program = lower(Gemm("gemm", 6, 2, 3), 1, hardware)[0]
+        program = CHANNEL_FIRST.lower(Gemm("gemm", 6, 2, 3), 1, hardware)[0]
         timeline = event.record(program, hardware).timeline()
         busy = timeline.tracks["systolic_array"].sums()["busy"]
         (mean,) = counters(program, timeline, hardware, windows(0, timeline.cycles, timeline.cycles))["PE occupancy"][1]
@@ -482,7 +482,7 @@ def test_layers_that_overlap_are_seen_to(between: str) -> None:
 def test_a_transfer_is_spread_over_its_busy_cycles_alone() -> None:
     """Also where a pause cuts it in two."""
     hardware = machine(4, 4, word_elements=2)
-    program = lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
     sizes = {i: s.hbm_bytes for i, s in enumerate(program.steps) if isinstance(s, Transfer)}
     step = next(iter(sizes))
     timeline = event.record(program, hardware).timeline()

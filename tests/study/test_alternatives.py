@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.agreement import test_second_lowering as second
 from tests.strategies import conv, machine
+from tests.written import by_hand
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
@@ -44,8 +45,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first lowering, one that needs tensors of its own, and one that does not fit."""
     for name in [name for name in LOWERINGS if name != FIRST]:
         monkeypatch.delitem(LOWERINGS, name)
-    monkeypatch.setitem(LOWERINGS, OTHER, with_more)
-    monkeypatch.setitem(LOWERINGS, "copies", too_large)
+    monkeypatch.setitem(LOWERINGS, OTHER, by_hand(OTHER, with_more))
+    monkeypatch.setitem(LOWERINGS, "copies", by_hand("copies", too_large))
 
 
 def test_every_figure_is_that_of_a_run() -> None:
@@ -112,7 +113,7 @@ def test_explain_shows_them(desk: None) -> None:
 
 
 def test_what_cannot_run_for_one_reason_is_told_together(desk: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LOWERINGS, "more_copies", too_large)
+    monkeypatch.setitem(LOWERINGS, "more_copies", by_hand("more_copies", too_large))
     flat = " ".join(explained("--layer", "a").split())
     assert "By copies or more_copies it cannot run here: its copies need 5 MiB a lane; set" in flat
     assert flat.count("it cannot run here") == 1

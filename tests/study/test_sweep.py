@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.study.small_sweep import NET, SPEC, stored, sweep
+from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
@@ -130,11 +131,11 @@ def test_a_point_that_fails_is_told_and_stops_nothing() -> None:
 
 def test_another_lowering_makes_other_points(monkeypatch: pytest.MonkeyPatch) -> None:
     def larger(layer: Any, batch: int, hardware: Any) -> Any:
-        return channel_first.lower(dataclasses.replace(layer, name="any"), 2 * batch, hardware)
+        return channel_first.CHANNEL_FIRST.lower(dataclasses.replace(layer, name="any"), 2 * batch, hardware)
 
     sweep("small.yaml")
     before = {row["cycles"] for row in rows()}
-    monkeypatch.setitem(LOWERINGS, "larger", larger)
+    monkeypatch.setitem(LOWERINGS, "larger", by_hand("larger", larger))
     Path("small.yaml").write_text(SPEC + "lowering: larger\n")
     assert "9 computed, 0 there already" in sweep("small.yaml").stdout
     assert not before & {row["cycles"] for row in rows()}

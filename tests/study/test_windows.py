@@ -9,10 +9,10 @@ import pytest
 
 from tests.strategies import GENERAL
 from tpusim import load_hardware
+from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import plan_of
 from tpusim.machines.tpu.policy import BlockSizes
 from tpusim.network.ops import Conv2d
 from tpusim.study.validation.tables import Row, rows
@@ -117,7 +117,7 @@ def test_every_lowering_takes_them(name: str) -> None:
     block = BlockSizes(rows=3, cols=21, images=8, in_channels=160, out_channels=128, taps=9)
     assert their_block(row).block == block
     hardware = load_hardware("tpu_v2_core", [each for each in their_block(row).changes if "in_channels" not in each])
-    assert LOWERINGS[name](layer_of(row), 8, hardware)[1].blocking.blocks == 7
+    assert LOWERINGS[name].lower(layer_of(row), 8, hardware)[1].blocking.blocks == 7
 
 
 def test_read_by_eye() -> None:

@@ -16,8 +16,8 @@ from tpusim.flow.engines import Prepared
 from tpusim.flow.lowerings import tried
 from tpusim.flow.verify import failures_named
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import least_of, ways_of
-from tpusim.machines.tpu.program.explanation import Way
+from tpusim.machines.tpu.lowering.drafts import Draft
+from tpusim.machines.tpu.lowering.registry import drafts_of, least_of
 from tpusim.machines.tpu.program.joined import Joint
 from tpusim.machines.tpu.program.scratch import in_scratch, prefetched
 from tpusim.network.ops import Op
@@ -47,8 +47,8 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str, doing: Do
 
     def by(name: str) -> Prepared:
         doing("lowering" if name == lowering else f"trying {name}")
-        ways = ways_of(layer, batch, hardware, name)
-        return _of_ways(ways, lambda way: _in_scratch(Prepared(*way.lower(), hardware, name)))
+        drafts = drafts_of(layer, batch, hardware, name)
+        return _of_drafts(drafts, lambda each: _in_scratch(Prepared(*each.lower(), hardware, name, each)))
 
     names = tried(lowering, layer, batch)
     if names == (lowering,):
@@ -87,27 +87,27 @@ def _fastest(found: Iterator[Prepared]) -> Prepared:
     return min(found, key=lambda each: each.timing.cycles)
 
 
-def _of_ways(ways: Sequence[Way], make: Callable[[Way], Prepared]) -> Prepared:
-    """The fastest of a lowering's ways, which are tried as long as another may be clearly faster; or the only one."""
-    if len(ways) == 1:
-        return make(ways[0])
+def _of_drafts(drafts: Sequence[Draft], make: Callable[[Draft], Prepared]) -> Prepared:
+    """The fastest of a lowering's drafts, which are tried as long as another may be clearly faster; or the only one."""
+    if len(drafts) == 1:
+        return make(drafts[0])
     tried: list[_Tried] = []
 
     def promising() -> Iterator[Prepared]:
-        for way in ways:
-            if tried and _enough(tried, way.least):
+        for draft in drafts:
+            if tried and _enough(tried, draft.least):
                 break
-            made = make(way)
+            made = make(draft)
             tried.append(_Tried(made.timing.cycles, len(made.program.steps)))
             yield made
             del made
 
     best = _fastest(promising())
-    return _told(best, ways, [each.cycles for each in tried])
+    return _told(best, drafts, [each.cycles for each in tried])
 
 
 class _Tried(NamedTuple):
-    """What a way takes, and how long it is."""
+    """What a draft takes, and how long it is."""
 
     cycles: int
     steps: int
@@ -121,9 +121,9 @@ def _enough(tried: Sequence[_Tried], least: float) -> bool:
     return fastest <= least * (1 + CLOSE) or not patient
 
 
-def _told(best: Prepared, ways: Sequence[Way], tried: Sequence[int]) -> Prepared:
-    """With what is told of the search. The first way is the choice of the estimate."""
-    first, fastest, least, estimate = tried[0], min(tried), ways[0].least, ways[0].estimate()
+def _told(best: Prepared, drafts: Sequence[Draft], tried: Sequence[int]) -> Prepared:
+    """With what is told of the search. The first draft is the choice of the estimate."""
+    first, fastest, least, estimate = tried[0], min(tried), drafts[0].least, drafts[0].estimate()
     own = "it is this one" if first == fastest else f"this one takes {fastest:,} ({fastest / first - 1:+.1%})"
     words = (
         f"by simulation, {counted(len(tried), 'block')} timed: the estimate's choice, expected to take "

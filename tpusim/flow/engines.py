@@ -16,6 +16,7 @@ from tpusim.flow.values import Journey
 from tpusim.flow.verify import Named, as_floats, check_values, failures_named, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.machines.tpu.program.program import Program
@@ -44,13 +45,14 @@ def unwatched(layer: str, doing: str) -> None:
 class Prepared:
     """A Program for a machine, which all layers of a shape share, and its time from the event engine.
 
-    `lowering` is the one that made it.
+    `lowering` is the one that made it, of a `draft`; a Program that was written by hand has none.
     """
 
     program: Program
     explanation: Explanation
     hardware: Hardware
     lowering: str
+    draft: Draft | None = None
 
     def with_told(self, told: Mapping[str, str], choices: Mapping[str, int | str]) -> Prepared:
         """The same, with more to tell of how it was lowered."""

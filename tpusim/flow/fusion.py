@@ -13,7 +13,8 @@ from tpusim.flow.engines import Watch, unwatched
 from tpusim.flow.lowerings import AUTO, asked_of, usual
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import PARTIAL, meant, planned_of
+from tpusim.machines.tpu.family import FAMILY as TPU
+from tpusim.machines.tpu.lowering.registry import meant, planned_of
 from tpusim.machines.tpu.program.passes import Finish
 from tpusim.network.edges import Source
 from tpusim.network.ops import Add, ArrayOp, Clip, Fused, LeakyRelu, Op, Relu
@@ -94,7 +95,7 @@ def fused(
     Under `auto` a layer carries what takes longer by itself, which is found out by timing both; `watch` is told of each
     layer then. It is found out for those alone whose names are `wanted`: of the others nobody knows.
     """
-    if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none" or lowering in PARTIAL:
+    if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none" or lowering in TPU.partial:
         return workload
     fusion = _Fusion(workload, hardware, lowering or usual())
     whole = fusion.whole()
@@ -114,7 +115,7 @@ class _Fusion:
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
         self.readers = Counter(name for each in self.edges.values() for source in each for name in source.names)
-        alone = {each.layer for each in workload.lowerings if each.lowering in PARTIAL}
+        alone = {each.layer for each in workload.lowerings if each.lowering in TPU.partial}
         self.bearers = {each.name for each in workload.layers if each.op in BEARERS} - alone - {*empty}
         self.riders: dict[str, _Riders] = {}
         # By layer that rides, the one whose results it became.

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from tpusim.base.errors import CapacityError, InputError, Problem, UnsuitableError, did_you_mean
 from tpusim.machines.family import Family
 from tpusim.machines.tpu.family import FAMILY as TPU
-from tpusim.machines.tpu.lowering.registry import AS_CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
 
 if TYPE_CHECKING:
+    from tpusim.machines.tpu.lowering.drafts import Lowering
     from tpusim.network.ops import Op
     from tpusim.network.workload import Workload
 
@@ -46,16 +47,16 @@ def candidates(lowering: str, family: Family = TPU) -> tuple[str, ...]:
 
 
 def tried(lowering: str, layer: Op, batch: int) -> tuple[str, ...]:
-    """The candidates of a TPU for a layer, without those that would do with it what another does."""
-    names = candidates(lowering)
-    left_out = {each for each in AS_CHANNEL_FIRST if len(names) > 1 and _is_left(each, layer, batch)}
-    return tuple(each for each in names if each not in left_out)
+    """The candidates of a TPU for a layer, without those that would leave it to another."""
+    if lowering != AUTO:
+        return (lowering,)
+    return tuple(name for name, each in LOWERINGS.items() if not _is_left(each, layer, batch))
 
 
-def _is_left(lowering: str, layer: Op, batch: int) -> bool:
-    """Whether it would leave the layer to channel_first, which takes convolutions alone."""
+def _is_left(lowering: Lowering, layer: Op, batch: int) -> bool:
+    """Whether it would leave the layer to another, which takes convolutions alone."""
     try:
-        return layer.unit == "array" and AS_CHANNEL_FIRST[lowering](layer, batch)
+        return lowering.leaves(layer, batch)
     except UnsuitableError:
         return False
 

@@ -145,7 +145,7 @@ def _planned(asked: Asked, free: int) -> Planned:
     least = Planned(max(weights, -(-layer.macs(batch) // (hardware.pes * words))), 0)
     if least.passes * PASS_BYTES > free:
         return least
-    return planned_of(layer, batch, hardware, asked.lowering) or least
+    return planned_of(layer, batch, hardware, asked.lowering)
 
 
 def _values(asked: Asked, planned: Planned) -> int:

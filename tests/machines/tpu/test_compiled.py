@@ -11,9 +11,9 @@ import pytest
 from tests.strategies import conv, fills, machine
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.tiled import plan_of
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Conv2d, Gemm
@@ -99,7 +99,7 @@ def test_weights_lie_as_the_compiler_lays_them() -> None:
 def test_what_passes_share_comes_once(channels: int, places: int) -> None:
     """However many words of a lane hold it."""
     layer = conv(channels, 9, 256, 3)
-    plan, (program, _) = planned(layer, 8), lower(layer, 8, CORE)
+    plan, (program, _) = planned(layer, 8), CHANNEL_FIRST.lower(layer, 8, CORE)
     assert len(plan.chunks[0].places) == places
     stored = -(-channels // 128) * 128 * 9 * 9 * 8 * 2
     assert sum(fill.hbm_bytes for fill in fills(program, "ifmap")) == pytest.approx(stored, rel=0.5)
@@ -108,13 +108,16 @@ def test_what_passes_share_comes_once(channels: int, places: int) -> None:
 
 def test_a_few_channels_are_transposed_and_others_not() -> None:
     kernel = conv(3, 12, 8, 7)
-    assert lower(conv(3, 12, 8, 1), 8, CORE)[0].word_cycles == 64
-    assert lower(kernel, 8, CORE)[0].word_cycles == 64
-    assert lower(kernel, 32, CORE)[0].word_cycles == 16
-    assert lower(kernel, 8, with_mapping(CORE, transposed_channels=2, layout="plain"))[0].word_cycles == WHOLE
+    assert CHANNEL_FIRST.lower(conv(3, 12, 8, 1), 8, CORE)[0].word_cycles == 64
+    assert CHANNEL_FIRST.lower(kernel, 8, CORE)[0].word_cycles == 64
+    assert CHANNEL_FIRST.lower(kernel, 32, CORE)[0].word_cycles == 16
+    assert (
+        CHANNEL_FIRST.lower(kernel, 8, with_mapping(CORE, transposed_channels=2, layout="plain"))[0].word_cycles
+        == WHOLE
+    )
     assert len(planned(kernel).passes) == 2
     for other in (conv(5, 12, 8, 7), Gemm("g", 100, 100, 3)):
-        assert lower(other, 8, CORE)[0].word_cycles == WHOLE
+        assert CHANNEL_FIRST.lower(other, 8, CORE)[0].word_cycles == WHOLE
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_first_layers_of_few_images_are_transposed_where_channels_pad_less(
     batch: int, channels: int, cycles: int
 ) -> None:
     """Of two images, or four of three channels, images lie in words; one comes as eight strips."""
-    assert lower(conv(channels, 16, 8, 3), batch, CORE)[0].word_cycles == cycles
+    assert CHANNEL_FIRST.lower(conv(channels, 16, 8, 3), batch, CORE)[0].word_cycles == cycles
 
 
 ONE_IMAGE = [
@@ -149,27 +152,27 @@ def test_words_of_several_images_hold_nothing_else() -> None:
 def test_images_in_lanes_are_moved_as_such_and_transposed() -> None:
     """16 channels of 128 images: 16 x 128 elements a pixel, and not 128 x 128."""
     layer = conv(16, 9, 32, 3)
-    program, _ = lower(layer, 128, CORE)
+    program, _ = CHANNEL_FIRST.lower(layer, 128, CORE)
     assert program.word_cycles == 8
     moved = sum(fill.hbm_bytes for fill in fills(program, "ifmap"))
-    plain = lower(layer, 128, with_mapping(CORE, layout="plain"))[0]
+    plain = CHANNEL_FIRST.lower(layer, 128, with_mapping(CORE, layout="plain"))[0]
     assert plain.word_cycles == WHOLE
     assert sum(fill.hbm_bytes for fill in fills(plain, "ifmap")) > 6 * moved
-    assert lower(layer, 16, CORE)[0].word_cycles == WHOLE
+    assert CHANNEL_FIRST.lower(layer, 16, CORE)[0].word_cycles == WHOLE
 
 
 @pytest.mark.parametrize(("patch", "points"), [("touched", 5 * 5), ("window", 9 * 9)])
 def test_a_window_brings_what_is_between_the_points(patch: str, points: int) -> None:
     layer, hardware = conv(4, 10, 4, 1, stride=2), machine(4, 4, word_elements=8)
     block = hardware.mapping.block.model_copy(update={"rows": 5, "cols": 5})
-    program, _ = lower(layer, 8, with_mapping(hardware, patch=patch, block=block))
+    program, _ = CHANNEL_FIRST.lower(layer, 8, with_mapping(hardware, patch=patch, block=block))
     assert sum(fill.words for fill in fills(program, "ifmap")) == points
 
 
 @pytest.mark.parametrize("loads", ["pieces", "whole"])
 def test_a_body_begins_when_its_loads_are_whole(loads: str) -> None:
     """Else with the first of the four channel portions, and of the weights."""
-    program, _ = lower(conv(16, 4, 4, 1), 8, with_mapping(machine(4, 4, word_elements=8), loads=loads))
+    program, _ = CHANNEL_FIRST.lower(conv(16, 4, 4, 1), 8, with_mapping(machine(4, 4, word_elements=8), loads=loads))
     first = next(step for step in program.steps if isinstance(step, Stream))
     before = program.steps[: program.steps.index(first)]
     brought = {number for number, step in enumerate(before) if isinstance(step, Fill)}
@@ -183,7 +186,7 @@ def test_a_body_drains_once(column_folds: str, bodies: int) -> None:
     hardware = machine(4, 4, between_blocks="drain", loop_order="block_major")
     block = hardware.mapping.block.model_copy(update={"rows": 3})
     hardware = with_mapping(hardware, column_folds=column_folds, block=block)
-    program, told = lower(conv(3, 6, 12, 1), 2, hardware)
+    program, told = CHANNEL_FIRST.lower(conv(3, 6, 12, 1), 2, hardware)
     assert (told.blocking.blocks, told.blocking.col_folds) == (2, 3)
     preloads = [step for step in program.steps if isinstance(step, Preload)]
     waiting = sum(any(isinstance(program.steps[other], Stream) for other in step.after) for step in preloads)
@@ -192,7 +195,7 @@ def test_a_body_drains_once(column_folds: str, bodies: int) -> None:
 
 def test_explain_says_what_the_policy_does() -> None:
     def aspects(layer: Conv2d, batch: int = 8) -> str:
-        return " | ".join(lower(layer, batch, CORE)[1].aspects.values())
+        return " | ".join(CHANNEL_FIRST.lower(layer, batch, CORE)[1].aspects.values())
 
     assert "up to 2 stacked in a pass (dense)" in aspects(conv(64, 9, 128, 3))
     assert "up to 2 stacked in a pass, split where it is full (dense)" in aspects(conv(80, 9, 128, 3))

@@ -18,12 +18,12 @@ from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.dense_taps import DenseTaps
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import plan_of
 from tpusim.machines.tpu.policy import MappingPolicy
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.network.ops import Conv2d
@@ -76,7 +76,7 @@ def test_passes_are_those_of_the_formula(
 ) -> None:
     """ceil(H_F W_F C_I / block_k) a block and column fold."""
     hardware = mapped(machine(8, 3, capacity_words=4000), k_order=order, block_k=block_k)
-    program, told = LOWERINGS["implicit_gemm"](odd(channels, kernel, (9, 6)), 3, hardware)
+    program, told = LOWERINGS["implicit_gemm"].lower(odd(channels, kernel, (9, 6)), 3, hardware)
     rows = 8 if block_k == "auto" else block_k
     each = ceil(kernel[0] * kernel[1] * channels / rows)
     assert len(program.streams) == each * told.blocking.blocks * told.blocking.col_folds
@@ -123,7 +123,9 @@ def test_what_several_places_hold_is_fetched_for_each() -> None:
     layer, hardware = conv(192, 9, 8, 3), mapped(load_hardware("tpu_v2"), chunks="needed")
     once = 192 * 9 * 9 * 8 * 4
     for name, times in (("channel_first", 1), ("implicit_gemm", 2)):
-        assert sum(step.hbm_bytes for step in fills(LOWERINGS[name](layer, 8, hardware)[0], "ifmap")) == times * once
+        assert (
+            sum(step.hbm_bytes for step in fills(LOWERINGS[name].lower(layer, 8, hardware)[0], "ifmap")) == times * once
+        )
 
 
 def test_conv1_of_resnet50_takes_less_than_half() -> None:
@@ -131,7 +133,7 @@ def test_conv1_of_resnet50_takes_less_than_half() -> None:
     cycles = {}
     for name in ("channel_first", "implicit_gemm"):
         hardware = load_hardware("tpu_v2")
-        cycles[name] = event.run(LOWERINGS[name](layer, 8, hardware)[0], hardware).cycles
+        cycles[name] = event.run(LOWERINGS[name].lower(layer, 8, hardware)[0], hardware).cycles
     assert cycles["implicit_gemm"] < cycles["channel_first"] / 2
 
 
@@ -175,7 +177,7 @@ def test_every_output_is_in_one_rectangle(plan: Plan) -> None:
 def test_a_block_may_begin_and_end_within_a_row() -> None:
     """Ten words of rows of seven: spilled as the end of a row, whole rows and the beginning of one."""
     hardware = mapped(machine(8, 4, word_elements=4, capacity_words=2000), block_m=10, block_n=3)
-    program, _ = LOWERINGS["implicit_gemm"](odd(5, (3, 2), (7, 8)), 4, hardware)
+    program, _ = LOWERINGS["implicit_gemm"].lower(odd(5, (3, 2), (7, 8)), 4, hardware)
     assert [stream.words for stream in program.streams] == [10] * 4 * 8 + [9] * 8
     assert {stream.cols for stream in program.streams} == {3, 2}
     assert {len(step.parts) for step in spills(program)} == {2, 3}
@@ -215,7 +217,7 @@ def test_per_tap_fetches_what_each_tap_stands_on(name: str, stride: int) -> None
     """H_F W_F / stride^2 times the map where it divides; a lane holds the words of a pass, no more (paper Fig. 8)."""
     layer = conv(32, 16 + 3 - stride, 8, 3, stride=stride)
     hardware = mapped(load_hardware("tpu_v2"), fetch="per_tap")
-    program, told = LOWERINGS[name](layer, 16, hardware)
+    program, told = LOWERINGS[name].lower(layer, 16, hardware)
     outputs = (16 // stride) ** 2
     assert layer.outputs(1) == 8 * outputs
     assert sum(step.hbm_bytes for step in fills(program, "ifmap")) == 9 * outputs * 32 * 16 * 4
@@ -256,7 +258,7 @@ def test_how_many_steps_there_will_be(name: str, fetch: str) -> None:
     layers = {each.name: each for each in load_workload("resnet50", batch=8).layers}
     for layer in (layers["conv1"], layers["layer1.0.conv2"], layers["layer3.0.conv2"]):
         hardware = mapped(load_hardware("tpu_v2"), fetch=fetch)
-        planned, program = planned_of(layer, 8, hardware, name), LOWERINGS[name](layer, 8, hardware)[0]
+        planned, program = planned_of(layer, 8, hardware, name), LOWERINGS[name].lower(layer, 8, hardware)[0]
         assert planned is not None
         assert planned.passes == len(program.streams)
         moves = len(fills(program, "ifmap")) + len(fills(program, "filter")) + len(spills(program))

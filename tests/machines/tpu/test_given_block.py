@@ -16,11 +16,11 @@ from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import plan_of
 from tpusim.machines.tpu.policy import BlockSizes
 from tpusim.network.ops import Conv2d, Gemm
 
@@ -137,7 +137,7 @@ def test_weights_stay_where_blocks_of_the_same_channels_follow_one_another() -> 
     hardware = with_block(load_hardware("tpu_v2"), **sizes).with_overrides(["mapping.loop_order=filter_major"])
     found = plan_of(TapGroups, layer, 8, hardware)
     assert [(stage.block, stage.fold) for stage in found.stages][:4] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    program, _ = LOWERINGS["channel_first"](layer, 8, hardware)
+    program, _ = LOWERINGS["channel_first"].lower(layer, 8, hardware)
     moved = {name: sum(step.hbm_bytes for step in fills(program, name)) for name in ("filter", "ifmap")}
     # Halos come again with each block: 8 + 9 + 9 + 8 rows for 28.
     assert moved == {"filter": 9 * 128 * 512 * 4, "ifmap": 2 * 34 * 28 * 128 * 8 * 4}
@@ -231,7 +231,7 @@ def test_a_given_block_is_the_one_of_the_search_if_it_is_that() -> None:
     """To give what the search takes changes no cycle."""
     hardware = machine(8, 4, capacity_words=400)
     layer = conv(12, 9, 9, 3, padding=1)
-    program, found = LOWERINGS["channel_first"](layer, 4, hardware)
+    program, found = LOWERINGS["channel_first"].lower(layer, 4, hardware)
     sizes = {"rows": found.blocking.rows, "cols": found.blocking.cols, "images": found.blocking.images}
-    again, _ = LOWERINGS["channel_first"](layer, 4, with_block(hardware, **sizes))
+    again, _ = LOWERINGS["channel_first"].lower(layer, 4, with_block(hardware, **sizes))
     assert event.run(program, hardware) == event.run(again, hardware)

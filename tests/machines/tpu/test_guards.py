@@ -14,7 +14,7 @@ from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import failures_named, operands_of
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition.frame import Frame
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.passes import Preload, Stream
@@ -29,9 +29,9 @@ from tpusim.network.workload_file import load_workload
 
 LAYER = conv(6, 9, 7, 3)
 MACHINE = machine(4, 4, word_elements=4, capacity_words=200)
-PROGRAM = lower(LAYER, 4, MACHINE)[0]
+PROGRAM = CHANNEL_FIRST.lower(LAYER, 4, MACHINE)[0]
 NARROW = machine(4, 4, word_elements=2, alus=4, capacity_words=400)
-NARROW_PROGRAM = lower(LAYER, 4, NARROW)[0]
+NARROW_PROGRAM = CHANNEL_FIRST.lower(LAYER, 4, NARROW)[0]
 OPERANDS = operands_of(LAYER, 4, seed=0)
 
 
@@ -140,7 +140,7 @@ def test_a_word_that_does_not_exist() -> None:
 def test_who_watches_is_told_how_many_cycles_have_passed() -> None:
     """By the engine, by a trace, and, with the layer's name, by a run."""
     layer, hardware = conv(9, 9, 9, 3), machine(4, 4)
-    program, operands = lower(layer, 4, hardware)[0], operands_of(layer, 4, seed=0)
+    program, operands = CHANNEL_FIRST.lower(layer, 4, hardware)[0], operands_of(layer, 4, seed=0)
     looks: list[int] = []
     timing, _ = register.run(program, hardware, operands, looks.append)
     assert looks == list(range(LOOK_EVERY, timing.cycles + 1, LOOK_EVERY))
@@ -158,7 +158,7 @@ def test_hbm_holds_only_the_words_of_lanes_that_take_part() -> None:
     from tpusim.machines.tpu.description import load_hardware
 
     layer, hardware = load_workload("resnet50", batch=8).layers[0], load_hardware("tpu_v2")
-    program = lower(layer, 8, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
     words = HbmWords.of(program, operands_of(layer, 8, seed=0), hardware.vector_memory.word_elements)
     transfers = [step for step in program.steps if isinstance(step, Transfer)]
     everywhere = hardware.lanes * sum(step.words for step in transfers)

@@ -21,7 +21,7 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import frame
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import Machine, trace
@@ -42,7 +42,7 @@ FIG_11 = Conv2d("fig11", 2, 3, 4, 4, (1, 2), (1, 1), (0, 0), (1, 1), 1)
 
 def traced(layer: Conv2d) -> tuple[list[str], Machine]:
     hardware = machine(4, 4, word_elements=2, alus=8, bytes_per_cycle=5000, latency_cycles=1)
-    program = lower(layer, 2, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
     operands = operands_of(layer, 2, seed=0)
     running = Machine(program, hardware, operands)
     text = list(lines(trace(running)))
@@ -82,7 +82,7 @@ def two_passes() -> tuple[Timing, list[Cycle]]:
     """What the manual's figure shows."""
     work = select_layers(load_workload("tiny", batch=2), "two_passes")
     hardware = load_hardware("tiny_4x4")
-    timing = event.run(lower(work.layers[0], 2, hardware)[0], hardware)
+    timing = event.run(CHANNEL_FIRST.lower(work.layers[0], 2, hardware)[0], hardware)
     return timing, list(simulated(work, hardware)[1](0, unwatched))
 
 

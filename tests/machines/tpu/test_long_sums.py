@@ -10,7 +10,7 @@ from tests.strategies import conv, machine
 from tpusim.flow.verify import check_layer
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.explanation import Lowered
 from tpusim.network.ops import Conv2d, Gemm
@@ -20,7 +20,7 @@ HARDWARE = load_hardware("tpu_v2")
 
 @cache
 def product(m: int, n: int, k: int) -> Lowered:
-    return lower(Gemm("product", m=m, n=n, k=k), 1, HARDWARE)
+    return CHANNEL_FIRST.lower(Gemm("product", m=m, n=n, k=k), 1, HARDWARE)
 
 
 def timing(m: int, n: int, k: int) -> Timing:
@@ -77,7 +77,7 @@ def test_half_a_million_terms_fit() -> None:
 )
 def test_long_sums_are_right(layer: Gemm | Conv2d) -> None:
     """A product, and a filter whose taps do not fit together."""
-    program, explanation = lower(layer, 1, HARDWARE)
+    program, explanation = CHANNEL_FIRST.lower(layer, 1, HARDWARE)
     assert explanation.blocking.chunks > 1
     verdict = check_layer(layer, 1, program, HARDWARE, seed=0)
     assert (verdict.checked, verdict.mismatched) == (layer.outputs(1), 0)
@@ -87,7 +87,7 @@ def test_sums_of_several_column_folds_stay_while_chunks_come_and_go() -> None:
     """Chunk by chunk, all column folds: the ifmap is read once."""
     hardware = machine(4, 4, capacity_words=80, bytes_per_cycle=8)
     layer = Gemm("product", m=16, n=16, k=200)
-    program, explanation = lower(layer, 1, hardware)
+    program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware)
     assert explanation.blocking.chunks > 1
     assert explanation.choices["kept_folds"] == 4
     assert program.use.hbm_read_bytes == 4 * (16 * 200 + 200 * 16)
@@ -102,7 +102,7 @@ def test_a_wide_layer_takes_no_longer_than_a_tall_one(size: int, kernel: int) ->
     cycles = []
     for height, width, taps in ((size, 1, (kernel, 1)), (1, size, (1, kernel))):
         layer = Conv2d("strip", 128, height, width, 128, taps, (1, 1), (0, 0), (1, 1), 1)
-        cycles.append(event.run(lower(layer, 1, HARDWARE)[0], HARDWARE).cycles)
+        cycles.append(event.run(CHANNEL_FIRST.lower(layer, 1, HARDWARE)[0], HARDWARE).cycles)
     assert max(cycles) <= 1.03 * min(cycles)
 
 
@@ -111,7 +111,7 @@ def test_the_longer_axis_is_cut() -> None:
     strips, read = [], []
     for height, width in ((20, 3_000), (3_000, 20)):
         layer = Conv2d("map", 64, height, width, 64, (3, 3), (1, 1), (1, 1), (1, 1), 1)
-        program, explanation = lower(layer, 1, HARDWARE)
+        program, explanation = CHANNEL_FIRST.lower(layer, 1, HARDWARE)
         strips.append(explanation.blocking.strips)
         read.append(program.use.hbm_read_bytes)
     assert strips[0] == strips[1]
@@ -120,6 +120,6 @@ def test_the_longer_axis_is_cut() -> None:
 
 def test_both_axes_are_cut_where_neither_fills_the_word() -> None:
     """Two by two strips of a 2 x 2 map share the words of four elements."""
-    program, explanation = lower(conv(3, 2, 3, 1), 1, machine(4, 4, word_elements=4))
+    program, explanation = CHANNEL_FIRST.lower(conv(3, 2, 3, 1), 1, machine(4, 4, word_elements=4))
     assert explanation.blocking.strips == 4
     assert program.streams[0].words == 1

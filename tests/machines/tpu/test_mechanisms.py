@@ -11,8 +11,9 @@ from tpusim.base.errors import InputError
 from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition.frame import IFMAP, PORTS, PSUM, RESULT, Frame
-from tpusim.machines.tpu.lowering import channel_first, tiled
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.observation.lane_trace import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.passes import Preload, Stream
@@ -25,7 +26,7 @@ GEMM = Gemm("gemm", 4, 4, 4)
 
 def timed(layer: Conv2d | Gemm, batch: int = 1, **options: Any) -> tuple[Program, Timing]:
     hardware = machine(4, 4, **options)
-    program = lower(layer, batch, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, batch, hardware)[0]
     return program, event.run(program, hardware)
 
 
@@ -72,7 +73,7 @@ def test_draining_blocks_do_not_overlap(policy: str, chunks: int) -> None:
     drained = machine(between_blocks="drain", **options)
     plain, fast = timed(layer, 2, **options)
     program, slow = timed(layer, 2, between_blocks="drain", **options)
-    plan = tiled.plan_of(channel_first.cut, layer, 2, drained)
+    plan = plan_of(channel_first.cut, layer, 2, drained)
     assert len(plan.chunks) == chunks
     bodies = len(plan.blocks) * len(plan.chunks) * -(-len(plan.col_folds) // plan.tiling.kept_folds)
     assert waiting(program) == bodies - 1
@@ -85,7 +86,7 @@ def test_draining_blocks_do_not_overlap(policy: str, chunks: int) -> None:
 def test_padding_is_moved_in_whole_bursts(channels: int, moved: int, rows: int) -> None:
     """Every fill a multiple of the burst; all fills together the padded map, however it is folded."""
     hardware = machine(rows, 4, channel_multiple=8, burst_bytes=64)
-    program = lower(Conv2d("c", channels, 4, 4, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1), 16, hardware)[0]
+    program = CHANNEL_FIRST.lower(Conv2d("c", channels, 4, 4, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1), 16, hardware)[0]
     fills = [step.hbm_bytes for step in program.steps if step.label == "ifmap fill"]
     assert all(size % 64 == 0 for size in fills)
     assert sum(fills) == moved * 4 * 4 * 16 * 4
@@ -107,7 +108,7 @@ def test_channels_are_stored_in_multiples(channels: int, stored: int) -> None:
 )
 def test_whole_filter_rows_are_stacked_where_several_fit(channels: int, rows: int, kernel: int, taps: int) -> None:
     hardware = machine(rows, 4, multi_tile="rows")
-    assert lower(conv(channels, 6, 4, kernel), 1, hardware)[1].multi_tile == taps
+    assert CHANNEL_FIRST.lower(conv(channels, 6, 4, kernel), 1, hardware)[1].multi_tile == taps
 
 
 def clients(accumulates: bool) -> tuple[int, ...]:
@@ -150,7 +151,7 @@ def test_separate_ports_are_in_nobodys_way() -> None:
     """Words of one element need three slots a frame of one; with a port for each client, one."""
     layer, shared = conv(8, 8, 4, 3), machine(4, 4, word_elements=1)
     separate = shared.with_overrides(["vector_memory.ports=separate"])
-    before, after = (event.run(lower(layer, 2, each)[0], each) for each in (shared, separate))
+    before, after = (event.run(CHANNEL_FIRST.lower(layer, 2, each)[0], each) for each in (shared, separate))
     stalls = {unit: after.units[unit]["port_stall"] for unit in ("systolic_array", "preload")}
     assert stalls == {"systolic_array": 0, "preload": 0}
     assert before.units["systolic_array"]["port_stall"] == 2 * before.units["systolic_array"]["busy"]
@@ -174,7 +175,7 @@ def test_a_frame_of_separate_ports(elements: int, adds: int, arrays: int, period
 def test_the_pass_worked_by_hand_with_separate_ports() -> None:
     """Section 7 again: the ifmap comes in 8 and 9, no longer behind the preload in 9 and 11; its weights are later."""
     hardware = machine(4, 4).with_overrides(["vector_memory.ports=separate"])
-    timing = event.run(lower(GEMM, 1, hardware)[0], hardware)
+    timing = event.run(CHANNEL_FIRST.lower(GEMM, 1, hardware)[0], hardware)
     array = timing.units["systolic_array"]
     assert (timing.cycles, array["starved"], array["waiting_weights"]) == (35, 10, 12 - 10 + 1)
     assert timing.units["port_dma"] == {"dma": 6, "idle": 29}
@@ -185,7 +186,7 @@ def test_weights_enter_faster(rate: int) -> None:
     """A column of 12 weights in words of 8: the second word holds four."""
     hardware = machine(12, 12, word_elements=8).with_overrides([f"array.weights_per_cycle={rate}"])
     assert hardware.preload_cycles == {1: 12, 2: 6, 3: 3 + 2, 8: 2, 100: 2}[rate]
-    program = lower(Gemm(name="gemm", m=1, n=12, k=120), 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(Gemm(name="gemm", m=1, n=12, k=120), 1, hardware)[0]
     preload = event.run(program, hardware).units["preload"]
     assert preload["busy"] == 10 * hardware.preload_cycles
 

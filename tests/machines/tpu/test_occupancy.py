@@ -15,7 +15,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.shares import cuts_of
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.observation.occupancy import words_in_use
 from tpusim.machines.tpu.program.joined import linked
@@ -40,14 +40,14 @@ def test_words_in_use_of_the_pass_by_hand(launch: int) -> None:
     hardware = machine(4, 4, word_elements=2, launch_cycles=launch)
     words = {0: 2, 1: 4, 12: 2, 21: 4, 24: 2, 26: 0}
     later = {launch + cycle: count for cycle, count in words.items()}
-    assert used(lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0], hardware) == {0: 0} | later
+    assert used(CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0], hardware) == {0: 0} | later
 
 
 @pytest.mark.parametrize("launch", [0, 7])
 def test_words_are_in_use_until_their_last_reader_has_them(launch: int) -> None:
     """Two row folds and two column folds: either fold of the ifmap is streamed again for the second seven columns."""
     hardware = machine(4, 6, word_elements=2, launch_cycles=launch)
-    program = lower(Gemm("gemm", m=3, n=7, k=5), 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(Gemm("gemm", m=3, n=7, k=5), 1, hardware)[0]
     assert [step.label for step in program.steps] == [
         "filter fill", "ifmap fill", "filter fill", "ifmap fill", "preload", "stream", "preload", "stream",
         "filter fill", "filter fill", "ofmap spill", "preload", "stream", "preload", "stream", "ofmap spill",
@@ -70,7 +70,8 @@ def test_words_are_in_use_until_their_last_reader_has_them(launch: int) -> None:
 def test_what_a_pass_adds_to_is_in_use_once_by_hand() -> None:
     """Filter: 2 words, from 0 until its weights are loaded at 12; ifmap: 2, 1 to 30; what is added to: 2, 8 to 32."""
     hardware, layer = machine(4, 4, word_elements=2), Gemm("gemm", 4, 4, 4)
-    program = riding(lower(layer, 1, hardware), Fused("gemm", layer, adds=True, finish=()), hardware)[0]
+    draft, *_ = CHANNEL_FIRST.drafts(layer, 1, hardware)
+    program = riding(draft, Fused("gemm", layer, adds=True, finish=()), hardware).lower()[0]
     assert used(program, hardware) == {0: 2, 1: 4, 8: 6, 12: 4, 30: 2, 32: 0}
 
 
@@ -80,8 +81,9 @@ def test_words_in_use_never_exceed_those_set_aside(
     hardware: Hardware, layer: Conv2d | Gemm, batch: int, adds: bool
 ) -> None:
     try:
-        lowered = lower(layer, batch, hardware)
-        program = riding(lowered, Fused(layer.name, layer, adds=True, finish=()), hardware)[0] if adds else lowered[0]
+        draft, *_ = CHANNEL_FIRST.drafts(layer, batch, hardware)
+        whole = riding(draft, Fused(layer.name, layer, adds=True, finish=()), hardware) if adds else draft
+        program, _ = whole.lower()
     except CapacityError:
         assume(False)
     cycles, words = words_in_use(program, event.record(program, hardware).timeline())
@@ -94,7 +96,7 @@ def test_words_in_use_never_exceed_those_set_aside(
 def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
     """Also the pieces that no stream names."""
     hardware = machine(4, 4, word_elements=2, capacity_words=60)
-    program = lower(conv(4, 12, 8, 1), 2, hardware)[0]
+    program = CHANNEL_FIRST.lower(conv(4, 12, 8, 1), 2, hardware)[0]
     wanted = [index for index, step in enumerate(program.steps) if step.label == "ifmap fill"]
     named = {fill: index for index, step in enumerate(program.steps) if isinstance(step, Stream) for fill in step.after}
     first, last = [fill for fill in wanted if fill in named][:2]

@@ -9,7 +9,7 @@ import pytest
 from tests.strategies import conv
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.network.ops import Conv2d
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
@@ -39,7 +39,7 @@ def test_two_stacked_taps_double_utilisation_and_workspace() -> None:
 def test_the_whole_3x3_layer_of_fig_11() -> None:
     """W_F = 3 taps a filter row, two at a time: passes of 2 and 1 taps."""
     hardware = load_hardware("tiny_4x4")
-    streams = lower(conv(2, 5, 4, 3), 2, hardware)[0].streams
+    streams = CHANNEL_FIRST.lower(conv(2, 5, 4, 3), 2, hardware)[0].streams
     assert [stream.rows for stream in streams] == [4, 2, 4, 2, 4, 2]
 
 
@@ -60,7 +60,7 @@ def test_the_whole_3x3_layer_of_fig_11() -> None:
 )
 def test_multi_tile_rule(channels: int, kernel: int, tiles: int) -> None:
     """Section VII-A: min(128 / C_I, W_F)."""
-    program, explanation = lower(conv(channels, 16, 16, kernel), 8, load_hardware("tpu_v2"))
+    program, explanation = CHANNEL_FIRST.lower(conv(channels, 16, 16, kernel), 8, load_hardware("tpu_v2"))
     assert explanation.multi_tile == tiles
     folds = -(-channels // 128)
     assert len(program.streams) % (kernel * -(-kernel // tiles) * folds) == 0

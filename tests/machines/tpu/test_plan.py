@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from tests.strategies import conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
-from tpusim.machines.tpu.lowering.convolution import Convolution
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import Convolution, plan_of
 from tpusim.machines.tpu.lowering.geometry import MapAxis
 from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import plan_of
 from tpusim.machines.tpu.schedule.link import buffers, link
 from tpusim.network.ops import Gemm, Op
 
@@ -146,7 +145,7 @@ def test_images_of_a_partial_word_are_those_there_are(images: int, fill: int, sh
 
 def test_partial_words_cost_the_bytes_of_the_images_there_are() -> None:
     """Seven rows of nine numbers in words of four: 252 bytes come in, and go out, whatever the words hold."""
-    program = lower(Gemm("g", m=7, n=9, k=9), 1, machine(9, 9, word_elements=4, burst_bytes=4))[0]
+    program = CHANNEL_FIRST.lower(Gemm("g", m=7, n=9, k=9), 1, machine(9, 9, word_elements=4, burst_bytes=4))[0]
     assert sum(step.hbm_bytes for step in program.steps if step.label == "ifmap fill") == 252
     assert sum(step.use.hbm_write_bytes for step in program.steps) == 252
 

@@ -16,7 +16,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition.frame import IFMAP, POINTER, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.indirect import lower
+from tpusim.machines.tpu.lowering.indirect import INDIRECT
 from tpusim.machines.tpu.lowering.pointed import NAME, Pointed, with_pointers
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import PADDING, Feed, LaneGroup, Table
@@ -52,15 +52,19 @@ def test_of_tpu_v2_sixteen_fill_a_word() -> None:
 def test_machines_that_cannot_hold_them_are_refused() -> None:
     layer = conv(2, 4, 2, 3)
     with pytest.raises(CapacityError, match="8,388,608 words of a lane apart, and the vector memory has 8,388,609"):
-        lower(layer, 1, machine(word_elements=1, capacity_words=MOST_WORDS + 1))
+        INDIRECT.lower(layer, 1, machine(word_elements=1, capacity_words=MOST_WORDS + 1))
     with pytest.raises(CapacityError, match="a pointer takes 2 B, and a word has 1 B"):
-        lower(layer, 1, load_hardware("tiny_4x4", ["vector_memory.word_elements=1", "vector_memory.element_bytes=1"]))
+        INDIRECT.lower(
+            layer, 1, load_hardware("tiny_4x4", ["vector_memory.word_elements=1", "vector_memory.element_bytes=1"])
+        )
 
 
 def test_as_many_as_taps_and_outputs_and_those_of_like_blocks_once() -> None:
     """XNNPACK's H_F W_F round_up(H_O W_O, mr): ours are rounded up to words, table by table, for unlike blocks."""
     layer, whole = conv(8, 12, 8, 3, padding=1), machine(8, 8, word_elements=8, capacity_words=8192)
-    one, more = (lower(layer, 8, whole.with_overrides({"mapping.block_m": words}))[1].choices for words in (144, 36))
+    one, more = (
+        INDIRECT.lower(layer, 8, whole.with_overrides({"mapping.block_m": words}))[1].choices for words in (144, 36)
+    )
     assert (one["blocks"], one["pointers"], one["pointer_words"]) == (1, 9 * 12 * 12, 9 * -(-12 * 12 // 16))
     assert more["blocks"] == 4
     assert int(more["pointers"]) < 9 * 12 * 12
@@ -68,7 +72,9 @@ def test_as_many_as_taps_and_outputs_and_those_of_like_blocks_once() -> None:
 
 
 def test_a_layer_of_one_block_has_one_pointer_for_every_tap_and_output() -> None:
-    found = lower(conv(8, 5, 8, 3, padding=1), 8, machine(8, 8, word_elements=8, bytes_per_cycle=10**6))[1].choices
+    found = INDIRECT.lower(conv(8, 5, 8, 3, padding=1), 8, machine(8, 8, word_elements=8, bytes_per_cycle=10**6))[
+        1
+    ].choices
     assert found["pointers"] == 9 * int(found["rows"]) * int(found["cols"]) * int(found["blocks"])
 
 
@@ -82,7 +88,7 @@ def test_a_product_is_left_as_it_is(network: str) -> None:
     plain = [layer for layer in layers if not layer.spatial or layer.text.split()[-1] == "1x1"]
     assert plain
     for layer in plain[:4]:
-        assert lower(layer, 8, hardware) == channel_first.lower(layer, 8, hardware)
+        assert INDIRECT.lower(layer, 8, hardware) == channel_first.CHANNEL_FIRST.lower(layer, 8, hardware)
 
 
 # ---- what they cost
@@ -120,7 +126,9 @@ def test_long_passes_cost_a_cycle_a_frame_or_nothing(elements: int, more: int) -
     """Beside that the array may wait for the frame in which the first pointers of a pass are read."""
     hardware = machine(8, 8, word_elements=elements, bytes_per_cycle=10**6, capacity_words=10**5)
     layer = conv(8, 40, 8, 3, padding=1)
-    plain, pointed = (lowering(layer, elements, hardware)[0] for lowering in (channel_first.lower, lower))
+    plain, pointed = (
+        lowering(layer, elements, hardware)[0] for lowering in (channel_first.CHANNEL_FIRST.lower, INDIRECT.lower)
+    )
     assert [stream.words for stream in plain.streams] == [stream.words for stream in pointed.streams]
     one, other = (event.run(program, hardware).units["systolic_array"] for program in (plain, pointed))
     assert one["busy"] == other["busy"]
@@ -136,7 +144,7 @@ MACHINE = machine(4, 4, capacity_words=300)
 
 
 def verdict_of(program: Program, engine: str, hardware: Hardware = MACHINE) -> Verdict:
-    explanation = lower(LAYER, BATCH, MACHINE)[1]
+    explanation = INDIRECT.lower(LAYER, BATCH, MACHINE)[1]
     task = Task(LAYER, BATCH, Prepared(program, explanation, hardware, "indirect"), check=True, seed=0, watch=unwatched)
     return ENGINES[engine](task)[1]()
 
@@ -159,13 +167,13 @@ def first(program: Program, padding: bool) -> int:
 
 @pytest.mark.parametrize("engine", ["event", "register"])
 def test_the_sound_program_passes(engine: str) -> None:
-    assert verdict_of(lower(LAYER, BATCH, MACHINE)[0], engine).mismatched == 0
+    assert verdict_of(INDIRECT.lower(LAYER, BATCH, MACHINE)[0], engine).mismatched == 0
 
 
 @pytest.mark.parametrize("engine", ["event", "register"])
 @pytest.mark.parametrize("wrong", ["one more", "one less", "a flag set", "a flag cleared"])
 def test_a_wrong_pointer_gives_wrong_outputs(wrong: str, engine: str) -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
     at = first(program, wrong == "a flag cleared")
     number = int(numbers_of(program)[at])
     changed = {"one more": number + 2, "one less": number - 2, "a flag set": number + 1, "a flag cleared": number - 1}
@@ -178,7 +186,7 @@ def test_a_wrong_pointer_gives_wrong_outputs(wrong: str, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["event", "register"])
 def test_a_pointer_outside_the_memory_is_refused(engine: str) -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
     with pytest.raises(CheckFailed, match=r"words \[.*were addressed|word \d+ is outside"):
         verdict_of(with_number(program, first(program, padding=False), 2 * 10**6), engine)
 
@@ -194,7 +202,7 @@ def seen(program: Program, engine: str) -> bool:
 @pytest.mark.parametrize("engine", ["event", "register"])
 @pytest.mark.parametrize("edit", ["another table", "a fill lost", "padding alone"])
 def test_pointers_that_are_not_there_are_seen(edit: str, engine: str) -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
     at = next(i for i, step in enumerate(program.steps) if isinstance(step, Fill) and step.tensor.name == NAME)
     fill = program.steps[at]
     assert isinstance(fill, Fill)
@@ -215,7 +223,7 @@ def test_pointers_that_are_not_there_are_seen(edit: str, engine: str) -> None:
 
 
 def test_a_pass_that_contradicts_itself_is_refused() -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
     index = next(i for i, step in enumerate(program.steps) if isinstance(step, Stream))
     stream = program.steps[index]
     assert isinstance(stream, Stream)
@@ -235,7 +243,7 @@ def test_a_pass_that_contradicts_itself_is_refused() -> None:
 
 
 def test_only_passes_that_read_from_lanes_read_pointers() -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
     index, stream = next((i, step) for i, step in enumerate(program.steps) if isinstance(step, Stream))
     at, spill = next((i, step) for i, step in enumerate(program.steps) if isinstance(step, Spill))
     through = replace(spill, parts=(spill.parts[0]._replace(feed=stream.reads),))
@@ -363,7 +371,7 @@ def test_of_more_tables_than_fit_the_oldest_gives_way() -> None:
 def test_initialisation_is_counted_and_shared() -> None:
     """One set of pointers for both buffers of the ifmap, all its row folds, all column folds and all images."""
     hardware = machine(4, 4, word_elements=4, capacity_words=1000)
-    few, many = (lower(conv(8, 6, 12, 3, padding=1), batch, hardware) for batch in (4, 8))
+    few, many = (INDIRECT.lower(conv(8, 6, 12, 3, padding=1), batch, hardware) for batch in (4, 8))
     assert few[1].blocking.rows == many[1].blocking.rows
     assert few[1].choices["pointers"] == many[1].choices["pointers"]
     for program, explanation in (few, many):
@@ -380,7 +388,10 @@ def test_what_pointers_take_of_a_layer_of_resnet() -> None:
     of four rows the twelve between the edges are alike, as are the taps of the others that touch no padding.
     """
     layer, hardware = conv(64, 56, 64, 3, padding=1), load_hardware("tpu_v2")
-    explanation, (plain, _) = lower(layer, 8, hardware)[1], channel_first.lower(layer, 8, hardware)
+    explanation, (plain, _) = (
+        INDIRECT.lower(layer, 8, hardware)[1],
+        channel_first.CHANNEL_FIRST.lower(layer, 8, hardware),
+    )
     found = explanation.choices
     assert (found["rows"], found["cols"], found["blocks"]) == (4, 56, 14)
     assert round(28_224 * 2 / (56 * 56 * 64 * 8 * 4), 4) == 0.0088
@@ -392,6 +403,6 @@ def test_what_pointers_take_of_a_layer_of_resnet() -> None:
 
 
 def test_the_operands_of_a_layer_are_all_that_is_asked_for() -> None:
-    program = lower(LAYER, BATCH, MACHINE)[0]
+    program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
     assert {*datapath.run(program, MACHINE, operands_of(LAYER, BATCH, 0))} == {"ofmap"}
     assert {*register.run(program, MACHINE, operands_of(LAYER, BATCH, 0))[1]} == {"ofmap"}

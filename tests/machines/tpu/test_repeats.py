@@ -16,7 +16,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.issue import IssueUnit
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Conv2d
@@ -50,7 +50,7 @@ def agree(layer: Conv2d, hardware: Hardware) -> None:
     # Each has a weight in every PE at most: most of those that are too long need not be lowered to be told.
     assume(layer.macs(1) / pixels / hardware.pes < MOST_PASSES)
     try:
-        program = lower(layer, 3, hardware)[0]
+        program = CHANNEL_FIRST.lower(layer, 3, hardware)[0]
     except CapacityError:
         return
     assume(len(program.streams) < MOST_PASSES)
@@ -83,7 +83,7 @@ LAYERS = [
 def test_on_layers_of_networks(network: str, name: str, batch: int, changes: list[str], share: float) -> None:
     layer = next(layer for layer in load_workload(network, batch=batch).layers if layer.name == name)
     hardware = load_hardware("tpu_v2", changes)
-    program = lower(layer, batch, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, batch, hardware)[0]
     with counted() as skipped:
         timing = event.run(program, hardware)
     assert timing == one_by_one(program, hardware)
@@ -93,7 +93,7 @@ def test_on_layers_of_networks(network: str, name: str, batch: int, changes: lis
 def test_the_log_names_every_step_once() -> None:
     hardware = machine(4, 4, word_elements=4)
     layer = Conv2d("conv", 40, 9, 9, 12, (3, 3))
-    program = lower(layer, 4, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 4, hardware)[0]
     log = event.logged(program, hardware, event.ports_of(program, hardware))
     steps = [step for each in (*log.loads, *log.passes) for step in each.steps] + [move.step for move in log.moves]
     assert sorted(steps) == list(range(len(program.steps)))

@@ -14,7 +14,7 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition.frame import CLIENTS
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Track
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
@@ -27,7 +27,7 @@ relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(He
 def lowered(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> Program:
     """Assumes that it fits, and in passes that do not take most of the time."""
     try:
-        program = lower(layer, batch, hardware)[0]
+        program = CHANNEL_FIRST.lower(layer, batch, hardware)[0]
     except CapacityError:
         assume(False)
         raise
@@ -80,7 +80,7 @@ def test_clipping_cuts_slices_at_the_edges() -> None:
 
 def by_hand() -> Timeline:
     hardware = machine(4, 4, word_elements=2)
-    return event.record(lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0], hardware).timeline()
+    return event.record(CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0], hardware).timeline()
 
 
 PASS_BY_HAND = {
@@ -154,7 +154,7 @@ LAYERS = [
 def test_layers_of_networks(network: str, name: str, base: str, changes: list[str]) -> None:
     hardware = load_hardware(base, changes)
     layer = next(layer for layer in load_workload(network, batch=8).layers if layer.name == name)
-    program = lower(layer, 8, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
     agree(event.record(program, hardware).timeline(), event.run(program, hardware))
 
 

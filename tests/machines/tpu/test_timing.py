@@ -18,7 +18,7 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import lower
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timing import Timing, split
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
@@ -38,7 +38,7 @@ def gemm(m: int, k: int, n: int) -> Gemm:
 
 
 def timed(layer: Gemm | Conv2d, hardware: Hardware, batch: int = 1) -> tuple[Program, Timing]:
-    program = lower(layer, batch, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, batch, hardware)[0]
     return program, event.run(program, hardware)
 
 
@@ -129,7 +129,7 @@ def test_a_slow_vector_unit_blocks_the_array() -> None:
 def test_steps_that_wait_for_one_another_are_a_deadlock() -> None:
     """The engine names who waits for whom instead of stopping in silence."""
     hardware = machine()
-    program = lower(gemm(4, 4, 4), 1, hardware)[0]
+    program = CHANNEL_FIRST.lower(gemm(4, 4, 4), 1, hardware)[0]
     spill = next(index for index, step in enumerate(program.steps) if isinstance(step, Spill))
     steps: list[Step] = [*program.steps]
     at = next(index for index, step in enumerate(steps) if isinstance(step, Preload))
@@ -141,7 +141,7 @@ def test_steps_that_wait_for_one_another_are_a_deadlock() -> None:
 
 def test_streams_are_the_passes() -> None:
     """H_F x ceil(W_F / T) x row folds x column folds, for every block."""
-    program = lower(conv(10, 6, 9, 3, padding=1), 2, machine(4, 4, capacity_words=8000))[0]
+    program = CHANNEL_FIRST.lower(conv(10, 6, 9, 3, padding=1), 2, machine(4, 4, capacity_words=8000))[0]
     blocks = sum(isinstance(step, Spill) for step in program.steps)
     assert sum(isinstance(step, Stream) for step in program.steps) == blocks * 9 * 3
 
@@ -167,7 +167,7 @@ class Quiet:
 def test_the_order_in_which_units_are_visited_does_not_matter(order: tuple[int, ...]) -> None:
     """Sample, then commit: the register engine gives the same whichever unit comes first."""
     layer, hardware = conv(3, 6, 5, 3, padding=1), machine(5, 4, word_elements=3)
-    program = lower(layer, 4, hardware)[0]
+    program = CHANNEL_FIRST.lower(layer, 4, hardware)[0]
     operands = operands_of(layer, 4, seed=0)
     plain = register.Machine(program, hardware, operands)
     shuffled = register.Machine(program, hardware, operands)

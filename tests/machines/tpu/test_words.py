@@ -9,8 +9,7 @@ import pytest
 from tests.strategies import conv, machine
 from tpusim import load_hardware
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.lowering.unused import UNUSED, unused
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.policy import BlockSizes
 from tpusim.network.ops import ConvTranspose2d, Gemm, Op, Pool2d, Softmax
 
@@ -46,18 +45,23 @@ def with_mapping(hardware: Hardware, **changes: Any) -> Hardware:
     return hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update=changes)})
 
 
+def ignored(name: str) -> frozenset[str]:
+    found = LOWERINGS[name].ignores
+    return found(SMALL) if callable(found) else found
+
+
 def changed(field: str, hardware: Hardware = SMALL) -> Hardware:
     if field.startswith("block."):
         return with_mapping(hardware, block=BlockSizes(**{field.removeprefix("block."): 2}))
     return with_mapping(hardware, **{field: OTHER[field]})
 
 
-@pytest.mark.parametrize("name", UNUSED)
+@pytest.mark.parametrize("name", [name for name in LOWERINGS if name != "deformable"])
 def test_what_a_lowering_does_not_know_changes_nothing_and_is_told(name: str) -> None:
     layer, hardware = LAYERS.get(name, PLAIN), MACHINES.get(name, SMALL)
     plain, explanation = lowered(layer, 3, hardware, name)
     assert "unused" not in explanation.aspects
-    for field in sorted(UNUSED[name]):
+    for field in sorted(ignored(name)):
         program, explanation = lowered(layer, 3, changed(field, hardware), name)
         assert program == plain, field
         assert explanation.aspects["unused"] == f"of mapping, by {name}: {field}"
@@ -66,7 +70,7 @@ def test_what_a_lowering_does_not_know_changes_nothing_and_is_told(name: str) ->
 def test_what_channel_first_knows_changes_its_steps_and_nothing_else_is_told() -> None:
     """So the layer above tells unused choices from others."""
     plain = lowered(PLAIN, 3, SMALL, "channel_first")[0]
-    known = (UNUSED["explicit"] | UNUSED["implicit_gemm"] | {"loads"}) - UNUSED["channel_first"]
+    known = (ignored("explicit") | ignored("implicit_gemm") | {"loads"}) - ignored("channel_first")
     for field in sorted(known - {"block_k"}):
         program, explanation = lowered(PLAIN, 3, changed(field), "channel_first")
         assert program != plain, field
@@ -81,7 +85,7 @@ def test_a_product_is_channel_firsts_whatever_it_is_asked_for() -> None:
         lowered(PLAIN, 3, hardware, "explicit")[1].aspects["unused"] == "of mapping, by explicit: multi_tile, k_order"
     )
     banked = load_hardware("tpu_v2_banked", ["mapping.row_windows=2", "mapping.loads=whole"])
-    assert unused("channel_first", banked) == ["row_windows"]
+    assert LOWERINGS["channel_first"].unused(banked) == ["row_windows"]
 
 
 def told(layer: Op, **changes: Any) -> dict[str, str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tpusim.machines.tpu.lowering.registry import GLOSSES, LOWERINGS, PARTIAL, meant
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 
 if TYPE_CHECKING:
     from tpusim.input.document import Document
@@ -14,18 +14,35 @@ if TYPE_CHECKING:
     from tpusim.network.ops import Op
 
 
+class _Glosses(Mapping[str, str]):
+    """The gloss of each lowering, for which its module is imported; names come without."""
+
+    def __getitem__(self, name: str) -> str:
+        return LOWERINGS[name].gloss
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(LOWERINGS)
+
+    def __len__(self) -> int:
+        return len(LOWERINGS)
+
+
 class Tpu:
     """Systolic arrays beside vector memories: `machines.family.Family`."""
 
     name = "tpu"
     title = "a TPU"
     engines = "event", "register", "both"
-    partial = PARTIAL
 
     @property
     def lowerings(self) -> Mapping[str, str]:
-        """Those of the registry, which tests add to."""
-        return {name: GLOSSES.get(name, "") for name in LOWERINGS}
+        """Glosses by the names of the registry, which tests add to."""
+        return _Glosses()
+
+    @property
+    def partial(self) -> frozenset[str]:
+        """Names of lowerings that refuse some layers."""
+        return frozenset(name for name, each in LOWERINGS.items() if each.partial)
 
     def paths(self) -> tuple[str, ...]:
         """Every field of its description, and "array.size"."""

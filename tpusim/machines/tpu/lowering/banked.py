@@ -1,4 +1,4 @@
-"""A convolution lowered for lanes or for banks, whichever way its reduction is cut."""
+"""Convolutions whose ifmap stands in banks, whichever way their reduction is cut."""
 
 from __future__ import annotations
 
@@ -13,56 +13,30 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import tiled
 from tpusim.machines.tpu.lowering.banked_plan import BankedPlan, FromBanks, bank_map
 from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.convolution import Convolution
+from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
+from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
+from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.network.ops import ArrayOp
 
 
-def lowered_by(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """The drafts of a convolution that is cut in such a way, on a machine with banks. Raises as `convolved`."""
 
-    Raises:
-        CapacityError: when no tiling fits the memories; or the machine has banks, and a part of a block's ifmap is to
-            be fetched by itself.
-    """
-    return ways_by(cutting, layer, batch, hardware)[0].lower()
+    def draft(plan: BankedPlan, rank: Ranked) -> Draft:
+        return replace(draft_of(plan, layer, rank), finish=lambda program: (program, _explained(plan, layer)))
 
-
-def ways_by(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Way]:
-    """What a simulation should choose from. Raises as `lowered_by`, which takes the first."""
-    if not hardware.banked:
-        return tiled.ways_by(cutting, layer, batch, hardware)
-
-    def lower(plan: BankedPlan) -> Lowered:
-        return Convolution(plan).program(), _explained(plan, layer)
-
-    return tiled.ways_of(_plans(cutting, layer, batch, hardware), lower)
+    return [draft(plan, rank) for plan, rank in _plans(cutting, layer, batch, hardware)]
 
 
-def planned_by(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps the longest of `ways_by` has. Raises as they do."""
-    if not hardware.banked:
-        return tiled.planned_by(cutting, layer, batch, hardware)
-    return tiled.steps_of(tiled.longest(_plans(cutting, layer, batch, hardware)))
-
-
-def in_lanes(hardware: Hardware) -> None:
-    """A lowering that reads from lanes alone asks this first: CapacityError says so where the ifmap stands in banks."""
-    if hardware.banked:
-        says = "this lowering reads from lanes alone; write lanes, or take another lowering"
-        raise CapacityError(Problem(says, "vector_memory.organization"))
-
-
-def _plans(cutting: tiled.Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[BankedPlan, Ranked]]:
+def _plans(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[BankedPlan, Ranked]]:
     shape = shape_of(layer, batch, hardware)
     if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))

@@ -11,11 +11,13 @@ from functools import lru_cache, partial
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by, ways_by
+from tpusim.machines.tpu.lowering.convolution import convolved
 from tpusim.machines.tpu.lowering.cuts import even_extents
+from tpusim.machines.tpu.lowering.drafts import Left, Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tiling import col_folds
+from tpusim.network.ops import ArrayOp
 
 
 @lru_cache(maxsize=1 << 12)
@@ -32,6 +34,15 @@ def cut(shape: ConvShape, hardware: Hardware) -> Cut:
     return min((channel_first.cut(shape.bundled(size), hardware) for size in sizes), key=passes)
 
 
-lower = partial(lowered_by, cut)
-planned = partial(planned_by, cut)
-ways = partial(ways_by, cut)
+def _has_one_group(layer: ArrayOp, batch: int) -> bool:
+    return layer.convolution(batch)[0].groups == 1
+
+
+BLOCK_DIAGONAL = Lowering(
+    "block_diagonal",
+    "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
+    partial(convolved, cut),
+    banks=True,
+    left=Left(channel_first.CHANNEL_FIRST, _has_one_group),
+    ignores=channel_first.CHANNEL_FIRST.ignores,
+)

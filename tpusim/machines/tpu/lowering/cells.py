@@ -7,17 +7,22 @@ to it what outputs are to a convolution of stride 1, and each output of a cell h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import in_lanes
+from tpusim.machines.tpu.lowering.convolution import Cutting
+from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shape_with
 from tpusim.machines.tpu.lowering.search import choose
-from tpusim.machines.tpu.lowering.tiled import Cutting
 from tpusim.machines.tpu.lowering.tiling import Tiling
+from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import ArrayOp, ConvTranspose2d
+
+IGNORED = frozenset({"transformation", "k_order", "patch", "search"})
+"""Fields below `mapping` that mean nothing to transposed convolutions."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,11 @@ def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
 
     Raises:
         UnsuitableError: when the layer is another op.
-        CapacityError: when the machine has banks, or fetches each tap by itself.
+        CapacityError: when the machine fetches each tap by itself.
     """
     if not isinstance(layer, ConvTranspose2d):
         says = f"this lowering is for conv_transpose2d, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
-    in_lanes(hardware)
     if hardware.mapping.fetch == "per_tap" and layer.kernel != (1, 1):
         raise CapacityError(
             Problem("the taps of a cell share what is fetched of a block; write resident", "mapping.fetch")
@@ -89,6 +93,16 @@ def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
 def chosen(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> Tiling[int]:
     """The tiling of such a shape by the estimate. A layer is asked how many steps it takes before it is lowered."""
     return choose(shape, hardware, cutting(shape, hardware))
+
+
+def with_aspect(draft: Draft, aspect: str, words: str) -> Draft:
+    """A draft of which one thing more is told, ahead of all others."""
+
+    def finish(program: Program) -> Lowered:
+        program, told = draft.finish(program)
+        return program, replace(told, aspects={aspect: words, **told.aspects})
+
+    return replace(draft, finish=finish)
 
 
 def cell_axes(shape: ConvShape) -> tuple[CellAxis, CellAxis]:

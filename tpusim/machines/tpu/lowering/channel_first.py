@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by, ways_by
+from tpusim.machines.tpu.lowering.convolution import convolved
 from tpusim.machines.tpu.lowering.dense_taps import DENSE, DenseTaps
+from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
@@ -28,6 +29,11 @@ def cut(shape: ConvShape, hardware: Hardware) -> Cut:
     return TapGroups(shape, hardware)
 
 
-lower = partial(lowered_by, cut)
-planned = partial(planned_by, cut)
-ways = partial(ways_by, cut)
+CHANNEL_FIRST = Lowering(
+    "channel_first",
+    "implicit im2col, tap by tap: a pass multiplies all pixels by one tap of the filter, or by a few",
+    partial(convolved, cut),
+    banks=True,
+    instead={"conv_transpose2d": "stride_phases", "deform_conv2d": "deformable"},
+    ignores=frozenset({"transformation", "k_order"}),
+)

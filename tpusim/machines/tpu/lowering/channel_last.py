@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by, ways_by
-from tpusim.machines.tpu.lowering.dense import Dense, dense
+from tpusim.machines.tpu.lowering.convolution import convolved
+from tpusim.machines.tpu.lowering.dense import IGNORED, Dense, dense
+from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 
 
@@ -19,6 +20,10 @@ def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
     return dense(shape, hardware, "taps_fastest")
 
 
-lower = partial(lowered_by, _cut)
-planned = partial(planned_by, _cut)
-ways = partial(ways_by, _cut)
+CHANNEL_LAST = Lowering(
+    "channel_last",
+    "implicit im2col whose passes go through the taps of a channel, then of the next",
+    partial(convolved, _cut),
+    banks=True,
+    ignores=IGNORED | {"k_order"},
+)

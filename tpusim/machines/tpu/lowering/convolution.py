@@ -1,21 +1,32 @@
-"""A `Plan` as units: passes over blocks. Patches of the ifmap and sections of the weights come, sums of a block go."""
+"""Convolutions in blocks, passes and chunks, whichever way their reduction is cut: a `Plan` as units.
+
+Patches of the ifmap and sections of the weights come, passes go over blocks, sums of a block go.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any, TypeAlias
 
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.cuts import even, growing
+from tpusim.machines.tpu.lowering.drafts import Draft
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import Cut
+from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.traffic import Traffic
+from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.explanation import Lowered, Planned
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Area, Moves, Need, Pass, Piece, Policy, Touch, Unit, Units, beside
 from tpusim.memory.layout import whole_bursts
+from tpusim.network.ops import ArrayOp
 
 IFMAP, WEIGHTS, SUMS = range(3)
 """The places of a unit's needs."""
@@ -29,10 +40,21 @@ class Convolution(Units):
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.traffic = plan, Traffic(plan.shape, plan.hardware)
+        self.word_fill = plan.word_fill
         self._data = [Touch(IFMAP, tuple(each.places)) for each in plan.passes]
         self._weights = [Touch(WEIGHTS, (number,)) for number in range(len(plan.passes))]
         self._patches: dict[tuple[int, int], Patch] = {}
         self._feeds: dict[tuple[int, int, int], list[Feed]] = {}
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those in HBM."""
+        return self.plan.ifmap, self.plan.filter, self.plan.ofmap
+
+    @cached_property
+    def more(self) -> Mapping[str, Any]:
+        """How long words take to be made ready."""
+        return {"word_cycles": self.plan.word_cycles}
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
@@ -79,14 +101,12 @@ class Convolution(Units):
             body = group, block, fold // kept, section.chunk
             yield Unit(needs, body, stage, len(section.numbers), leaves=leaves)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Those in HBM."""
-        return self.plan.ifmap, self.plan.filter, self.plan.ofmap
-
-    def program(self) -> Program:
-        """The whole layer."""
-        return program_of(self, self.tensors, self.plan.word_fill, word_cycles=self.plan.word_cycles)
+    def counted(self) -> Planned | None:
+        """Passes, and transfers by the loads and the pieces for which there are folds or slots of the DMA queue."""
+        plan, tiling = self.plan, self.plan.tiling
+        blocks, folds = tiling.blocks, len(plan.col_folds)
+        transfers = blocks * len(plan.columns) + _ifmap_fills(plan) + _filter_fills(plan)
+        return Planned(plan.shape.groups * blocks * folds * len(plan.passes), plan.shape.groups * transfers)
 
     # ---- what comes
 
@@ -165,6 +185,20 @@ class Convolution(Units):
             self._feeds[block, chunk, base] = plan.reads(plan.chunks[chunk], plan.blocks[block], base)
         return self._feeds[block, chunk, base]
 
+    def channels(self, unit: Unit) -> tuple[int, ...]:
+        return self._channels(unit.about.group, unit.about.fold)
+
+    @cached_property
+    def _channels(self) -> Callable[[int, int], tuple[int, ...]]:
+        plan = self.plan
+
+        @cache
+        def found(group: int, fold: int) -> tuple[int, ...]:
+            part, _ = plan.outputs(plan.columns[fold], group, plan.blocks[0].rectangles[0], 0)
+            return tuple(part.lane[0].coordinates)
+
+        return found
+
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, stage, parts, boxes = self.plan, unit.about, [], []
         for each in plan.blocks[stage.block].rectangles:
@@ -177,3 +211,81 @@ class Convolution(Units):
 
 def _cuts(count: int, grows: bool) -> list[range]:
     return growing(count, -(-count // MOST_PIECES)) if grows else even(count, MOST_PIECES)
+
+
+def _ifmap_fills(plan: Plan) -> int:
+    """Those of a channel group: the loads, by the pieces for which there are folds or slots of the DMA queue."""
+    tiling, chunks, columns = plan.tiling, len(plan.chunks), len(plan.columns)
+    loads, folds = tiling.blocks * chunks, min(tiling.kept_folds, columns)
+    if chunks == 1 and (tiling.loop_order == "block_major" or tiling.blocks == 1):
+        folds = columns
+    elif loads > tiling.ifmap_buffers:
+        loads *= -(-columns // tiling.kept_folds)
+    outcomes = len(plan.columns) // len(plan.col_folds)
+    slots = (tiling.ifmap_buffers - 1) * folds * -(-len(plan.sections) // (chunks * outcomes))
+    places = max((len(chunk.places) for chunk in plan.chunks if chunk.one_by_one), default=1)
+    pieces = places if places > 1 else max(1, slots)
+    return loads * min(MOST_PIECES, pieces)
+
+
+def _filter_fills(plan: Plan) -> int:
+    """Those of a channel group: its sections once, where they stay for all blocks, else for each."""
+    tiling, columns, folds = plan.tiling, len(plan.columns), len(plan.col_folds)
+    together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
+    again = 1 if together * len(plan.sections) * folds <= tiling.filter_buffers * columns else tiling.blocks
+    return again * folds * sum(min(MOST_PIECES, len(section.numbers)) for section in plan.sections)
+
+
+# ---- which drafts there are
+
+Cutting: TypeAlias = Callable[[ConvShape, Hardware], Cut]
+"""How a lowering cuts the reduction of a convolution for a machine."""
+
+
+def is_a_product(layer: ArrayOp, batch: int) -> bool:
+    """Whether a layer is a matrix product, so that its ifmap is the lowered matrix already."""
+    return layer.convolution(batch)[0].is_a_product
+
+
+def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """The drafts of a convolution that is cut in such a way.
+
+    Raises:
+        CapacityError: when no tiling fits the memories; or the machine has banks, and a part of a block's ifmap is to
+            be fetched by itself.
+    """
+    if hardware.banked:
+        # Few machines have banks: whoever reads of lanes need not read of them.
+        from tpusim.machines.tpu.lowering.banked import convolved_from_banks
+
+        return convolved_from_banks(cutting, layer, batch, hardware)
+    return [draft_of(plan, layer, rank) for plan, rank in plans_of(cutting, layer, batch, hardware)]
+
+
+def draft_of(plan: Plan, layer: ArrayOp, rank: Ranked | None = None) -> Draft:
+    """A plan that is told of as any is; `rank` is its tiling's among others."""
+    rank = rank or Ranked(plan.tiling)
+
+    def finish(program: Program) -> Lowered:
+        return program, explanation_of(plan, layer)
+
+    return Draft(partial(Convolution, plan), finish, plan.tiling.blocks, rank.least, rank.estimate)
+
+
+def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Plan:
+    """The plan of a layer by the estimate. Raises CapacityError."""
+    return plans_of(cutting, layer, batch, hardware)[0][0]
+
+
+def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
+    """The plans that a simulation should choose from, with their tilings' ranks. Raises CapacityError."""
+    shape = shape_of(layer, batch, hardware)
+    cut = cutting(shape, hardware)
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_by(cutting, shape, hardware)]
+
+
+@lru_cache(maxsize=1 << 16)
+def tilings_by(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
+    """The tilings of a shape to choose from. A layer is asked how many steps it takes before it is lowered."""
+    cut = cutting(shape, hardware)
+    return tilings_of(cut.shape, hardware, cut)

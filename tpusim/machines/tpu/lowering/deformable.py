@@ -7,48 +7,39 @@ around a sample. Their addresses, and how near they are, are worked out beforeha
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
-from tpusim.base.collector import at_rest
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import in_lanes
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.sampled_units import Sampled
 from tpusim.machines.tpu.lowering.sampling import Sampling, most_kinds, sampling_of
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
 from tpusim.network.ops import ArrayOp, DeformConv2d
 
 
-def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """One draft.
 
     Raises:
         UnsuitableError: when it is no deformable convolution.
-        CapacityError: when no tiling fits the vector memories, a word holds no pointer, or the machine has banks.
+        CapacityError: when no tiling fits the vector memories, or a word holds no pointer.
     """
-    with at_rest():
-        sampling = _sampling(layer, batch, hardware)
-        program = Sampled(sampling).program()
-        return program, _explained(explanation_of(sampling.plan, layer), sampling, program)
-
-
-def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down, those of the vector unit among the transfers. Raises as it does."""
-    return units_planned(Sampled(_sampling(layer, batch, hardware)))
-
-
-def _sampling(layer: ArrayOp, batch: int, hardware: Hardware) -> Sampling:
     if not isinstance(layer, DeformConv2d):
         says = f"this lowering is for deform_conv2d, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
-    in_lanes(hardware)
-    return sampling_of(layer, batch, hardware)
+    sampling = sampling_of(layer, batch, hardware)
+
+    def finish(program: Program) -> Lowered:
+        return program, _explained(explanation_of(sampling.plan, layer), sampling, program)
+
+    return one_draft(partial(Sampled, sampling), finish)
 
 
 # ---- in words
@@ -98,3 +89,11 @@ def _tables(sampling: Sampling, program: Program) -> str:
         f"pointers of {size} B, one for each element and corner{beside}, and the four weights of each; "
         f"{SIZE.format(moved)} from HBM, {more:.3g} % more than without; worked out before the layer begins"
     )
+
+
+DEFORMABLE = Lowering(
+    "deformable",
+    "deformable convolutions: the vector unit gathers samples by address tables, the array multiplies",
+    ways,
+    partial=True,
+)

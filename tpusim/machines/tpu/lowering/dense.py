@@ -21,6 +21,9 @@ from tpusim.machines.tpu.lowering.reduction import (
 )
 from tpusim.machines.tpu.program.tensor import Coordinates
 
+IGNORED = frozenset({"transformation", "multi_tile", "transposed_channels"})
+"""Fields below `mapping` that mean nothing to a dense cut of a reduction in lanes."""
+
 Row = tuple[Tap, int]
 """What an array row of a pass has: a tap and a channel."""
 _Key = tuple[Tap, int] | int

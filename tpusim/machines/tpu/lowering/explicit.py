@@ -7,31 +7,30 @@ already, as for a matrix product, nothing is transformed. The lowered matrix may
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property, partial
 
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, on_chip
-from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.candidates import least_words
-from tpusim.machines.tpu.lowering.convolution import Convolution
+from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_a_product, tilings_by
+from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.search import Ranked
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tiled import found, planned_by, ways_by, ways_of
 from tpusim.machines.tpu.lowering.tiling import too_small
 from tpusim.machines.tpu.lowering.transformation import Transformation
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
 from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, again_of, window_of
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
-from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
 from tpusim.machines.tpu.schedule.units import Need
 from tpusim.network.ops import ArrayOp, Conv2d
 
@@ -42,41 +41,22 @@ SHARE = 4
 """Beside the product the transformation gets one word in so many, if that is enough: it needs few rows at once."""
 
 
-def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """Blocks of the product; or of the lowered matrix on chip.
 
     Raises:
-        CapacityError: when window and product do not fit the vector memories, or the machine has banks.
+        CapacityError: when window and product do not fit the vector memories.
     """
-    return ways(layer, batch, hardware)[0].lower()
-
-
-def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Way]:
-    """What a simulation should choose from: blocks of the product. Raises as `lower`, which takes the first."""
-    conv, images = layer.convolution(batch)
-    if conv.is_a_product:
-        return channel_first.ways(layer, batch, hardware)
-    in_lanes(hardware)
     if hardware.mapping.transformation == "on_chip":
-        return ways_by(on_chip.cut, layer, batch, hardware)
+        return convolved(on_chip.cut, layer, batch, hardware)
+    return [_draft(work, layer, rank) for work, rank in _works(*layer.convolution(batch), hardware)]
 
-    def lower(work: Unfolding) -> Lowered:
-        program = _Explicit(work).program()
+
+def _draft(work: Unfolding, layer: ArrayOp, rank: Ranked) -> Draft:
+    def finish(program: Program) -> Lowered:
         return program, _explained(work, program, layer)
 
-    return ways_of(_works(conv, images, hardware), lower)
-
-
-def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps the longest of `ways` has. Raises CapacityError as they do."""
-    conv, images = layer.convolution(batch)
-    if conv.is_a_product:
-        return channel_first.planned(layer, batch, hardware)
-    in_lanes(hardware)
-    if hardware.mapping.transformation == "on_chip":
-        return planned_by(on_chip.cut, layer, batch, hardware)
-    work = max((work for work, _ in _works(conv, images, hardware)), key=lambda work: work.plan.tiling.blocks)
-    return units_planned(_Explicit(work), work.lowered.size)
+    return Draft(partial(_Explicit, work), finish, work.plan.tiling.blocks, rank.least, rank.estimate)
 
 
 def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfolding, Ranked]]:
@@ -87,7 +67,7 @@ def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfoldin
     shape = shape_of(conv, images, hardware).in_strips_of(product)
     cut, before = TapGroups(product, hardware), hardware.mapping.transformation == "before"
     if before:
-        ranks, window = found(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
+        ranks, window = tilings_by(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None
     else:
         ranks, window = _side_by_side(shape, product, hardware)
@@ -104,7 +84,7 @@ def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> t
             left = memory.capacity_bytes - window.words * hardware.word_bytes
             memory = memory.model_copy(update={"capacity_bytes": left})
             try:
-                return found(TapGroups, product, hardware.model_copy(update={"vector_memory": memory})), window
+                return tilings_by(TapGroups, product, hardware.model_copy(update={"vector_memory": memory})), window
             except CapacityError:
                 continue
     raise too_small(LEAST_WORDS + least_words(product, hardware, TapGroups(product, hardware)), hardware)
@@ -116,12 +96,15 @@ class _Explicit(Convolution):
     def __init__(self, work: Unfolding) -> None:
         super().__init__(work.plan)
         self.transformation = Transformation(work)
-        self.strands = {LOWERED: self.transformation}
+        self.strands, self.intermediates = {LOWERED: self.transformation}, work.lowered.size
         self.before = work.plan.hardware.mapping.transformation == "before"
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.transformation.work.ifmap, *super().tensors
+
+    def counted(self) -> None:
+        return None
 
     def needs(self, filled: Patch) -> tuple[Need, ...]:
         return (Need(LOWERED, self.transformation.last_of(filled)),)
@@ -174,3 +157,22 @@ def _read(work: Unfolding, program: Program) -> str:
     if times < 1.01:
         return f"{size} in HBM, written and read once"
     return f"{size} in HBM, written once and read {times:.3g} times: not all column folds are done while it is on chip"
+
+
+_IGNORED = frozenset({
+    "multi_tile", "fetch", "k_order", "row_windows", "transposed_channels", "entry", "block_k", "block.taps",
+})  # fmt: skip
+_IGNORED_ON_CHIP = frozenset({"multi_tile", "fetch", "k_order", "transposed_channels"})
+
+
+def _ignored(hardware: Hardware) -> frozenset[str]:
+    return _IGNORED_ON_CHIP if hardware.mapping.transformation == "on_chip" else _IGNORED
+
+
+EXPLICIT = Lowering(
+    "explicit",
+    "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
+    ways,
+    left=Left(channel_first.CHANNEL_FIRST, is_a_product),
+    ignores=_ignored,
+)

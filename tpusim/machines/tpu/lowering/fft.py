@@ -5,18 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.base.errors import UnsuitableError
-from tpusim.machines.tpu.lowering import tile_lowering
 from tpusim.machines.tpu.lowering.fourier_tiles import fourier_tiles
 from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
-from tpusim.machines.tpu.lowering.tile_lowering import Functions, told
+from tpusim.machines.tpu.lowering.tile_lowering import in_tiles, told
 from tpusim.network.ops.conv2d import Conv2d
 
 LENGTH = 16
-
-
-def of(length: int) -> Functions:
-    """The lowering by tiles of so many elements each way, a power of two from 4 on."""
-    return tile_lowering.of(partial(tiles_of, length))
 
 
 def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
@@ -33,4 +27,8 @@ def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
     return fourier_tiles(length, conv.kernel)
 
 
-lower, planned, least = of(LENGTH)
+FFT = in_tiles(
+    "fft",
+    "large kernels by Fourier transforms, in tiles of 16x16: the vector unit transforms, the array multiplies",
+    partial(tiles_of, LENGTH),
+)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import lowered_by, planned_by, ways_by
-from tpusim.machines.tpu.lowering.dense import Dense, dense
+from tpusim.machines.tpu.lowering.convolution import convolved
+from tpusim.machines.tpu.lowering.dense import IGNORED, Dense, dense
+from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 
 
@@ -18,6 +19,10 @@ def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
     return dense(shape, hardware, hardware.mapping.k_order)
 
 
-lower = partial(lowered_by, _cut)
-planned = partial(planned_by, _cut)
-ways = partial(ways_by, _cut)
+IMPLICIT_GEMM = Lowering(
+    "implicit_gemm",
+    "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
+    partial(convolved, _cut),
+    banks=True,
+    ignores=IGNORED,
+)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 
 import numpy as np
@@ -20,11 +20,11 @@ from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first, tiled
-from tpusim.machines.tpu.lowering.banked import in_lanes
+from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.convolution import Convolution
+from tpusim.machines.tpu.lowering.convolution import Convolution, draft_of, is_a_product, tilings_by
+from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.pointed import (
@@ -41,40 +41,37 @@ from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Counters
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned, Way
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.pointers import pointer_bytes, pointers_a_word
+from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import ArrayOp
 
 
-def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """The tilings of channel_first, where the pointers fit beside them; else the best with which they do.
 
     Raises:
-        CapacityError: when no tiling fits the vector memories together with its pointers, a word holds no
-            pointer, or the machine has banks.
+        CapacityError: when no tiling fits the vector memories together with its pointers, or a word holds no pointer.
     """
-    return ways(layer, batch, hardware)[0].lower()
+
+    def draft(plan: Plan, rank: Ranked) -> Draft:
+        def finish(program: Program) -> Lowered:
+            pointed = with_pointers(program, hardware)
+            return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
+
+        return replace(draft_of(plan, layer, rank), make=partial(WithPointers, plan), finish=finish)
+
+    return [draft(plan, rank) for plan, rank in plans_of(layer, batch, hardware)]
 
 
-def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Way]:
-    """What a simulation should choose from. Raises as `lower`, which takes the first."""
-    if layer.convolution(batch)[0].is_a_product:
-        return channel_first.ways(layer, batch, hardware)
+class WithPointers(Convolution):
+    """A convolution whose passes are going to read through pointers."""
 
-    def lower(plan: Plan) -> Lowered:
-        pointed = with_pointers(Convolution(plan).program(), hardware)
-        return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
-
-    return tiled.ways_of(plans_of(layer, batch, hardware), lower)
-
-
-def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps the longest of `ways` has. Raises CapacityError as they do."""
-    if layer.convolution(batch)[0].is_a_product:
-        return channel_first.planned(layer, batch, hardware)
-    plan = tiled.longest(plans_of(layer, batch, hardware))
-    steps = tiled.steps_of(plan)
-    return steps._replace(transfers=steps.transfers + _initialisations(plan))
+    def counted(self) -> Planned:
+        """Fills of pointers among the transfers."""
+        steps = super().counted()
+        assert steps
+        return steps._replace(transfers=steps.transfers + _initialisations(self.plan))
 
 
 def _initialisations(plan: Plan) -> int:
@@ -115,8 +112,7 @@ def _walks(plan: Plan, chunk: Chunk, block: Block) -> tuple[Counters, ...]:
 
 
 def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
-    """The tilings of channel_first, where the pointers fit beside them; else the best with which they do."""
-    in_lanes(hardware)
+    """The plans of such tilings, with their ranks."""
     shape = shape_of(layer, batch, hardware)
     cut = channel_first.cut(shape, hardware)
     return [(Plan(shape, hardware, rank.tiling, cut), rank) for rank in _found(shape, hardware)]
@@ -127,7 +123,7 @@ def _found(shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
     pointers_a_word(hardware)
     cut = channel_first.cut(shape, hardware)
     with suppress(CapacityError):
-        counted_on = tiled.found(channel_first.cut, shape, hardware)
+        counted_on = tilings_by(channel_first.cut, shape, hardware)
         words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in counted_on]
         if max(words) <= hardware.capacity_words:
             return counted_on
@@ -179,5 +175,14 @@ def _words(pointed: Pointed, plan: Plan) -> Iterator[str]:
         f"{counted(pointed.fills, 'initialisation')} of {counted(pointed.tables, 'table')}, "
         f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without"
     )
-    if all(plan.tiling != each.tiling for each in tiled.found(channel_first.cut, shape, hardware)):
+    if all(plan.tiling != each.tiling for each in tilings_by(channel_first.cut, shape, hardware)):
         yield "with counters the blocks would be others"
+
+
+INDIRECT = Lowering(
+    "indirect",
+    "channel_first whose every address is read from a table of pointers",
+    ways,
+    left=Left(channel_first.CHANNEL_FIRST, is_a_product),
+    ignores=channel_first.CHANNEL_FIRST.ignores,
+)

@@ -25,8 +25,9 @@ from tpusim.machines.tpu.program.pointers import (
 from tpusim.machines.tpu.program.program import Buffer, Constant, Program
 from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.memory.layout import whole_bursts
+from tpusim.network.ops.fused import BIAS
 
 NAME = "pointers"
 """Of the tensor, and of its buffers."""
@@ -250,15 +251,17 @@ def _with_fills(
 
 
 def _brought(program: Program) -> list[int]:
-    """For each pass, the first step that brings what no pass before it, but it or one after it waits for."""
+    """For each pass, the first step that brings what no pass before it, but it or one after it waits for; biases
+    apart, which come long before they are waited for.
+    """
     seen: set[int] = set()
     news = []
     for stream in program.streams:
         waits = {*stream.after, *program.steps[stream.preload].after} - seen
         seen |= waits
-        news.append(
-            min((each for each in waits if program.steps[each].cause == Fill.cause), default=len(program.steps))
-        )
+        fills = ((each, program.steps[each]) for each in waits)
+        own = (at for at, each in fills if isinstance(each, Inbound) and each.tensor.name != BIAS)
+        news.append(min(own, default=len(program.steps)))
     return [*accumulate(reversed(news), min)][::-1]
 
 

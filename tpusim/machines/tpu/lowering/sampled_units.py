@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,8 @@ from tpusim.machines.tpu.lowering.samples import CORNERS
 from tpusim.machines.tpu.lowering.sampling import OPERATION, POINTERS, Sampling, TableKey, kinds_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.pointers import Picked
-from tpusim.machines.tpu.program.program import Constant, Program
+from tpusim.machines.tpu.program.program import Constant
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, Need, Piece, Policy, when_needed, when_read
 from tpusim.memory.layout import Box, Region, whole_bursts
 from tpusim.memory.stored import Stored
@@ -72,18 +72,20 @@ class Sampled(Convolution):
         """Whatever is gathered from comes ahead of the gathering."""
         return super().policy._replace(order=("weights", "ifmap", "bands", "pointers", "blends"))
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.sampling.ifmap, *super().tensors[1:], self._pointed, self.sampling.blend
+        return self.sampling.ifmap, self.plan.filter, self.plan.ofmap, self._pointed, self.sampling.blend
 
-    def program(self) -> Program:
-        """The whole layer."""
+    def counted(self) -> None:
+        return None
+
+    @cached_property
+    def more(self) -> Mapping[str, Any]:
+        """Pointers and blends, worked out before the layer begins."""
         samples, numbers = self.sampling.samples, np.concatenate([each.ravel() for each, _ in self._numbers.values()])
         pointers = Constant(POINTERS, numbers.astype(np.int32).tobytes())
         blend = Constant(self.sampling.blend.name, samples.blend().astype(np.int32).tobytes(), samples.parts)
-        return program_of(
-            self, self.tensors, self.plan.word_fill, word_cycles=self.plan.word_cycles, constants=(pointers, blend)
-        )
+        return {**super().more, "constants": (pointers, blend)}
 
     # ---- what chunks are gathered from
 

@@ -5,26 +5,25 @@ All phases read one ifmap block, and the results of each are spilled to every so
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
 
-from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block
-from tpusim.machines.tpu.lowering.cells import CellAxis, cell_axes, cells_of, chosen
+from tpusim.machines.tpu.lowering.cells import IGNORED, CellAxis, cell_axes, cells_of, chosen, with_aspect
+from tpusim.machines.tpu.lowering.convolution import draft_of
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.geometry import shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW
 from tpusim.machines.tpu.lowering.phase_taps import Phase, PhaseTaps
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Run, as_coordinates
 from tpusim.machines.tpu.lowering.stages import Columns
-from tpusim.machines.tpu.lowering.tiled import steps_of, written
 from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K, Weights
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp
@@ -36,33 +35,22 @@ NOWHERE = -1
 """A k outside the filter: the weight of a phase that has no tap where others have one is zero, and does not come."""
 
 
-def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """One draft.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
-        CapacityError: when no tiling fits the vector memories; the machine has banks, or fetches each tap by itself; or
+        CapacityError: when no tiling fits the vector memories; the machine fetches each tap by itself; or
             there are more phases than anybody meant.
     """
-    with at_rest():
-        plan = _plan(layer, batch, hardware)
-        program, told = written(layer, plan)
-        return program, replace(told, aspects={"phases": _told(plan), **told.aspects})
-
-
-def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down. Raises as it does."""
-    return steps_of(_plan(layer, batch, hardware))
-
-
-def _plan(layer: ArrayOp, batch: int, hardware: Hardware) -> PhasePlan:
     shape = cells_of(layer, batch, hardware)
     if (phases := prod(axis.spread for axis in cell_axes(shape))) > MOST_PHASES:
         raise CapacityError(
             f"a stride so large makes {phases:,} phases, each with passes of its own, and {MOST_PHASES:,} are the most "
             "that are written down; choose a smaller stride"
         )
-    return PhasePlan(shape, hardware, chosen(PhaseTaps, shape, hardware), PhaseTaps(shape, hardware))
+    plan = PhasePlan(shape, hardware, chosen(PhaseTaps, shape, hardware), PhaseTaps(shape, hardware))
+    return [with_aspect(draft_of(plan, layer), "phases", _told(plan))]
 
 
 @dataclass(frozen=True)
@@ -153,3 +141,12 @@ def _told(plan: PhasePlan) -> str:
     beside = f", {together} side by side in the columns of the array" if together > 1 else ""
     apart = f"{counted(row.spread, 'row')} and {counted(col.spread, 'column')} apart in the ofmap"
     return f"{counted(len(every), 'phase')} with {some} of the taps each{beside}; the results of each lie {apart}"
+
+
+STRIDE_PHASES = Lowering(
+    "stride_phases",
+    "channel_first of transposed convolutions: one for each output between two elements of the ifmap",
+    ways,
+    partial=True,
+    ignores=IGNORED | {"row_windows", "transposed_channels", "block_k", "block.taps"},
+)

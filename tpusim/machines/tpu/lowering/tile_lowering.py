@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from tpusim.base.collector import at_rest
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import in_lanes
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.filtering import Filtering, Recipes
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan, plan_of
 from tpusim.machines.tpu.lowering.tile_units import TileUnits
+from tpusim.machines.tpu.lowering.vector_units import IGNORED
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, words_of
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Lowering, Planned
-from tpusim.machines.tpu.schedule.scheduler import planned
+from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.network.ops import ArrayOp
 from tpusim.network.ops.conv2d import Conv2d
 
@@ -32,53 +31,33 @@ Choice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
 """Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""
 
 
-class Functions(NamedTuple):
-    """What a lowering's module has: each of a layer, the batch and the machine."""
-
-    lower: Lowering
-    planned: Callable[[ArrayOp, int, Hardware], Planned]
-    least: Callable[[ArrayOp, int, Hardware], float]
-
-
-def of(choice: Choice) -> Functions:
-    """Those of convolutions in such tiles."""
-    return Functions(partial(lowered_by, choice), partial(planned_by, choice), partial(least_by, choice))
-
-
-def lowered_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """One draft.
 
     Raises:
         UnsuitableError: when it is no convolution for such tiles.
-        CapacityError: when nothing fits the vector memories, or the machine has banks.
+        CapacityError: when nothing fits the vector memories.
     """
-    with at_rest():
-        work = _planned(choice, layer, batch, hardware)
-        return TileUnits(work).program(), _explained(work, layer)
+    work = plan_of(*_shape(choice, layer, batch, hardware))
+    return one_draft(partial(TileUnits, work), lambda program: (program, _explained(work, layer)))
 
 
-def planned_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lowered_by` would write down, those of the vector unit among the transfers. Raises as it does."""
-    work = _planned(choice, layer, batch, hardware)
-    weights = len(work.filtering.by.products) * work.plan.shape.channels * work.plan.shape.out_channels
-    return planned(TileUnits(work), weights)
-
-
-def least_by(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:
-    """Cycles that no run of it can do without. Raises as `lowered_by`, but for what does not fit."""
+def least(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:
+    """Cycles that no run can do without. Raises UnsuitableError."""
     return Filtering(*_shape(choice, layer, batch, hardware)).least_cycles
-
-
-def _planned(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> TilePlan:
-    return plan_of(*_shape(choice, layer, batch, hardware))
 
 
 def _shape(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> tuple[ConvShape, Hardware, TileAlgorithm]:
     by = choice(layer.convolution(batch)[0])
-    in_lanes(hardware)
     # What the vector unit works on may lie in any way.
     hardware = hardware.with_entry("ready")
     return shape_of(layer, batch, hardware), hardware, by
+
+
+def in_tiles(name: str, gloss: str, choice: Choice) -> Lowering:
+    """The lowering of convolutions in such tiles."""
+    found = partial(ways, choice)
+    return Lowering(name, gloss, found, partial=True, least=partial(least, choice), ignores=IGNORED)
 
 
 # ---- in words

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
@@ -12,9 +12,8 @@ from tpusim.machines.tpu.lowering.tile_stages import data_stages, data_words, in
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import delay_of
 from tpusim.machines.tpu.program.addresses import Feed, LaneGroup
-from tpusim.machines.tpu.program.program import Derived, Program
-from tpusim.machines.tpu.program.tensor import Along, Part
-from tpusim.machines.tpu.schedule.scheduler import program_of
+from tpusim.machines.tpu.program.program import Derived
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
@@ -49,7 +48,18 @@ class TileUnits(Units):
 
     def __init__(self, work: TilePlan) -> None:
         self.work, self.plan, self.filtering = work, work.plan, work.filtering
-        self.traffic = Traffic(work.plan.shape, work.plan.hardware)
+        self.traffic, self.word_fill = Traffic(work.plan.shape, work.plan.hardware), work.plan.word_fill
+        self.intermediates = work.transformed.size
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.plan.ifmap, self.work.transformed, self.work.ofmap
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """How the filter is transformed; sums of so many factors are kept in float64."""
+        derived = Derived(self.work.transformed.name, "filter", self.filtering.by.transformed)
+        return {"derived": (derived,), "doubles": True}
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
@@ -89,13 +99,6 @@ class TileUnits(Units):
                         Stretch(block, fold, at),
                         passes, inverse if last else 0, leaves=1 if last else -1,
                     )  # fmt: skip
-
-    def program(self) -> Program:
-        """The whole layer."""
-        work, plan = self.work, self.plan
-        derived = (Derived(work.transformed.name, "filter", self.filtering.by.transformed),)
-        tensors = plan.ifmap, work.transformed, work.ofmap
-        return program_of(self, tensors, plan.word_fill, derived=derived, doubles=True)
 
     # ---- into the lanes
 

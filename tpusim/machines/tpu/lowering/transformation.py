@@ -10,6 +10,7 @@ from tpusim.machines.tpu.lowering.reduction import neighbours
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
 from tpusim.machines.tpu.lowering.window import units
+from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Need, Piece, Policy, Unit, Units, one_ahead_if_free
 from tpusim.memory.layout import Box
 
@@ -19,7 +20,13 @@ class Transformation(Units):
 
     def __init__(self, work: Unfolding) -> None:
         self.work, self.traffic = work, Traffic(work.plan.shape, work.plan.hardware)
+        self.word_fill = work.plan.word_fill
         self.windows = [*units(work.shape, work.plan.hardware, work.window)]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those of the product know them."""
+        return ()
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:

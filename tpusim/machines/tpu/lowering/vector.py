@@ -6,56 +6,44 @@ A lane has a channel. A step multiplies, word by word, the pixels under some tap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-from tpusim.base.collector import at_rest
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import in_lanes
 from tpusim.machines.tpu.lowering.block import Block
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
-from tpusim.machines.tpu.lowering.vector_units import Portion, VectorUnits, feed
+from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
 from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
-from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.vector import Scalars
-from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import ArrayOp
 
 
-def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """One draft.
 
     Raises:
         UnsuitableError: when the layer is not depthwise.
-        CapacityError: when nothing fits the vector memories, or the machine has banks.
+        CapacityError: when nothing fits the vector memories.
     """
-    with at_rest():
-        plan = _planned(layer, batch, hardware)
-        return _Depthwise(plan).program(), _explained(plan, layer)
-
-
-def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
-    return units_planned(_Depthwise(_planned(layer, batch, hardware)))
-
-
-def _planned(layer: ArrayOp, batch: int, hardware: Hardware) -> VectorPlan:
     conv, _ = layer.convolution(batch)
-    in_lanes(hardware)
     if conv.groups == 1 or conv.groups != conv.in_channels:
         what = f"this one has {counted(conv.in_channels, 'channel')} in {counted(conv.groups, 'group')}"
         raise UnsuitableError(f"the vector unit takes several groups, of one input channel each; {what}")
     # What the vector unit works on may lie in any way.
     hardware = hardware.with_entry("ready")
-    return plan_of(shape_of(layer, batch, hardware), hardware)
+    plan = plan_of(shape_of(layer, batch, hardware), hardware)
+    return one_draft(partial(_Depthwise, plan), lambda program: (program, _explained(plan, layer)))
 
 
 class _Depthwise(VectorUnits):
@@ -64,8 +52,11 @@ class _Depthwise(VectorUnits):
     def __init__(self, plan: VectorPlan) -> None:
         self.vector, self.plan, self.hardware = plan, plan.plan, plan.plan.hardware
         self.tiling, self.portions, self.blocks = plan.plan.tiling, plan.portions, plan.plan.blocks
-        self.tensors, self.word_fill = (self.plan.ifmap, self.plan.filter, self.plan.ofmap), self.plan.word_fill
-        self.traffic = Traffic(plan.plan.shape, plan.plan.hardware)
+        self.traffic, self.word_fill = Traffic(plan.plan.shape, plan.plan.hardware), plan.plan.word_fill
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.plan.ifmap, self.plan.filter, self.plan.ofmap
 
     def scalars(self, channels: range, base: int) -> Iterator[Moves]:
         """The weights."""
@@ -143,3 +134,12 @@ def _taps(shape: ConvShape, vector: VectorPlan) -> str:
     kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(vector.tap_chunks[0])} weights"
     each = f"{height} x {width} = {height * width}, multiplied and added by the vector unit"
     return f"{each}{kept}"
+
+
+VECTOR = Lowering(
+    "vector",
+    "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
+    ways,
+    partial=True,
+    ignores=IGNORED - {"patch"} | {"block_n", "block.out_channels"},
+)

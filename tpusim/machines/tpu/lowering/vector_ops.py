@@ -7,13 +7,14 @@ padding is nothing, whatever the op.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from math import prod
 
-from tpusim.base.collector import at_rest
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, blocks_of, images_of, map_items
 from tpusim.machines.tpu.lowering.pace import delay_of
 from tpusim.machines.tpu.lowering.tiling import said, word_groups
@@ -26,13 +27,12 @@ from tpusim.machines.tpu.lowering.vector_ops_plan import (
     VectorOpPlan,
     tiling_of,
 )
-from tpusim.machines.tpu.lowering.vector_units import Portion, VectorUnits, feed
+from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
 from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
+from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars
-from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import VectorOp
@@ -40,20 +40,14 @@ from tpusim.network.ops.op import OFMAP
 from tpusim.result.records import Blocking
 
 
-def lower(layer: VectorOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """One draft.
 
     Raises:
         CapacityError: when nothing fits the vector memories.
     """
-    with at_rest():
-        work = _PointByPoint(VectorOpPlan(layer, batch, hardware))
-        return work.program(), _explained(work)
-
-
-def planned(layer: VectorOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
-    return units_planned(_PointByPoint(VectorOpPlan(layer, batch, hardware)))
+    work = _PointByPoint(VectorOpPlan(layer, batch, hardware))
+    return one_draft(lambda: work, lambda program: (program, _explained(work)))
 
 
 class _PointByPoint(VectorUnits):
@@ -66,7 +60,11 @@ class _PointByPoint(VectorUnits):
         groups, self.word_fill = word_groups(plan.outputs.word_images, memory)
         self.blocks = blocks_of(plan.outputs, groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
         self.sources, self.numbers = len(plan.maps), len(plan.scalars)
-        self.tensors = *(each.tensor for each in (*plan.maps, *plan.scalars)), plan.ofmap
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Maps and scalars, and what is made of them."""
+        return *(each.tensor for each in (*self.plan.maps, *self.plan.scalars)), self.plan.ofmap
 
     def scalars(self, channels: range, base: int) -> Iterator[Moves]:
         """A word each, with one number."""
@@ -255,3 +253,14 @@ def _memory(work: _PointByPoint) -> str:
     word = hardware.word_bytes
     held = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
     return f"{SIZE.format(tiling.words * word)} of {SIZE.format(hardware.vector_memory.capacity_bytes)} a lane: {held}"
+
+
+VECTOR_OPS = Lowering(
+    "vector_ops",
+    "pooling, sums and products of maps, activations: each output word by word, by the vector unit",
+    ways,
+    unit="vector",
+    partial=True,
+    banks=True,
+    ignores=IGNORED - {"layout"} | {"block_n", "block.out_channels"},
+)

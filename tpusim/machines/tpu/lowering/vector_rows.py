@@ -5,33 +5,28 @@ A lane has some rows, an element of each in a word: what is summed up, or compar
 
 from __future__ import annotations
 
-from tpusim.base.collector import at_rest
+from functools import partial
+
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.vector_rows_plan import RowPlan
 from tpusim.machines.tpu.lowering.vector_rows_units import RowUnits
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
-from tpusim.machines.tpu.schedule.scheduler import planned as units_planned
+from tpusim.machines.tpu.lowering.vector_units import IGNORED
+from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.network.ops import RowOp
 from tpusim.result.records import Blocking
 
 
-def lower(layer: RowOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """One draft.
 
     Raises:
         CapacityError: when nothing fits the vector memories.
     """
-    with at_rest():
-        plan = RowPlan(layer, batch, hardware)
-        return RowUnits(plan).program(), _explained(plan)
-
-
-def planned(layer: RowOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down, those of the vector unit among the transfers. Raises CapacityError."""
     plan = RowPlan(layer, batch, hardware)
-    return units_planned(RowUnits(plan), plan.shares * plan.rows * len(plan.stages) if plan.shares > 1 else 0)
+    return one_draft(partial(RowUnits, plan), lambda program: (program, _explained(plan)))
 
 
 # ---- in words
@@ -78,3 +73,17 @@ def _memory(plan: RowPlan) -> str:
     word = plan.hardware.word_bytes
     held = ", ".join(f"{SIZE.format(words * word)} of {name}" for name, words in areas.items() if words)
     return f"{SIZE.format(end * word)} of {SIZE.format(plan.hardware.vector_memory.capacity_bytes)} a lane: {held}"
+
+
+_BLOCKS = {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"}
+
+VECTOR_ROWS = Lowering(
+    "vector_rows",
+    "softmax, layer normalization, means of rows: by the vector unit, whole rows in a lane",
+    ways,
+    unit="vector",
+    whole_rows=True,
+    partial=True,
+    banks=True,
+    ignores=IGNORED | _BLOCKS,
+)

@@ -12,9 +12,7 @@ from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_rows_plan import RESULT_BUFFERS, RowPlan
 from tpusim.machines.tpu.lowering.vector_units import feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
@@ -54,11 +52,17 @@ class RowUnits(Units):
 
     def __init__(self, plan: RowPlan) -> None:
         self.plan, self.hardware, self.traffic = plan, plan.hardware, Traffic(plan.outputs, plan.hardware)
-        self.tensors = {name: plan.tensor(name) for name in plan.shapes}
+        self.named = {name: plan.tensor(name) for name in plan.shapes}
         if plan.shares > 1:
             joining = (f"{ON_THE_WAY}_{number}" for number, stage in enumerate(plan.stages) if stage.joins)
             shape = plan.shares, 1, 1, plan.rows
-            self.tensors |= {name: Tensor(name, shape, on_the_way=True) for name in joining}
+            self.named |= {name: Tensor(name, shape, on_the_way=True) for name in joining}
+            self.intermediates = plan.shares * plan.rows * len(plan.stages)
+        self.word_fill = plan.fill
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.named.values(),)
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
@@ -102,14 +106,10 @@ class RowUnits(Units):
                 end, leaves = Stretch(u, n, exchanged=shares > 1), len(needs) - 1 if last else -1
                 yield Unit(tuple(needs), None, end, steps=2 * (levels + shares), leaves=leaves, gap=False)
 
-    def program(self) -> Program:
-        """The whole layer."""
-        return program_of(self, (*self.tensors.values(),), self.plan.fill)
-
     # ---- what comes
 
     def _moves(self, name: str, part: Part, boxes: tuple[Box, ...]) -> Moves:
-        return Moves(self.tensors[name], (part,), *self.traffic.of(boxes, self.tensors[name], (1, 1)))
+        return Moves(self.named[name], (part,), *self.traffic.of(boxes, self.named[name], (1, 1)))
 
     def _part(self, rows: range, channels: range, base: int) -> tuple[Part, tuple[Box, ...]]:
         """Some channels of each share of some rows, from word `base` on."""

@@ -11,9 +11,6 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
@@ -27,6 +24,13 @@ from tpusim.machines.tpu.schedule.units import (
     Work,
     one_ahead,
 )
+
+IGNORED = frozenset({
+    "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
+    "row_windows", "transposed_channels", "column_folds", "entry", "block_m", "block_k", "block.in_channels",
+    "block.taps",
+})  # fmt: skip
+"""Fields below `mapping` that mean nothing to work of the vector unit."""
 
 
 def feed(lanes: int, pattern: Counters) -> Feed:
@@ -47,8 +51,7 @@ class VectorUnits(Units):
     Attributes:
         tiling: ifmap buffers hold what comes of all maps, filter buffers scalars.
         portions: the channels, as many at a time as there are lanes.
-        word_fill: elements of a word in use.
-        tensors: in HBM, the first of them the map.
+        tensors: the first of them is the map.
         sources, numbers: transfers that bring a block's maps, and a portion's scalars.
     """
 
@@ -56,8 +59,6 @@ class VectorUnits(Units):
     tiling: Tiling[int]
     portions: list[range]
     blocks: list[Block]
-    word_fill: int
-    tensors: tuple[Tensor, ...]
     sources: int = 1
     numbers: int = 1
 
@@ -126,7 +127,3 @@ class VectorUnits(Units):
 
     def spill(self, unit: Unit, base: int) -> Moves:
         return self.results(unit.about, base)
-
-    def program(self) -> Program:
-        """The whole layer."""
-        return program_of(self, self.tensors, self.word_fill)

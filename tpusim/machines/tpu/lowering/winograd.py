@@ -5,16 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.base.errors import UnsuitableError
-from tpusim.machines.tpu.lowering import tile_lowering
-from tpusim.machines.tpu.lowering.minimal_filtering import TAPS, MinimalFiltering
+from tpusim.machines.tpu.lowering.minimal_filtering import F2, F4, TAPS, MinimalFiltering
 from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
-from tpusim.machines.tpu.lowering.tile_lowering import Functions, told
+from tpusim.machines.tpu.lowering.tile_lowering import in_tiles, told
 from tpusim.network.ops.conv2d import Conv2d
-
-
-def of(by: MinimalFiltering) -> Functions:
-    """The lowering by some F(m x m, 3 x 3)."""
-    return tile_lowering.of(partial(tiles_of, by))
 
 
 def tiles_of(by: MinimalFiltering, conv: Conv2d) -> TileAlgorithm:
@@ -25,3 +19,15 @@ def tiles_of(by: MinimalFiltering, conv: Conv2d) -> TileAlgorithm:
         )
         raise UnsuitableError(f"{takes}; this one has {told(conv)}")
     return by.tiles
+
+
+WINOGRAD_2 = in_tiles(
+    "winograd_2",
+    "3x3 convolutions in 2x2 tiles: the vector unit transforms, the array has 2.25 times fewer products",
+    partial(tiles_of, F2),
+)
+WINOGRAD_4 = in_tiles(
+    "winograd_4",
+    "the same in 4x4 tiles: 4 times fewer products, and more to transform",
+    partial(tiles_of, F4),
+)

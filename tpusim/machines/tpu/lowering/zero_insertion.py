@@ -8,50 +8,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tpusim.base.collector import at_rest
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.block import Block, Patch
-from tpusim.machines.tpu.lowering.cells import cell_axes, cells_of, chosen
+from tpusim.machines.tpu.lowering.cells import IGNORED, cell_axes, cells_of, chosen, with_aspect
+from tpusim.machines.tpu.lowering.convolution import draft_of
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.maps import COL, ROW
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.lowering.stages import Columns
-from tpusim.machines.tpu.lowering.tiled import steps_of, written
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp
 
 
-def lower(layer: ArrayOp, batch: int, hardware: Hardware) -> Lowered:
-    """Lower one layer for one machine.
+def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """One draft.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
-        CapacityError: when no tiling fits the vector memories; or the machine has banks, or fetches each tap by itself.
+        CapacityError: when no tiling fits the vector memories, or the machine fetches each tap by itself.
     """
-    with at_rest():
-        plan = _plan(layer, batch, hardware)
-        program, told = written(layer, plan)
-        row, col = cell_axes(plan.shape)
-        rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
-        zeros = f"{rows} and {cols} of zeros between the elements of the ifmap"
-        return program, replace(told, aspects={"zeros": f"{zeros}: streamed, not stored", **told.aspects})
-
-
-def planned(layer: ArrayOp, batch: int, hardware: Hardware) -> Planned:
-    """How many steps `lower` would write down. Raises as it does."""
-    return steps_of(_plan(layer, batch, hardware))
-
-
-def _plan(layer: ArrayOp, batch: int, hardware: Hardware) -> InsertedPlan:
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
     shape, cut = replace(shape, cell=row.spread * col.spread), channel_first.cut
-    return InsertedPlan(shape, hardware, chosen(cut, shape, hardware), cut(shape, hardware))
+    plan = InsertedPlan(shape, hardware, chosen(cut, shape, hardware), cut(shape, hardware))
+    rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
+    zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
+    return [with_aspect(draft_of(plan, layer), "zeros", zeros)]
 
 
 class InsertedPlan(Plan):
@@ -78,3 +65,12 @@ class InsertedPlan(Plan):
         cells = self.map_items(rows[:: row.spread], cols[:: col.spread], block.groups, self.strips_apart)
         inside = Along(ROW, range(row.spread)), Along(COL, range(col.spread))
         return part._replace(items=(*cells[:3], *inside, *cells[3:])), [box._replace(rows=rows, cols=cols)]
+
+
+ZERO_INSERTION = Lowering(
+    "zero_insertion",
+    "transposed convolutions as ordinary ones, of an ifmap with zeros between its elements",
+    ways,
+    partial=True,
+    ignores=IGNORED,
+)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Op
 from tpusim.result.records import Blocking
 
 
@@ -41,21 +39,3 @@ class Planned(NamedTuple):
 
 
 Lowered: TypeAlias = tuple[Program, Explanation]
-
-
-class Way(NamedTuple):
-    """One way to lower a layer, of those that its lowering leaves to simulation, in the order in which to try them.
-
-    No run of it, nor of those after it, takes fewer cycles than `least`; `estimate` is what the lowering expects of it.
-    Both are 0 where there is no choice.
-    """
-
-    lower: Callable[[], Lowered]
-    least: float = 0.0
-    estimate: Callable[[], float] = float
-
-
-Lowering: TypeAlias = Callable[[Op, int, Hardware], Lowered]
-"""From a layer, the batch and the machine; raises CapacityError when nothing fits the vector memories."""
-Ways: TypeAlias = Callable[[Op, int, Hardware], Sequence[Way]]
-"""The same, with the choice among a few left to the caller; the first is what `Lowering` takes."""

@@ -11,13 +11,12 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tpusim.machines.tpu.program.explanation import Planned
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.schedule.link import Bases, buffers, link
@@ -37,6 +36,7 @@ class Tenancy:
         first, last: its gap, and that of the last unit so far.
         ahead: the gap in which the load ahead is first needed.
         before: the tenancy that had the slot before.
+        behind: the late load that comes as soon as the slot has been spilled.
         there: by atom, the step that brought it.
         written: the last step that wrote the slot, fills apart.
         used: by queue, the last step that read the slot.
@@ -50,6 +50,7 @@ class Tenancy:
     last: int
     ahead: int
     before: Tenancy | None
+    behind: tuple[Tenancy, Sequence[Piece]] | None = None
     there: dict[int, int] = field(default_factory=dict)
     written: int = -1
     used: dict[str, int] = field(default_factory=dict)
@@ -151,6 +152,7 @@ class Schedule:
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
             for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
         ]
+        self._late = 0
         self.queue = self._queue(rings)
         self.strands = {name: Schedule(each, bases, self.steps) for name, each in units.strands.items()}
         self.left: dict[Key, int] = {}
@@ -166,7 +168,7 @@ class Schedule:
     def planned(self) -> Planned:
         """The steps that `run` will write."""
         passes, steps = sum(unit.passes for unit in self.units), sum(unit.steps for unit in self.units)
-        fills = sum(each.piece.steps for entries in self.queue.values() for each in entries)
+        fills = sum(each.piece.steps for entries in self.queue.values() for each in entries) + self._late
         transfers = fills + sum(unit.leaves >= 0 for unit in self.units)
         strands = [each.planned for each in self.strands.values()]
         return Planned(passes, transfers + steps + sum(each.transfers for each in strands))
@@ -211,10 +213,14 @@ class Schedule:
                 assert cut is not None
                 before, first = tenancy.before, tenancy.first
                 gaps = where(before.last if before else -1, first, tenancy.ahead)
-                pieces = cut(tenancy.key, len(gaps), policy.grows and not first)
-                wanted = LAST + first if area.last else first
-                for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
-                    at = tenancy.unit if gap == first else behind[gap]
+                if area.late and before:
+                    before.behind = tenancy, cut(tenancy.key, 1, False)
+                    self._late += len(before.behind[1])
+                    continue
+                pieces = cut(tenancy.key, len(gaps), policy.grows and not first and not area.late)
+                wanted = LAST if area.late else LAST + first if area.last else first
+                for piece, gap in zip(pieces, spread(len(pieces), range(1) if area.late else gaps), strict=True):
+                    at = tenancy.unit if gap == first and not area.late else behind[gap]
                     needs = ((rings[area], key) for area, key in piece.needs if area in rings)
                     held = [ring.wanted(key, at, gap, tenancy.ahead) for ring, key in needs]
                     queue[at].append(_Entry(wanted, piece.early, rank, tenancy, piece, tuple(held)))
@@ -265,6 +271,10 @@ class Schedule:
         made = (tenancy.written,) if tenancy.written >= 0 else tuple(tenancy.there.values())
         tenancy.used["dma"] = self.left[unit.makes] = len(steps)
         steps.append(Spill(made, tensor, parts, moved, regions=regions))
+        if tenancy.behind:
+            late, pieces = tenancy.behind
+            for piece in pieces:
+                self._bring(_Entry(LAST, piece.early, 0, late, piece, ()))
 
     def _work(self, at: int, unit: Unit) -> None:
         """The acts of a unit; what its body and its new tenancies add goes to the first of them."""
@@ -280,7 +290,7 @@ class Schedule:
             if each.first == gap and each.area.ready:
                 delay += each.area.ready(each.key)
         if begins and policy.whole:
-            whole = tuple({step for each in mine for step in each.there.values()})
+            whole = tuple({step for each in mine if not each.area.late for step in each.there.values()})
         for act in self.of.acts(unit, [each.base for each in mine]):
             if isinstance(act, Pass):
                 self._pass(act, mine, delay, drained, (*whole, *serial))
@@ -292,16 +302,22 @@ class Schedule:
     def _pass(
         self, act: Pass, mine: list[Tenancy], delay: int, drained: tuple[int, ...], others: tuple[int, ...]
     ) -> None:
-        weights, data, sums, begins, base, weight_words, rows, cols, reads, result, words = act
+        weights, data, sums, begins, base, weight_words, rows, cols, reads, result, words, finish, bias = act
         steps, loaded, into = self.steps, mine[weights[0]], mine[sums]
         at = len(steps)
-        steps.append(Preload((*loaded.made(weights[1]), *drained), base, weight_words, rows, cols, delay))
+        waits = (*loaded.made(weights[1]), *drained)
+        if bias:
+            waits = (*waits, *mine[bias.read.need].made(bias.read.atoms))
+        steps.append(Preload(waits, base, weight_words, rows, cols, delay, bias.word if bias else None))
         loaded.used["weights"] = at
         waits = (*into.freed(), *others) if begins else others
         if data:
             waits = (*mine[data[0]].made(data[1]), *waits)
             mine[data[0]].used["array"] = at + 1
-        steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins))
+        if begins and into.there:
+            # What was brought to where the sums stand is what they begin with.
+            waits, begins = (*waits, *into.there.values()), False
+        steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish))
         into.written = self._computed = at + 1
 
     def _vector(self, act: Work, mine: list[Tenancy], delay: int) -> None:
@@ -320,14 +336,15 @@ class Schedule:
             mine[act.writes].written = self._computed
 
 
-def planned(units: Units, intermediates: int = 0) -> Planned:
+def planned(units: Units) -> Planned:
     """The steps that the Program of a layer will have, and the elements that it writes and reads again."""
-    return Schedule(units, link(units)).planned._replace(intermediates=intermediates)
+    steps = units.counted() or Schedule(units, link(units)).planned
+    return steps._replace(intermediates=units.intermediates)
 
 
-def program_of(units: Units, tensors: Sequence[Tensor], word_fill: int, **more: Any) -> Program:
-    """The Program of a layer by itself; `more` are fields of `Program`."""
+def program_of(units: Units) -> Program:
+    """The Program of a layer by itself."""
     bases = link(units)
     steps = Schedule(units, bases).run()
     held, banked = buffers(units, bases), buffers(units, bases, "banks")
-    return Program(tuple(tensors), held, steps, word_fill, banked, **more)
+    return Program(units.tensors, held, steps, units.word_fill, banked, **units.more)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.explanation import Planned
+from tpusim.machines.tpu.program.passes import Finish
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars
@@ -83,6 +85,7 @@ class Area:
         cut: the pieces of a key, given the gaps that the load may be spread over and whether pieces should grow from a
             small one; None: nothing is brought, acts write the slots.
         ready: cycles from the arrival of a key until its first unit may begin.
+        late: whether loads come as soon as a spill frees their slot, behind all else of a gap.
         last: whether they come behind all else of a gap, in the order in which they are wanted.
         gaps: those of its loads, where they differ from the policy's.
         live: of keys that roll through one slot as through a window: the rows that units of a key read.
@@ -98,6 +101,7 @@ class Area:
     lanes: int
     cut: Callable[[Key, int, bool], Sequence[Piece]] | None = None
     ready: Callable[[Key], int] | None = None
+    late: bool = False
     last: bool = False
     gaps: Gaps | None = None
     live: Callable[[Key], range] | None = None
@@ -136,11 +140,18 @@ class Touch(NamedTuple):
     atoms: Sequence[int] | None = None
 
 
+class Bias(NamedTuple):
+    """The word of biases that a preload takes with its weights."""
+
+    read: Touch
+    word: int
+
+
 class Pass(NamedTuple):
     """Weights are preloaded, words stream past them: two steps.
 
     `base` is the first of `weight_words`, `result` that of the sums, which stand in the slot of need `sums`. Where the
-    pass `begins` sums, the slot must be free; else it adds to them.
+    pass `begins` sums, the slot must be free, or has what was brought for them; else it adds to them.
     """
 
     weights: Touch
@@ -154,6 +165,8 @@ class Pass(NamedTuple):
     reads: Feed
     result: int
     words: int
+    finish: tuple[Finish, ...] = ()
+    bias: Bias | None = None
 
 
 class Work(NamedTuple):
@@ -200,12 +213,26 @@ class Units(ABC):
     """A layer as the scheduler wants it.
 
     Attributes:
+        word_fill: elements of a word in use.
+        intermediates: elements of tensors that are written and read again.
         strands: units beside these, by name, that are run only as far as pieces need what they leave.
         before: whether all strands end before the first unit, as they share words with it.
     """
 
+    word_fill: int
+    intermediates: int = 0
     strands: Mapping[str, Units] = {}
     before: bool = False
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is in HBM."""
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """Fields that the Program has beside tensors, buffers and steps, by their names."""
+        return {}
 
     @property
     @abstractmethod
@@ -225,9 +252,17 @@ class Units(ABC):
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterable[Act]:
         """What a unit does; `bases` are the first words of its needs."""
 
+    def channels(self, unit: Unit) -> tuple[int, ...]:
+        """The output channel of each lane in the words that a unit leaves; nothing where words differ in that."""
+        return ()
+
     @abstractmethod
     def spill(self, unit: Unit, base: int) -> Moves:
         """What a unit leaves, in the slot that begins at word `base`."""
+
+    def counted(self) -> Planned | None:
+        """The steps by a formula, for layers whose units are too many to list; None where `scheduler` is to count."""
+        return None
 
 
 # ---- when a load may be brought: what `Policy.gaps` and `Area.gaps` may be

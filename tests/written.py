@@ -1,0 +1,51 @@
+"""Lowerings whose Programs are written by hand, or spoilt: for tests that put them among those of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
+from tpusim.machines.tpu.program.explanation import Lowered, Planned
+from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Policy, Unit, Units, at_once
+from tpusim.network.ops import Op
+
+Lower = Callable[[Op, int, Hardware], Lowered]
+Plan = Callable[[Op, int, Hardware], Planned]
+
+
+def by_hand(name: str, lower: Lower, planned: Plan = CHANNEL_FIRST.planned) -> Lowering:
+    """The lowering that makes of a layer what `lower` makes."""
+
+    def ways(layer: Op, batch: int, hardware: Hardware) -> list[Draft]:
+        asked = layer, batch, hardware
+        return [Draft(partial(_Nothing, partial(planned, *asked)), lambda _: lower(*asked))]
+
+    return Lowering(name, f"{name}, by hand", ways, banks=True)
+
+
+@dataclass
+class _Nothing(Units):
+    """Units of which nothing is scheduled."""
+
+    count: Callable[[], Planned]
+    word_fill = 1
+    tensors: tuple[Tensor, ...] = ()
+    areas: tuple[Area, ...] = ()
+    policy = Policy((), at_once)
+
+    def units(self) -> Iterator[Unit]:
+        return iter(())
+
+    def counted(self) -> Planned:
+        return self.count()
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
+        raise NotImplementedError
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        raise NotImplementedError
