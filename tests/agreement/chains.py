@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -18,13 +18,15 @@ from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.residency import given_to
 from tpusim.flow.verify import as_floats, expected
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import bias_words, riding, spared
-from tpusim.machines.tpu.program.joined import Joint, Read, joined, unfit
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.residence import Residence
 from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.schedule.joined import Joint, Read, joined, unfit
+from tpusim.machines.tpu.schedule.residence import Residence
+from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops import Div, Fused, Op, Rdiv, Sqrt
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.numerics.element_types import EXACT_FLOAT32, F32
@@ -69,8 +71,8 @@ class Chain:
         """All of them as one."""
         return joined(self.joints, self.hardware)
 
-    def lowered(self, layer: Op, lowering: str) -> Program:
-        """The Program of a layer; a machine that has too little memory gets the least that does."""
+    def lowered(self, layer: Op, lowering: str) -> Joint:
+        """A layer without its name; a machine that has too little memory gets the least that does."""
         try:
             return self._lowered(layer, lowering)
         except CapacityError as error:
@@ -78,19 +80,29 @@ class Chain:
             self.hardware = with_capacity(self.hardware, asked_for(error) + biases)
             return self._lowered(layer, lowering)
 
-    def _lowered(self, layer: Op, lowering: str) -> Program:
+    def _lowered(self, layer: Op, lowering: str) -> Joint:
         draft, *_ = LOWERINGS[lowering].drafts(layer.core, self.batch, spared(layer, self.batch, self.hardware))
-        program, _ = (riding(draft, layer, self.hardware) if isinstance(layer, Fused) else draft).lower()
-        return self.numbers.program(layer, self.batch, in_layout(program, self.hardware))
+        draft = riding(draft, layer, self.hardware) if isinstance(layer, Fused) else draft
 
-    def join(self, layer: Op, program: Program, reads: Mapping[str, Read]) -> None:
+        def finish(program: Program) -> Program:
+            return self.numbers.program(layer, self.batch, in_layout(draft.finished(program), self.hardware))
+
+        return nameless(draft, finish)
+
+    def join(self, layer: Op, made: Joint, reads: Mapping[str, Read]) -> None:
         """A layer, if it fits those before. What is transformed before it begins, none of these has made."""
         for each in (reads, {}):
-            joint = Joint(f"l{len(self.joints)}", program, each)
+            joint = made._replace(name=f"l{len(self.joints)}", reads=each)
             if not unfit(joint, self.joints, self.hardware):
                 self.layers.append(layer)
                 self.joints.append(joint)
                 return
+
+
+def nameless(draft: Draft, finish: Callable[[Program], Program] | None = None) -> Joint:
+    """A layer that reads nothing yet."""
+    finish = finish or draft.finished
+    return Joint("", finish(program_of(draft.units)), {}, units=draft.units, finish=finish)
 
 
 @st.composite
@@ -121,14 +133,14 @@ def in_lanes(hardware: Hardware) -> Hardware:
 def repeat(draw: st.DrawFn, chain: Chain) -> None:
     """A layer that is there, once more."""
     at = draw(st.integers(0, len(chain.layers) - 1))
-    join(draw, chain, chain.layers[at], chain.joints[at].program, {})
+    join(draw, chain, chain.layers[at], chain.joints[at], {})
 
 
-def join(draw: st.DrawFn, chain: Chain, layer: Op, program: Program, reads: Mapping[str, Read]) -> None:
+def join(draw: st.DrawFn, chain: Chain, layer: Op, made: Joint, reads: Mapping[str, Read]) -> None:
     """A layer, if there is time for it and its Program fits those before; what it reads that is not told is drawn."""
     longest = MOST_WORK * min(3, len(chain.layers) + 1) / 3
-    if sum(work(each, chain.hardware) for each in (program, *(joint.program for joint in chain.joints))) < longest:
-        chain.join(layer, program, {**reads_of(draw, chain, layer), **reads})
+    if sum(work(each, chain.hardware) for each in (made.program, *(joint.program for joint in chain.joints))) < longest:
+        chain.join(layer, made, {**reads_of(draw, chain, layer), **reads})
 
 
 def extend(draw: st.DrawFn, chain: Chain) -> None:
@@ -141,8 +153,8 @@ def extend(draw: st.DrawFn, chain: Chain) -> None:
         return
     names = lowerings_of(layer.core) - {"indirect"} if layer.unit == "array" else {meant(layer, "")}
     names -= {"vector"} if isinstance(layer, Fused) else set()
-    program = chain.lowered(layer, draw(among(*sorted(names))))
-    join(draw, chain, layer, program, read_of(layer, chain.batch, shape, read))
+    made = chain.lowered(layer, draw(among(*sorted(names))))
+    join(draw, chain, layer, made, read_of(layer, chain.batch, shape, read))
 
 
 @st.composite

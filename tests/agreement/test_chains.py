@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.agreement.chains import Chain, Values, chains
+from tests.agreement.chains import Chain, Values, chains, nameless
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_hazards import hazards
 from tests.strategies import DICE, cases, conv, machine
@@ -23,11 +23,11 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.joined import Read, joined
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.transfers import Fill, LaneTransfer, Spill
+from tpusim.machines.tpu.schedule.joined import Read, joined
 from tpusim.network.ops import Conv2d
 
 MOST_CYCLES = 1_000
@@ -105,9 +105,10 @@ TIGHT = machine(8, 8, word_elements=4, capacity_words=75)
 
 def row(layer: Conv2d, batch: int, hardware: Hardware, count: int = 2, numbers: Numbers = SMALL) -> Chain:
     """The same layer several times, each of which reads the one before."""
-    chain, program = Chain(batch, hardware, numbers), LOWERINGS["channel_first"].lower(layer, batch, hardware)[0]
+    chain, (draft, *_) = Chain(batch, hardware, numbers), LOWERINGS["channel_first"].drafts(layer, batch, hardware)
+    made = nameless(draft)
     for at in range(count):
-        chain.join(layer, program, {"ifmap": Read((f"l{at - 1}",))} if at else {})
+        chain.join(layer, made, {"ifmap": Read((f"l{at - 1}",))} if at else {})
     return chain
 
 

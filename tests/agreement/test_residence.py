@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.chains import Chain, Values, chains
+from tests.agreement.chains import Chain, Values, chains, nameless
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_chains import add_up, early
 from tests.agreement.test_hazards import hazards
@@ -20,14 +20,13 @@ from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu import event as event_engine
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.home import home_of
-from tpusim.machines.tpu.program.joined import Read, linked
 from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.places import ScatteredError
-from tpusim.machines.tpu.program.residence import Residence, residence
-from tpusim.machines.tpu.program.settled import Stays, settled
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.schedule.at_home import Stays, settled
+from tpusim.machines.tpu.schedule.home import home_of
+from tpusim.machines.tpu.schedule.joined import Read, linked
+from tpusim.machines.tpu.schedule.reach import ScatteredError
+from tpusim.machines.tpu.schedule.residence import Residence, residence
 from tpusim.network.ops import Add, Relu
 from tpusim.network.ops.op import OFMAP
 
@@ -106,9 +105,9 @@ def block(capacity: int = 800, numbers: Numbers = SMALL) -> Chain:
     sizes = {"name": "next", "channels": 12, "height": 6, "width": 6}
     behind = [Relu(**sizes), conv(12, 6, 12, 3, padding=1), Add(**sizes), Relu(**sizes)]
     for at, layer in enumerate([conv(6, 6, 12, 3, padding=1), *behind]):
-        program = LOWERINGS[meant(layer, "channel_first")].lower(layer, 4, chain.hardware)[0]
+        made = nameless(LOWERINGS[meant(layer, "channel_first")].drafts(layer, 4, chain.hardware)[0])
         reads = {"ifmap": Read((f"l{at - 1}",))} if at else {}
-        chain.join(layer, program, {**reads, "other": Read(("l0",))} if isinstance(layer, Add) else reads)
+        chain.join(layer, made, {**reads, "other": Read(("l0",))} if isinstance(layer, Add) else reads)
     return chain
 
 
@@ -183,32 +182,14 @@ def _astray(step: Keep) -> Keep:
     return replace(step, parts=tuple(part._replace(base=part.base - 1) for part in step.parts))
 
 
-def test_what_is_read_after_its_spill_does_not_stay() -> None:
-    """A step behind would look for it where it no longer is."""
-    chain = block()
-    program = chain.joints[1].program
-    home = home_of(program, OFMAP)
-    settled(program, Stays({}, OFMAP, home))
-    last = program.vectors[-1]
-    more = replace(last, after=(), operands=(last.writes,), writes=last.operands[0])
+def test_what_is_read_after_its_spill_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit behind would look for it where it no longer is."""
+    joint = block().joints[1]
+    assert joint.units is not None
+    stays = Stays({}, home_of(joint.program, OFMAP))
+    assert settled(joint.units, stays).words < joint.program.words
+    units = [*joint.units.units()]
+    more = units[-1]._replace(leaves=-1)
+    monkeypatch.setattr(joint.units, "units", lambda: [*units, more])
     with pytest.raises(ScatteredError):
-        settled(replace(program, steps=(*program.steps, more)), Stays({}, OFMAP, home))
-
-
-def test_who_waited_for_a_fill_that_is_left_out_waits_for_the_one_ahead() -> None:
-    """The unit takes its fills in order, so that to wait for the later of two was enough."""
-    chain = block()
-    program = chain.joints[3].program
-    fills = [at for at, step in enumerate(program.steps) if isinstance(step, Fill)]
-    at = next(at for at, step in enumerate(program.steps) if isinstance(step, Vector))
-    first, last = (each for each in fills if each in program.steps[at].after)
-    later = replace(program.steps[at], after=tuple({*program.steps[at].after} - {first}))
-    one_wait = replace(program, steps=(*program.steps[:at], later, *program.steps[at + 1 :]))
-    assert not any(hazards(one_wait, AMPLE))
-    step = one_wait.steps[last]
-    assert isinstance(step, Fill)
-    home = home_of(chain.joints[0].program, OFMAP)
-    assert home is not None
-    left = settled(one_wait, Stays({step.tensor.name: home})).program.steps
-    vector = next(each for each in left if isinstance(each, Vector))
-    assert [left[each] for each in vector.after] == [one_wait.steps[first]]
+        settled(joint.units, stays)

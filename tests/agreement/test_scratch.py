@@ -36,13 +36,13 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import CAUSES
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.joined import Joint, Read, linked, placed
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.residence import residence
-from tpusim.machines.tpu.program.scratch import in_scratch, prefetched
 from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound, Prefetch, Transfer
+from tpusim.machines.tpu.schedule.joined import Joint, Read, linked, placed
+from tpusim.machines.tpu.schedule.residence import residence
+from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
 from tpusim.machines.tpu.sections import ScratchMemory
 from tpusim.network.ops import Gemm
 from tpusim.reference import Tensor as Array
@@ -274,12 +274,13 @@ def test_what_somebody_else_wants_stays_in_hbm() -> None:
 
 def test_bytes_are_given_out_again_once_nobody_reads_them() -> None:
     """Of four layers in a row the third's outcome takes the place of the first's."""
-    joints = [each._replace(leaves=False) for each in row(conv(6, 7, 6, 3, padding=1), 4, TIGHT, 4).joints]
+    chain = row(conv(6, 7, 6, 3, padding=1), 4, TIGHT, 4)
+    joints = placed([each._replace(leaves=False) for each in chain.joints], TIGHT)
     size = len(joints[0].program.tensor("ofmap").scratch_bytes(4))
     hardware = with_scratch(TIGHT, capacity_bytes=2 * size)
     found = in_scratch(joints, hardware)
     assert [each.program.tensor("ofmap").scratch for each in found] == [0, size, 0, None]
-    check_program(linked(placed(found, hardware), hardware), hardware)
+    check_program(linked(found, hardware), hardware)
     half = in_scratch(joints, with_scratch(TIGHT, capacity_bytes=size))
     assert [each.program.tensor("ofmap").scratch for each in half] == [0, None, 0, None]
     assert in_scratch(joints, with_scratch(TIGHT, capacity_bytes=size - 1)) == tuple(joints)

@@ -29,10 +29,10 @@ from tpusim.machines.family import Machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.joined import Joint, Read, linked, placed, unfit
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.residence import Residence, immovable, residence
-from tpusim.machines.tpu.program.scratch import in_scratch
+from tpusim.machines.tpu.schedule.joined import Joint, Read, linked, placed, unfit
+from tpusim.machines.tpu.schedule.residence import Residence, immovable, residence
+from tpusim.machines.tpu.schedule.scratch import in_scratch
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
@@ -106,13 +106,18 @@ def chains_of(tasks: Iterable[Task[Prepared]], workload: Workload, hardware: Har
     joints: list[Joint] = []
     apart = ""
     for task in tasks:
-        joint = Joint(task.layer.name, task.prepared.program, reads.of(task.layer))
+        joint = _joint(task, reads.of(task.layer))
         if held and (why := _cut(joint, joints, hardware, room)):
             yield Chain(tuple(held), reads.among(joints), hardware, apart)
             held, joints, apart = [], [], why
         held.append(task)
         joints.append(joint)
     yield Chain(tuple(held), reads.among(joints), hardware, apart)
+
+
+def _joint(task: Task[Prepared], reads: Mapping[str, Read]) -> Joint:
+    joint, draft = Joint(task.layer.name, task.prepared.program, reads), task.prepared.draft
+    return joint._replace(units=draft.units, finish=draft.finished) if draft else joint
 
 
 def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, room: Room) -> str:

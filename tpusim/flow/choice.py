@@ -18,8 +18,8 @@ from tpusim.flow.verify import failures_named
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import drafts_of, least_of
-from tpusim.machines.tpu.program.joined import Joint
-from tpusim.machines.tpu.program.scratch import in_scratch, prefetched
+from tpusim.machines.tpu.schedule.joined import Joint
+from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
 from tpusim.network.ops import Op
 
 Found = TypeVar("Found")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpusim.machines.tpu.program.residence import Reader, Residence
+from tpusim.machines.tpu.schedule.residence import Reader, Residence
 from tpusim.network.ops import Div, Op, Rdiv
 from tpusim.network.ops.fused import OTHER
 from tpusim.result.records import Residency, Words

@@ -49,6 +49,10 @@ class Draft:
         with at_rest():
             return self.finish(program_of(self.units))
 
+    def finished(self, program: Program) -> Program:
+        """The Program to be run, for one of the units, wherever their words are."""
+        return self.finish(program)[0]
+
     @property
     def planned(self) -> Planned:
         """How many steps the Program will have, those of the vector unit among the transfers."""

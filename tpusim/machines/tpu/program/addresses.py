@@ -203,10 +203,6 @@ class LaneGroup(NamedTuple):
     lanes: int
     pattern: AddressPattern
 
-    def moved(self, words: int) -> LaneGroup:
-        """The same so many words further on."""
-        return self._replace(pattern=self.pattern.moved(words))
-
 
 @dataclass(frozen=True)
 class Feed:
@@ -235,10 +231,6 @@ class Feed:
         yield from (group.pattern.extent for group in self.groups)
         yield from (table.extent for table in (self.table, self.picks) if table)
 
-    def moved(self, words: int) -> Feed:
-        """The same so many words further on."""
-        return _moved(self, words)
-
     def fills(self, rows: int) -> bool:
         """Whether the groups, in order, feed each of the first `rows` rows once."""
         at = 0
@@ -247,9 +239,3 @@ class Feed:
                 return False
             at += group.lanes
         return at == rows
-
-
-@lru_cache(maxsize=4096)
-def _moved(feed: Feed, words: int) -> Feed:
-    """Many passes read alike."""
-    return Feed(tuple(group.moved(words) for group in feed.groups))

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tpusim.machines.tpu.program.places import Places
 from tpusim.machines.tpu.program.step import Shift, Step
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 
@@ -47,6 +46,3 @@ class Keep(Step):
 
     def shifted(self, by: Shift) -> Self:
         return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer))
-
-    def placed(self, reads: Places, writes: Places) -> Self:
-        return replace(self, parts=tuple(part.placed(reads) for part in self.parts))

@@ -8,7 +8,6 @@ from typing import NamedTuple, Self
 
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.places import Places
 from tpusim.machines.tpu.program.step import Shift, Step, Use
 
 
@@ -53,11 +52,6 @@ class Preload(Step):
     def words_read(self) -> Iterator[range]:
         yield range(self.base, self.base + self.words)
         yield from () if self.bias is None else (range(self.bias, self.bias + 1),)
-
-    def placed(self, reads: Places, writes: Places) -> Self:
-        weights = reads.base(range(self.base, self.base + self.words))
-        bias = None if self.bias is None else reads.base(range(self.bias, self.bias + 1))
-        return replace(self, base=weights, bias=bias)
 
 
 def bias_words_of(step: Step) -> int:
@@ -144,7 +138,3 @@ class Stream(Step):
 
     def shifted(self, by: Shift) -> Self:
         return replace(Step.shifted(self, by), preload=self.preload + by.steps)
-
-    def placed(self, reads: Places, writes: Places) -> Self:
-        results = writes.base(range(self.result_base, self.result_base + self.words))
-        return replace(self, reads=reads.feed(self.reads), result_base=results)

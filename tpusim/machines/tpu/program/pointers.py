@@ -54,10 +54,6 @@ class PointerTable(NamedTuple):
         """The pointer words."""
         return range(self.base, self.base + self.words)
 
-    def moved(self, words: int) -> PointerTable:
-        """The same so many words further on."""
-        return self._replace(base=self.base + words)
-
     def reads(self, arrays: int) -> tuple[Numbers, Numbers]:
         """The frame of the pass that first needs each pointer word, and the words before it in that frame."""
         return _reads(self._replace(base=0), arrays)
@@ -97,10 +93,6 @@ class Pointers(NamedTuple):
         """Where they may lead: nobody knows how far."""
         return range(self.base, self.base + MOST_WORDS)
 
-    def moved(self, words: int) -> Pointers:
-        """The same so many words further on: what pointers count from moves with them."""
-        return self._replace(table=self.table.moved(words), base=self.base + words)
-
 
 class ElementTable(NamedTuple):
     """The pointers of a step that picks single elements, in words of lane 0 from `base` on: result by result.
@@ -130,10 +122,6 @@ class ElementTable(NamedTuple):
     def extent(self) -> range:
         """The pointer words."""
         return range(self.base, self.base + self.words * self.word_words)
-
-    def moved(self, words: int) -> ElementTable:
-        """The same so many words further on."""
-        return self._replace(base=self.base + words)
 
     def first(self, operand: int, element: int) -> int:
         """Which of a result word's pointers is the first of those side by side."""
@@ -167,10 +155,6 @@ class Picked(NamedTuple):
     def extent(self) -> range:
         """Where they may lead: nobody knows how far."""
         return range(self.base, self.base + MOST_WORDS)
-
-    def moved(self, words: int) -> Picked:
-        """The same so many words further on: what pointers count from moves with them."""
-        return self._replace(table=self.table.moved(words), base=self.base + words)
 
 
 def encoded(offsets: Numbers, padding: Numbers) -> Numbers:

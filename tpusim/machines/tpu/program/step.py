@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Self
 
-from tpusim.machines.tpu.program.places import Places
-
 
 class Use(NamedTuple):
     """What a step takes of the machine: bytes from and to HBM, words through the ports of all lanes, words that each
@@ -87,10 +85,6 @@ class Step:
     def shifted(self, by: Shift) -> Self:
         """The same step of a Program of several layers."""
         return replace(self, after=tuple(each + by.steps for each in self.after))
-
-    def placed(self, reads: Places, writes: Places) -> Self:
-        """The same where the words that it reads and writes stand elsewhere. Raises ScatteredError."""
-        return self
 
     def renumbered(self, places: Mapping[int, int]) -> Self:
         """The same where steps have other numbers: `places` by those that they had."""

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.places import Places
 
 Coordinates: TypeAlias = range | tuple[int, ...]
 
@@ -136,12 +135,6 @@ class Part(NamedTuple):
     def extents(self) -> Iterator[range]:
         """The words among which it stands."""
         return iter([range(self.base, self.base + self.words)]) if self.feed is None else self.feed.extents
-
-    def placed(self, at: Places) -> Part:
-        """The same where its words stand elsewhere. Raises ScatteredError."""
-        if self.feed is not None:
-            return self._replace(feed=at.feed(self.feed))
-        return self._replace(base=at.base(range(self.base, self.base + self.words)))
 
 
 class BankPart(NamedTuple):

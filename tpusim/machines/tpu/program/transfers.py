@@ -12,7 +12,6 @@ from typing import Self
 import numpy as np
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.places import Places
 from tpusim.machines.tpu.program.step import Shift, Step, Use
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
@@ -90,10 +89,6 @@ class LaneTransfer(Transfer):
 
     def shifted(self, by: Shift) -> Self:
         return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer))
-
-    def placed(self, reads: Places, writes: Places) -> Self:
-        at = reads if isinstance(self, Spill) else writes
-        return replace(self, parts=tuple(part.placed(at) for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)

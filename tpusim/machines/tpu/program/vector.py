@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed, first_word
 from tpusim.machines.tpu.program.operations import Arity, Work, work_of
-from tpusim.machines.tpu.program.places import Places
 from tpusim.machines.tpu.program.pointers import ElementTable
 from tpusim.machines.tpu.program.step import Step, Use
 
@@ -110,9 +109,3 @@ class Vector(Step):
     @property
     def words_written(self) -> Iterator[range]:
         return self.writes.extents
-
-    def placed(self, reads: Places, writes: Places) -> Self:
-        base, words, _ = self.scalars
-        scalars = self.scalars._replace(base=reads.base(range(base, base + words)))
-        operands = tuple(reads.feed(each) for each in self.operands)
-        return replace(self, operands=operands, writes=writes.feed(self.writes), scalars=scalars)

@@ -17,7 +17,6 @@ from tpusim.machines.tpu.program.explanation import Planned
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.schedule.link import Bases, buffers, link
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, Work
@@ -267,10 +266,9 @@ class Schedule:
     def _spill(self, at: int) -> None:
         unit, steps = self.units[at], self.steps
         tenancy = self.tenancies[at][unit.leaves]
-        tensor, parts, moved, regions = self.of.spill(unit, tenancy.base)
         made = (tenancy.written,) if tenancy.written >= 0 else tuple(tenancy.there.values())
         tenancy.used["dma"] = self.left[unit.makes] = len(steps)
-        steps.append(Spill(made, tensor, parts, moved, regions=regions))
+        steps.extend(self.of.leaving(made, self.of.spill(unit, tenancy.base)))
         if tenancy.behind:
             late, pieces = tenancy.behind
             for piece in pieces:
@@ -342,9 +340,13 @@ def planned(units: Units) -> Planned:
     return steps._replace(intermediates=units.intermediates)
 
 
-def program_of(units: Units) -> Program:
-    """The Program of a layer by itself."""
-    bases = link(units)
+def program_of(units: Units, first: int = 0) -> Program:
+    """The Program of a layer by itself, in words from `first` on."""
+    return scheduled(units, link(units, first))
+
+
+def scheduled(units: Units, bases: Bases) -> Program:
+    """The Program of a layer whose areas have their places."""
     steps = Schedule(units, bases).run()
     held, banked = buffers(units, bases), buffers(units, bases, "banks")
     return Program(units.tensors, held, steps, units.word_fill, banked, **units.more)

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeAlias
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.explanation import Planned
 from tpusim.machines.tpu.program.passes import Finish
+from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Inbound
+from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill
 from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars
 from tpusim.memory.layout import Region
 
@@ -259,6 +260,10 @@ class Units(ABC):
     @abstractmethod
     def spill(self, unit: Unit, base: int) -> Moves:
         """What a unit leaves, in the slot that begins at word `base`."""
+
+    def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterable[Step]:
+        """The steps by which it goes: a spill."""
+        yield Spill(after, *moves[:3], regions=moves.regions)
 
     def counted(self) -> Planned | None:
         """The steps by a formula, for layers whose units are too many to list; None where `scheduler` is to count."""

@@ -13,11 +13,11 @@ from typing import NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import meet
-from tpusim.machines.tpu.program.joined import Joint, alike
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Transfer
+from tpusim.machines.tpu.schedule.joined import Joint, alike
 from tpusim.network.ops.op import OFMAP
 
 AHEAD = 2
@@ -70,7 +70,7 @@ def _own(layers: Sequence[Joint], hardware: Hardware) -> Iterator[_Life]:
 
 def _outcomes(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str]) -> Iterator[_Life]:
     """What layers make and spill, where all who want it are layers that read it element for element."""
-    for maker, (name, program, _, leaves) in enumerate(layers):
+    for maker, (name, program, _, leaves, *_) in enumerate(layers):
         made = program.tensor(OFMAP)
         wanted = [(at, tensor, read) for at, joint in enumerate(layers) for tensor, read in joint.reads.items()
                   if name in read.names]  # fmt: skip

@@ -7,17 +7,18 @@ interpreters run it as they run any other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from tpusim.machines.tpu.definition.frame import frame_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.places import Moved
 from tpusim.machines.tpu.program.program import Handed, Program
 from tpusim.machines.tpu.program.step import Shift
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.waits import Waits
+from tpusim.machines.tpu.schedule.scheduler import program_of
+from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.op import OFMAP
 
 
@@ -31,15 +32,32 @@ class Read(NamedTuple):
     placed: bool = False
 
 
+def _as_it_is(program: Program) -> Program:
+    return program
+
+
 class Joint(NamedTuple):
-    """A layer of a chain: its name, unlike any other's, its Program, and by its own tensors what it reads of others;
-    `leaves`: somebody outside the chain wants its outcome.
+    """A layer of a chain: its name, unlike any other's, its Program, and by its own tensors what it reads of others.
+
+    Attributes:
+        leaves: whether somebody outside the chain wants its outcome.
+        units: what the Program was scheduled from; without them a layer keeps its words, and nothing stays for it.
+        finish: makes of what is scheduled the Program to be run.
     """
 
     name: str
     program: Program
     reads: Mapping[str, Read]
     leaves: bool = True
+    units: Units | None = None
+    finish: Callable[[Program], Program] = _as_it_is
+
+    def at(self, first: int) -> Program:
+        """The Program in words from `first` on."""
+        if not first:
+            return self.program
+        assert self.units is not None
+        return self.finish(program_of(self.units, first))
 
 
 def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
@@ -84,7 +102,7 @@ def joined(layers: Sequence[Joint], hardware: Hardware) -> Program:
 def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
     """The layers, each in words of its own."""
     places = _places([each.program for each in layers], hardware.capacity_words)
-    return [each._replace(program=_moved(each.program, at)) for each, at in zip(layers, places, strict=True)]
+    return [each._replace(program=each.at(first)) for each, first in zip(layers, places, strict=True)]
 
 
 def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
@@ -139,20 +157,10 @@ def _shifted(program: Program, by: Shift) -> Program:
     )
 
 
-def _moved(program: Program, words: int) -> Program:
-    """The same so many words further on."""
-    at = Moved(words)
-    return replace(
-        program,
-        buffers=tuple(replace(each, base=each.base + words) for each in program.buffers),
-        steps=tuple(each.placed(at, at) for each in program.steps),
-    )
-
-
 def _handed(layers: Sequence[Joint]) -> Iterator[Handed]:
     """What layers read of those before."""
     before: dict[str, Tensor] = {}
-    for name, program, reads, _ in layers:
+    for name, program, reads, *_ in layers:
         for tensor, (names, direct, placed) in reads.items():
             made, mine = [before[each] for each in names if each in before], program.tensor(tensor)
             same = direct and len(names) == len(made) == 1 and alike(mine, made[0])

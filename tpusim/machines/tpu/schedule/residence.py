@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.allocator import Allocator, FullError
-from tpusim.machines.tpu.program.home import Home, home_of
-from tpusim.machines.tpu.program.joined import Joint, alike
 from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.places import ScatteredError
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.settled import Settled, Stays, settled
 from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.schedule.allocator import Allocator, FullError
+from tpusim.machines.tpu.schedule.at_home import Settled, Stays, settled
+from tpusim.machines.tpu.schedule.home import Home, home_of
+from tpusim.machines.tpu.schedule.joined import Joint, alike
+from tpusim.machines.tpu.schedule.reach import ScatteredError
 from tpusim.network.ops.op import OFMAP
 
 Reader = tuple[int, str]
@@ -194,9 +194,9 @@ class _Search:
 
     @cached_property
     def _like(self) -> list[int]:
-        """By layer, the first that has the very Program: what is known of one is known of all of them."""
+        """By layer, the first that has the very units: what is known of one is known of all of them."""
         first: dict[int, int] = {}
-        return [first.setdefault(id(joint.program), at) for at, joint in enumerate(self.layers)]
+        return [first.setdefault(id(joint.units or joint), at) for at, joint in enumerate(self.layers)]
 
     def _home(self, maker: int) -> Home | None:
         return self._homes(self._like[maker])
@@ -205,23 +205,19 @@ class _Search:
     def _homes(self) -> Callable[[int], Home | None]:
         return cache(lambda maker: home_of(self.layers[maker].program, OFMAP))
 
-    def _settled(
-        self, layer: int, read: Mapping[str, int], makes: bool, spilled: bool, over: str = ""
-    ) -> Settled | None:
+    def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> Settled | None:
         """A layer where that stays; None where it cannot."""
         makers = sorted((name, self._like[maker]) for name, maker in read.items())
-        return self._known(self._like[layer], tuple(makers), makes, spilled, over)
+        return self._known(self._like[layer], tuple(makers), makes, over)
 
     @cached_property
-    def _known(self) -> Callable[[int, tuple[tuple[str, int], ...], bool, bool, str], Settled | None]:
+    def _known(self) -> Callable[[int, tuple[tuple[str, int], ...], bool, str], Settled | None]:
         @cache
-        def settle(
-            layer: int, read: tuple[tuple[str, int], ...], makes: bool, spilled: bool, over: str
-        ) -> Settled | None:
+        def settle(layer: int, read: tuple[tuple[str, int], ...], makes: bool, over: str) -> Settled | None:
             homes = {name: home for name, maker in read if (home := self._home(maker))}
-            home = self._home(layer) if makes else None
+            units, home = self.layers[layer].units, self._home(layer) if makes else None
             try:
-                return settled(self.layers[layer].program, Stays(homes, OFMAP, home, spilled, over))
+                return settled(units, Stays(homes, home, over)) if units else None
             except ScatteredError:
                 return None
 
@@ -253,26 +249,29 @@ class _Search:
         """Everything at its place. Raises FullError."""
         words = Allocator(self.capacity)
         there: dict[int, Allocation] = {}
-        found: list[tuple[Settled, int, dict[str, int]]] = []
+        found: list[Callable[[], Program]] = []
+        own: list[tuple[int, int]] = []
         for layer in range(len(self.layers)):
             readers, read = staying.get(layer, ()), self._read_by(layer, staying)
             leaves, over = self._leaves(layer, readers), self._over(layer, staying) or ""
-            mine = self._settled(layer, read, bool(readers), leaves, over)
-            assert mine is not None
-            home = self._home(layer)
+            home, mine = self._home(layer), self._settled(layer, read, bool(readers), over) if read or readers else None
             if readers and home:
                 place = there[read[over]].base if over else None
                 base = words.home(layer, readers[-1][0], home.words, place)
                 there[layer] = Allocation(layer, base, home.words, home.widest, readers, leaves)
-            at = words.own(layer, mine.words)
+            size = mine.words if mine else self.layers[layer].program.words
+            own.append((words.own(layer, size), size))
             homes = {name: there[maker].base for name, maker in read.items()}
             homes |= {OFMAP: there[layer].base} if layer in there else {}
-            found.append((mine, at, homes))
-        layers = (
-            joint._replace(program=mine.at(at, homes))
-            for joint, (mine, at, homes) in zip(self.layers, found, strict=True)
-        )
-        return Residence(tuple(layers), tuple(there.values()), tuple((at, mine.words) for mine, at, _ in found))
+            found.append(partial(self._at, layer, own[-1][0], mine, homes, leaves))
+        # Nothing is scheduled before all have their places.
+        layers = (joint._replace(program=program()) for joint, program in zip(self.layers, found, strict=True))
+        return Residence(tuple(layers), tuple(there.values()), tuple(own))
+
+    def _at(self, layer: int, first: int, mine: Settled | None, homes: Mapping[str, int], spilled: bool) -> Program:
+        """A layer at its place, and what stays for it at its own."""
+        joint = self.layers[layer]
+        return joint.finish(mine.at(first, homes, spilled)) if mine else joint.at(first)
 
     def _over(self, layer: int, staying: _Plan) -> str | None:
         """What a layer reads for the last time, whose words its outcome can take; "" if nothing, None if it cannot be
@@ -280,7 +279,11 @@ class _Search:
         """
         read, makes = self._read_by(layer, staying), layer in staying
         ends = [name for name in read if makes and self._ends(layer, name, staying)]
-        return next((name for name in (*ends, "") if self._settled(layer, read, makes, True, name)), None)
+        return next((name for name in (*ends, "") if self._stays(layer, read, makes, name)), None)
+
+    def _stays(self, layer: int, read: Mapping[str, int], makes: bool, over: str) -> bool:
+        """Whether that can stay for a layer; if it is nothing, it can."""
+        return not (read or makes) or self._settled(layer, read, makes, over) is not None
 
     def _ends(self, layer: int, name: str, staying: _Plan) -> bool:
         """Whether a layer is the last to read something, and makes the like of it."""
