@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ class Draft:
         blocks: the more of them, the more steps.
         least: cycles that no run of this draft, nor of those behind it, falls below; 0 where there is no choice.
         estimate: gives the cycles that the lowering expects; 0 where there is no choice.
+        around: gives a context for all of that, which may name the layer in what is raised.
     """
 
     make: Callable[[], Units]
@@ -38,15 +40,17 @@ class Draft:
     blocks: int = 1
     least: float = 0.0
     estimate: Callable[[], float] = float
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @cached_property
     def units(self) -> Units:
         """What is scheduled."""
-        return self.make()
+        with self.around():
+            return self.make()
 
     def lower(self) -> Lowered:
         """The Program, and what is told of it."""
-        with at_rest():
+        with self.around(), at_rest():
             return self.finish(program_of(self.units))
 
     def finished(self, program: Program) -> Program:
@@ -56,7 +60,8 @@ class Draft:
     @property
     def planned(self) -> Planned:
         """How many steps the Program will have, those of the vector unit among the transfers."""
-        return planned(self.units)
+        with self.around():
+            return planned(self.units)
 
 
 class Left(NamedTuple):
@@ -107,12 +112,9 @@ class Lowering:
 
     def drafts(self, layer: Op, batch: int, hardware: Hardware) -> Sequence[Draft]:
         """The drafts of a layer's core: one, or what a simulation should choose from. Raises as `ways`."""
-        if not self.takes(layer.core):
-            op, own, of = layer.core.op, _SAID[self.unit], _SAID[layer.core.unit]
-            says = f"{op} is an op of the {of}, and {self.name} lowers those of the {own}"
-            if own == of:
-                says = f"{op} is not lowered by {self.name}"
-            raise UnsuitableError(f"{says}; name another lowering, or none")
+        if layer.core.unit != self.unit:
+            says = f"{layer.core.op} is an op of the {_SAID[layer.core.unit]}, and {self.name} lowers those of the "
+            raise UnsuitableError(f"{says}{_SAID[self.unit]}; name another lowering, or none")
         if self.left and self.leaves(layer, batch):
             return self.left.to.drafts(layer, batch, hardware)
         if hardware.banked and not self.banks:

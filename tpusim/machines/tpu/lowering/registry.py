@@ -6,17 +6,17 @@ from collections import UserDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import CapacityError, Problem
+from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
     from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
     from tpusim.machines.tpu.program.explanation import Lowered, Planned
     from tpusim.machines.tpu.program.program import Program
-    from tpusim.machines.tpu.schedule.units import Units
     from tpusim.network.ops import Op
 
 
@@ -67,22 +67,20 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
     def whole(draft: Draft) -> Draft:
         rides = riding(draft, layer, hardware) if isinstance(layer, Fused) else draft
 
-        def make() -> Units:
-            with _named(layer):
-                return rides.units
-
         def finish(program: Program) -> Lowered:
-            with _named(layer):
-                program, told = laid_out(rides.finish(program), hardware)
+            program, told = laid_out(rides.finish(program), hardware)
             by = found.left.to if found.left and found.leaves(layer, batch) else found
             if names := by.unused(hardware):
                 words = f"of mapping, by {by.name}: {', '.join(names)}"
                 told = replace(told, aspects={**told.aspects, "unused": words})
             return program, told
 
-        return replace(draft, make=make, finish=finish)
+        return replace(rides, finish=finish, around=partial(_named, layer))
 
     with _named(layer):
+        if layer.unit == found.unit and not found.takes(layer):
+            own = meant(layer, lowering)
+            raise UnsuitableError(f"{layer.op} is lowered by {own}, not by {lowering}; name that, or none")
         return [whole(each) for each in found.drafts(layer, batch, spared(layer, batch, hardware))]
 
 
