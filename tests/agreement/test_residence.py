@@ -19,6 +19,7 @@ from tpusim.flow.verify import verdict_of
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu import event as event_engine
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
+from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.transfers import Fill, Spill
@@ -27,8 +28,8 @@ from tpusim.machines.tpu.schedule.home import home_of
 from tpusim.machines.tpu.schedule.joined import Read, linked
 from tpusim.machines.tpu.schedule.reach import ScatteredError
 from tpusim.machines.tpu.schedule.residence import Residence, residence
-from tpusim.network.ops import Add, Relu
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops import Add, Fused, Relu
+from tpusim.network.ops.fused import OTHER
 
 MOST_CYCLES = 1_500
 
@@ -182,14 +183,14 @@ def _astray(step: Keep) -> Keep:
     return replace(step, parts=tuple(part._replace(base=part.base - 1) for part in step.parts))
 
 
-def test_what_is_read_after_its_spill_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A unit behind would look for it where it no longer is."""
-    joint = block().joints[1]
-    assert joint.units is not None
-    stays = Stays({}, home_of(joint.program, OFMAP))
-    assert settled(joint.units, stays).words < joint.program.words
-    units = [*joint.units.units()]
-    more = units[-1]._replace(leaves=-1)
-    monkeypatch.setattr(joint.units, "units", lambda: [*units, more])
-    with pytest.raises(ScatteredError):
-        settled(joint.units, stays)
+def test_who_adds_to_what_stays_takes_its_place_or_leaves_it() -> None:
+    """Sums that begin with a map at home would be written over it, while others may still read it there."""
+    hardware, inner = AMPLE, conv(6, 6, 12, 3, padding=1)
+    layer = Fused("adds", inner, adds=True, finish=())
+    draft = riding(LOWERINGS["channel_first"].drafts(inner, 4, hardware)[0], layer, hardware)
+    home = home_of(draft.units)
+    assert home is not None
+    settled(draft.units, Stays({OTHER: home}, home, OTHER))
+    for stays in (Stays({OTHER: home}), Stays({OTHER: home}, home)):
+        with pytest.raises(ScatteredError):
+            settled(draft.units, stays)

@@ -24,14 +24,11 @@ from tpusim.machines.tpu.program.tensor import Part, Tensor
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.schedule.home import Home, words_of
-from tpusim.machines.tpu.schedule.link import APART, Bases, link
+from tpusim.machines.tpu.schedule.link import APART, Bases, buffers, link
 from tpusim.machines.tpu.schedule.reach import ScatteredError, Words, reached
 from tpusim.machines.tpu.schedule.scheduler import Schedule, scheduled
 from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Need, Pass, Piece, Policy, Unit, Units
 from tpusim.network.ops.op import OFMAP
-
-_NOWHERE = -1
-"""Where words may not be written, as others read them there."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +87,7 @@ def settled(units: Units, stays: Stays) -> Settled:
 
 def _words(units: Units, empty: frozenset[str]) -> int:
     """Words of a lane that a layer needs without areas that are empty."""
-    bases = link(units, empty=empty)
-    areas = (*units.areas, *(area for each in units.strands.values() for area in each.areas))
-    return max(bases[each.name] + each.count * each.words for each in areas if each.name not in empty)
+    return max((each.base + each.words for each in buffers(units, link(units, empty=empty))), default=0)
 
 
 def _check_over(steps: Iterable[Step], first: int) -> None:
@@ -121,42 +116,43 @@ def _walks_alike(one: Feed, other: Feed) -> bool:
 
 
 class _Ring:
-    """Where the words of an area stand: those that are read, and those that are written, by their own places in it."""
+    """Where the words of an area stand.
+
+    Attributes:
+        home: whether any of them has ever been at home.
+        used: whether any has been used at its own place.
+    """
 
     def __init__(self, area: Area, base: int) -> None:
         self.name, self.base, self.slot = area.name, base, area.words
-        self.reads = base + np.arange(area.words * area.count)
-        self.writes = self.reads.copy()
+        self.places = base + np.arange(area.words * area.count)
         self.home = self.used = False
-        """Whether any word has ever been at home, and any has been used at its own place."""
 
-    def stand(self, words: Words, reads: Words, writes: Words | int) -> None:
+    def stand(self, words: Words, places: Words) -> None:
         """Have some of its words stand elsewhere."""
         self.home = True
-        self.reads[words - self.base], self.writes[words - self.base] = reads, writes
+        self.places[words - self.base] = places
 
-    def first(self, words: range, writes: bool) -> int:
+    def first(self, words: range) -> int:
         """Where the first of words that follow one another stands: they must do so there, too."""
         if not self.home:
             self.used = True
             return words.start
-        there = self._at(writes, np.arange(words.start, words.stop))
+        there = self._at(np.arange(words.start, words.stop))
         if not np.array_equal(there, np.arange(there[0], there[0] + len(there))):
             raise ScatteredError
         return int(there[0])
 
-    def pattern(self, pattern: AddressPattern, writes: bool) -> AddressPattern:
+    def pattern(self, pattern: AddressPattern) -> AddressPattern:
         """What walks the words where they stand."""
         if not self.home:
             self.used = True
             return pattern
-        return reached(pattern, partial(self._at, writes))
+        return reached(pattern, self._at)
 
-    def _at(self, writes: bool, words: Words) -> Words:
-        there = (self.writes if writes else self.reads)[words - self.base]
+    def _at(self, words: Words) -> Words:
+        there = self.places[words - self.base]
         self.used = self.used or bool((there == words).any())
-        if (there == _NOWHERE).any():
-            raise ScatteredError
         return there
 
 
@@ -175,11 +171,11 @@ class _AtHome(Units):
         self._units = [*of.units()]
         self._rings = sorted((_Ring(each, bases[each.name]) for each in of.areas), key=lambda ring: ring.base)
         self._bases = [each.base for each in self._rings]
-        self._leaving, self._read_again = self._left() if stays.home else ({}, frozenset[Need]())
+        self._leaving = {unit.needs[unit.leaves]: unit for unit in self._units if unit.leaves >= 0}
         self._kept: dict[int, tuple[Need | None, Moves | None]] = {}
         """By the first word of a slot, what is to be left there, and of the outcome what is kept of it."""
-        self._added = set[int]()
-        """The first words of slots that hold at home what sums begin with."""
+        self._added, self._others = set[int](), set[int]()
+        """The first words of slots that hold at home what sums begin with, and what is others'."""
 
     @property
     def empty(self) -> Iterator[str]:
@@ -207,16 +203,6 @@ class _AtHome(Units):
     def units(self) -> Sequence[Unit]:
         return self._units
 
-    def _left(self) -> tuple[dict[Need, Unit], frozenset[Need]]:
-        """By need, the unit behind which its slot is spilled; and the needs of units behind that."""
-        found: dict[Need, Unit] = {}
-        again: set[Need] = set()
-        for unit in self._units:
-            again.update(need for need in unit.needs if need in found)
-            if unit.leaves >= 0:
-                found[unit.needs[unit.leaves]] = unit
-        return found, frozenset(again)
-
     # ---- what is brought
 
     def _cut(self, area: Area, key: Key, gaps: int, grows: bool) -> list[Piece]:
@@ -231,29 +217,27 @@ class _AtHome(Units):
             if isinstance(each, Compute):
                 yield self._compute(each)
             elif home := self.stays.read.get(each.tensor.name):
+                (self._added if results else self._others).add(base)
                 for part in each.parts:
-                    self._found(part, base, home, self.places[each.tensor.name], results)
+                    self._found(part, home, self.places[each.tensor.name], results)
             else:
                 yield each._replace(parts=tuple(self._filled(part, results) for part in each.parts))
 
-    def _found(self, part: Part, base: int, home: Home, place: int, results: bool) -> None:
-        """Have what a fill would bring stand at home. It is not to be written there, but by what takes its very place:
-        the outcome, whose sums begin with it.
-        """
+    def _found(self, part: Part, home: Home, place: int, results: bool) -> None:
+        """Have what a fill would bring stand at home. What sums begin with must be where they are to stand."""
         found = home.find(part)
         if found is None:
             raise ScatteredError
         ring, words = self._ring(part.base), np.arange(part.base, part.base + part.words)
-        if results and not np.array_equal(ring.writes[words - ring.base], place + found):
+        if results and not np.array_equal(ring.places[words - ring.base], place + found):
             raise ScatteredError
-        self._added |= {base} if results else set()
-        ring.stand(words, place + found, place + found if results else _NOWHERE)
+        ring.stand(words, place + found)
 
     def _filled(self, part: Part, results: bool) -> Part:
         ring, words = self._ring(part.base), np.arange(part.base, part.base + part.words)
         if ring.home and not results:
-            ring.stand(words, words, words)
-        return part._replace(base=self._first(part.base, part.words, writes=True))
+            ring.stand(words, words)
+        return part._replace(base=self._first(part.base, part.words))
 
     # ---- what is done
 
@@ -261,13 +245,16 @@ class _AtHome(Units):
         for need, base in zip(unit.needs, bases, strict=True):
             self._results(need, base)
         for act in self.of.acts(unit, bases):
+            written = act.sums if isinstance(act, Pass) else act.writes
+            if written >= 0 and bases[written] in self._others:
+                raise ScatteredError
             if isinstance(act, Pass):
                 yield act._replace(
                     # What sums begin with is not brought, if it is at home.
                     begins=act.begins and bases[act.sums] not in self._added,
                     base=self._first(act.base, act.weight_words),
                     reads=self._feed(act.reads),
-                    result=self._first(act.result, act.words, writes=True),
+                    result=self._first(act.result, act.words),
                 )
             else:
                 yield act._replace(steps=[self._compute(each) for each in act.steps])
@@ -275,7 +262,7 @@ class _AtHome(Units):
     def _compute(self, step: Compute) -> Compute:
         scalars = step.scalars._replace(base=self._first(step.scalars.base, step.scalars.words))
         operands = tuple(self._feed(each) for each in step.operands)
-        return step._replace(operands=operands, writes=self._feed(step.writes, writes=True), scalars=scalars)
+        return step._replace(operands=operands, writes=self._feed(step.writes), scalars=scalars)
 
     # ---- what is left
 
@@ -300,28 +287,25 @@ class _AtHome(Units):
 
     def _results(self, need: Need, base: int) -> bool:
         """Whether the slot is to hold some of the outcome; its words are those at home from then on."""
-        if need not in self._leaving:
+        if not self.stays.home or need not in self._leaving:
             return False
         last, kept = self._kept.get(base, (None, None))
         if last != need:
             moves = self.of.spill(self._leaving[need], base)
-            kept = self._at_home(moves, base) if moves.tensor.name == OFMAP else None
-            if kept and need in self._read_again:
-                raise ScatteredError
+            kept = self._at_home(moves, base, self.stays.home) if moves.tensor.name == OFMAP else None
             self._kept[base] = need, kept
         return kept is not None
 
-    def _at_home(self, moves: Moves, base: int) -> Moves:
+    def _at_home(self, moves: Moves, base: int, home: Home) -> Moves:
         """What is spilled of the outcome, at its place."""
-        assert self.stays.home is not None
         ring, parts, slot = self._ring(base), list[Part](), base + np.arange(self._ring(base).slot)
-        ring.stand(slot, slot, slot)
+        ring.stand(slot, slot)
         for part in moves.parts:
-            words, found = words_of(part), self.stays.home.find(part)
+            words, found = words_of(part), home.find(part)
             if words is None or found is None:
                 raise ScatteredError
             there = self.places[OFMAP] + found
-            ring.stand(words, there, there)
+            ring.stand(words, there)
             parts += _runs(part._replace(feed=None), there)
         # What HBM takes is the same, however many parts it now comes in.
         regions = regions_of(Spill((), *moves[:3], regions=moves.regions)) if self.spilled else None
@@ -332,12 +316,12 @@ class _AtHome(Units):
     def _ring(self, word: int) -> _Ring:
         return self._rings[bisect_right(self._bases, word) - 1]
 
-    def _first(self, first: int, words: int, writes: bool = False) -> int:
-        return self._ring(first).first(range(first, first + words), writes) if words else first
+    def _first(self, first: int, words: int) -> int:
+        return self._ring(first).first(range(first, first + words)) if words else first
 
-    def _feed(self, feed: Feed, writes: bool = False) -> Feed:
+    def _feed(self, feed: Feed) -> Feed:
         groups = (
-            group._replace(pattern=self._ring(extent.start).pattern(group.pattern, writes)) if extent else group
+            group._replace(pattern=self._ring(extent.start).pattern(group.pattern)) if extent else group
             for group in feed.groups
             for extent in (group.pattern.extent,)
         )

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import walked
-from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Part
-from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.tpu.schedule.units import Units
+from tpusim.network.ops.op import OFMAP
 
 Words = NDArray[np.int64]
 
@@ -131,13 +131,13 @@ class Home:
         return all(self.lanes.get(int(fold)) == (held.first, held.lanes) for fold in folds)
 
 
-def home_of(program: Program, name: str) -> Home | None:
-    """Where a tensor could stay that a Program spills, once and whole; None where its words are cut otherwise."""
-    tensor = program.tensor(name)
+def home_of(units: Units) -> Home | None:
+    """Where the outcome of units could stay that leave it once and whole; None where its words are cut otherwise."""
+    tensor = next(each for each in units.tensors if each.name == OFMAP)
     if tensor.scale != 1 or tensor.lost or tensor.number_bytes or tensor.on_the_way:
         return None
-    spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name == name]
-    held = [held_by(part, tensor.shape) for step in spills for part in step.parts]
+    left = (units.spill(each, 0) for each in units.units() if each.leaves >= 0)
+    held = [held_by(part, tensor.shape) for moves in left if moves.tensor.name == OFMAP for part in moves.parts]
     found = [each for each in held if each is not None]
     if not found or len(found) < len(held) or len({each.form for each in found}) != 1:
         return None

@@ -203,7 +203,12 @@ class _Search:
 
     @cached_property
     def _homes(self) -> Callable[[int], Home | None]:
-        return cache(lambda maker: home_of(self.layers[maker].program, OFMAP))
+        @cache
+        def home(maker: int) -> Home | None:
+            units = self.layers[maker].units
+            return home_of(units) if units else None
+
+        return home
 
     def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> Settled | None:
         """A layer where that stays; None where it cannot."""
