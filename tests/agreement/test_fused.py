@@ -21,7 +21,19 @@ from tests.agreement.test_agreement import (
 )
 from tests.agreement.test_hazards import hazards
 from tests.machines.tpu.test_timeline import agree as assert_slices
-from tests.strategies import cases, conv, fills, lowerings_of, machine, machines_of_all_kinds, small_layers
+from tests.strategies import (
+    cases,
+    conv,
+    deform_convs,
+    depthwise,
+    fills,
+    lowerings_of,
+    machine,
+    machines_of_all_kinds,
+    small_layers,
+    transposed_convs,
+    with_resident_taps,
+)
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.energy_account import energy_of
 from tpusim.flow.numbers import numbers_of
@@ -50,7 +62,7 @@ def fused(layer: Conv2d | Gemm, *finish: Pointwise, adds: bool = False, bias: bo
 
 @settings(max_examples=cases(1 / 12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    layer=small_layers(),
+    layer=small_layers() | depthwise(6, 6) | transposed_convs(6, 3) | deform_convs(4, 3),
     batch=st.integers(1, 9),
     hardware=machines_of_all_kinds(),
     finish=FINISHES,
@@ -64,9 +76,11 @@ def test_random_layers(
 ) -> None:  # fmt: skip
     """Values at both levels, the engines to the cycle, no wait missing."""
     suppose(adds or bias or bool(finish))
-    suppose(not isinstance(layer, ConvTranspose2d | DeformConv2d))
-    names = lowerings_of(layer) - {"vector"} - (IN_LANES if hardware.banked else set())
-    name = data.draw(st.sampled_from(sorted(names)))
+    if isinstance(layer, ConvTranspose2d | DeformConv2d):
+        hardware = with_resident_taps(hardware)
+    names = lowerings_of(layer) - ({"vector"} if adds else set()) - (IN_LANES if hardware.banked else set())
+    suppose(bool(names))
+    name = data.draw(st.sampled_from(["vector"] if "vector" in names else sorted(names)))
     suppose(layer.macs(batch) / hardware.pes < 800 and least_cycles(layer, batch, hardware) < MOST_CYCLES)
     whole = Fused(layer.name, layer, adds, finish, bias)
     _, least = fitted_by(LOWERINGS[name], layer, batch, hardware)
@@ -119,11 +133,18 @@ def test_a_residual_is_brought_once() -> None:
     assert not program.vectors
 
 
-@pytest.mark.parametrize("name", ["winograd_2", "vector"])
-def test_no_ride_on_what_passes_do_not_leave_behind(name: str) -> None:
-    layer = Conv2d("conv", 4, 8, 8, 4, (3, 3), padding=(1, 1), groups=4 if name == "vector" else 1)
+def test_no_ride_on_scaled_results() -> None:
     with pytest.raises(UnsuitableError, match=r"leave fusion out, by sequencer\.fusion=none"):
-        lowered(fused(layer, RELU), 4, load_hardware("tpu_v2"), name)
+        lowered(fused(CONV, RELU), 4, load_hardware("tpu_v2"), "winograd_2")
+
+
+def test_the_vector_unit_finishes_what_it_has_made() -> None:
+    """Steps more, but no trip through HBM."""
+    hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1), groups=64)
+    alone, whole = (lowered(each, 8, hardware, "vector")[0] for each in (layer, fused(layer, RELU, bias=True)))
+    assert len(whole.vectors) == 3 * len(alone.vectors)
+    assert whole.use.hbm_write_bytes == alone.use.hbm_write_bytes
+    assert whole.use.hbm_read_bytes == alone.use.hbm_read_bytes + 64 * 4
 
 
 def test_reals_are_within_their_bound() -> None:

@@ -13,7 +13,20 @@ from tpusim.flow.fusion import fused
 from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.network.ops import Add, Clip, Conv2d, Fused, Gemm, HardSwish, LeakyRelu, Op, Pool2d, Relu
+from tpusim.network.ops import (
+    Add,
+    Clip,
+    Conv2d,
+    ConvTranspose2d,
+    DeformConv2d,
+    Fused,
+    Gemm,
+    HardSwish,
+    LeakyRelu,
+    Op,
+    Pool2d,
+    Relu,
+)
 from tpusim.network.workload import OwnLowering, Workload
 from tpusim.report.tables.together import fusion_notice
 
@@ -203,9 +216,26 @@ def test_a_run_is_shorter_and_right() -> None:
     assert isinstance(fused(RESIDUAL, on()).layers[0], Fused)
 
 
-def test_nothing_rides_where_a_run_names_a_lowering_of_some_layers_alone() -> None:
+def test_nothing_rides_where_a_run_names_tiles() -> None:
     assert fused(RESIDUAL, on(), "winograd_2") == RESIDUAL
     assert simulate(RESIDUAL, on(), lowering="winograd_2").correct
+
+
+@pytest.mark.parametrize(
+    ("layer", "own"),
+    [
+        (ConvTranspose2d("a", 8, 3, 3, 8, (2, 2), (2, 2), (0, 0), (0, 0), (1, 1), 1), ()),
+        (DeformConv2d("a", 8, 6, 6, 8, (3, 3), (1, 1), (1, 1)), ()),
+        (Conv2d("a", 8, 6, 6, 8, (3, 3), padding=(1, 1), groups=8), (OwnLowering("a", "vector"),)),
+    ],
+)
+def test_whatever_the_lowering_results_carry_what_follows(layer: Op, own: tuple[OwnLowering, ...]) -> None:
+    work = network({"r": ["a"]}, layer, relu("r"), own=own)
+    (whole,) = fused(work, on()).layers
+    assert whole.text.endswith("+ relu")
+    run = simulate(fused(work, on()), on(), engine="event")
+    assert run.correct
+    assert run.total.cycles < simulate(work, on("none")).total.cycles
 
 
 def test_what_a_layer_left_out_reads_carries_nothing() -> None:

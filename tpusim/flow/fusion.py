@@ -13,15 +13,14 @@ from tpusim.flow.engines import Watch, unwatched
 from tpusim.flow.lowerings import AUTO, asked_of, usual
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.family import FAMILY as TPU
-from tpusim.machines.tpu.lowering.registry import meant, planned_of
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant, planned_of
 from tpusim.machines.tpu.program.passes import Finish
 from tpusim.network.edges import Source
 from tpusim.network.ops import Add, ArrayOp, Clip, Fused, LeakyRelu, Op, Relu
 from tpusim.network.ops.fused import OTHER
 from tpusim.network.workload import Workload
 
-BEARERS = frozenset({"conv2d", "conv1d", "gemm"})
+BEARERS = frozenset({"conv2d", "conv1d", "gemm", "conv_transpose2d", "deform_conv2d"})
 """Ops whose results others may ride on."""
 ACTIVATIONS = Relu, LeakyRelu, Clip
 """What may finish results. No two of these results are further apart than what they are made of, so that a bound on
@@ -88,14 +87,14 @@ def fused(
     Biases ride, those of the layer or what is added for each channel by one behind it, where there is room for them.
     An addition of maps rides on the later of the layers whose outputs it adds, an activation on one layer; nobody else
     may read what it rides on. Neither is taken where results would no longer be done in the time that the array gives
-    them: an element has as many operations as there are ALUs for a lane. A layer with a lowering of its own that is one
-    of some layers alone carries nothing, nor does any where a run names such a one. Machines of other families fuse
+    them: an element has as many operations as there are ALUs for a lane. What a layer may carry is for its lowering to
+    say: by convolutions in tiles nothing, by the vector unit no addition of maps. Machines of other families fuse
     nothing.
 
     Under `auto` a layer carries what takes longer by itself, which is found out by timing both; `watch` is told of each
     layer then. It is found out for those alone whose names are `wanted`: of the others nobody knows.
     """
-    if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none" or lowering in TPU.partial:
+    if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none":
         return workload
     fusion = _Fusion(workload, hardware, lowering or usual())
     whole = fusion.whole()
@@ -115,8 +114,7 @@ class _Fusion:
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
         self.readers = Counter(name for each in self.edges.values() for source in each for name in source.names)
-        alone = {each.layer for each in workload.lowerings if each.lowering in TPU.partial}
-        self.bearers = {each.name for each in workload.layers if each.op in BEARERS} - alone - {*empty}
+        self.bearers = {each.name for each in workload.layers if each.op in BEARERS} - {*empty}
         self.riders: dict[str, _Riders] = {}
         # By layer that rides, the one whose results it became.
         self.within: dict[str, str] = {}
@@ -174,21 +172,21 @@ class _Fusion:
         return False
 
     def _finishes(self, layer: Relu | LeakyRelu | Clip, source: Source) -> bool:
-        on = self._on(source, layer)
+        on = self._on(source, layer, "finish")
         if on is None or 1 + sum(map(_operations, (*on.finish, layer))) > self.most:
             return False
         on.finish = *on.finish, layer
         return self._took(on, layer)
 
     def _adds(self, layer: Add, source: Source, other: Source) -> bool:
-        on = self._on(source, layer)
+        on = self._on(source, layer, "add")
         if on is None or on.adds or on.finish or self._made(other) >= self.place[on.layer.name]:
             return False
         on.adds, on.reads = True, (*on.reads[:1], other, *on.reads[1:])
         return self._took(on, layer)
 
     def _begins(self, layer: Add, source: Source) -> bool:
-        on = self._on(source, layer)
+        on = self._on(source, layer, "bias")
         if on is None or on.bias or on.finish or on.layer.name in self.workload.biases or not self._has_room(on.layer):
             return False
         on.bias = True
@@ -201,6 +199,8 @@ class _Fusion:
 
     def _has_room(self, layer: ArrayOp) -> bool:
         """Whether biases of a layer fit beside it, by the lowering that it is asked for."""
+        if not self._carries(layer, "bias"):
+            return False
         try:
             asked = meant(layer, self.lowerings[layer])
             planned_of(Fused(layer.name, layer, bias=True), self.workload.batch, self.hardware, asked)
@@ -208,17 +208,23 @@ class _Fusion:
             return False
         return True
 
+    def _carries(self, layer: ArrayOp, what: str) -> bool:
+        """Whether that may ride on a layer, by the lowering that it is asked for."""
+        return what in LOWERINGS[meant(layer, self.lowerings[layer])].carries
+
     def _took(self, on: _Riders, layer: Op) -> bool:
         on.last = layer.name
         on.apart.append(layer)
         self.within[layer.name] = on.layer.name
         return True
 
-    def _on(self, source: Source, layer: Op) -> _Riders | None:
-        """What carries the results that a layer reads, all of them and alone."""
+    def _on(self, source: Source, layer: Op, what: str) -> _Riders | None:
+        """What carries the results that a layer reads, all of them and alone, and could carry that."""
         name = source.names[0]
         on = self.riders.get(self.within.get(name, name))
-        if on is None or not source.direct or len(source.names) > 1 or on.last != name or self.readers[name] > 1:
+        if on is None or on.last != name or self.readers[name] > 1 or not self._carries(on.layer, what):
+            return None
+        if not source.direct or len(source.names) > 1:
             return None
         batch = self.workload.batch
         return on if next(iter(layer.sources(batch).values())) == on.layer.shapes(batch)["ofmap"] else None

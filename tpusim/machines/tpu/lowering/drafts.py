@@ -84,6 +84,7 @@ class Lowering:
         whole_rows: whether it takes ops of whole rows, instead of those of single places.
         partial: whether it refuses some layers (UnsuitableError).
         banks: whether it can read from banks.
+        carries: what may ride on its results: "bias", "add", "finish".
         instead: by op, the lowering that this name means for it.
         left: layers that another lowering takes for it.
         least: gives cycles that no run can do without, before anything is lowered; 0: nothing is known.
@@ -97,6 +98,7 @@ class Lowering:
     whole_rows: bool = False
     partial: bool = False
     banks: bool = False
+    carries: frozenset[str] = frozenset({"bias", "add", "finish"})
     instead: Mapping[str, str] = field(default_factory=dict)
     left: Left | None = None
     least: Callable[[Any, int, Hardware], float] | None = None

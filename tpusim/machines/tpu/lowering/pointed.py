@@ -135,7 +135,10 @@ class _Pointing:
             first += content.numbers.size
         self.tensor = Tensor(NAME, (1, first), number_bytes=self.bytes)
         sizes = [table_words(key, each.numbers.shape[0] * key[0], hardware) for key, each in self.contents.items()]
-        self.bases, self.words = places(sizes, program.words, hardware)
+        # Biases stand in words that `hardware` was left without.
+        biases = sum(each.words for each in program.buffers if each.tensor == BIAS)
+        bases, self.words = places(sizes, program.words - biases, hardware)
+        self.bases = [base + biases for base in bases]
         self.loads, self.uses = assign_buffers(self.keys, len(self.bases))
 
     def pointed(self) -> Pointed:

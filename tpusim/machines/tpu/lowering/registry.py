@@ -45,7 +45,7 @@ def meant(layer: Op, asked: str) -> str:
     """The lowering that a name means for a layer: ops of a unit that has one way to do them are lowered in that way."""
     if layer.unit != "array":
         return next((name for name, each in LOWERINGS.items() if each.takes(layer)), asked)
-    return LOWERINGS[asked].instead.get(layer.op, asked) if asked in LOWERINGS else asked
+    return LOWERINGS[asked].instead.get(layer.core.op, asked) if asked in LOWERINGS else asked
 
 
 def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:

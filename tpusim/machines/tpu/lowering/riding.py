@@ -3,7 +3,8 @@
 An addition begins the sums of a block: the other tensor is brought to where they are to stand, and the first pass adds
 to it. A bias is a number of a column beside its weights: all of them are brought once, and the last pass of a block
 loads those of its columns. An activation ends the sums: the last pass finishes its results on their way to the vector
-memory.
+memory. Where the vector unit has made the results, it adds biases and finishes them in further steps; another tensor
+is not added to these, as no words are kept for it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.tiling import col_folds
+from tpusim.machines.tpu.lowering.vector_units import feed
+from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Lowered, Planned
 from tpusim.machines.tpu.program.passes import Finish
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.vector import Scalars
 from tpusim.machines.tpu.schedule.link import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
     Bias,
+    Compute,
     Key,
     Moves,
     Need,
@@ -35,9 +40,10 @@ from tpusim.machines.tpu.schedule.units import (
     Touch,
     Unit,
     Units,
+    Work,
 )
 from tpusim.memory.layout import whole_bursts
-from tpusim.network.ops import Fused, Op
+from tpusim.network.ops import Conv2d, ConvTranspose2d, DeformConv2d, Fused, Op
 from tpusim.network.ops.fused import BIAS, OTHER
 from tpusim.network.ops.op import OFMAP
 
@@ -50,40 +56,43 @@ _NOT_SO = (
 def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
     """The draft of a layer's core, and what is fused to it.
 
-    Raises UnsuitableError where what is fused takes a function. So does the draft where outputs are made otherwise
-    than by passes; CapacityError where there is no room for biases.
+    Raises UnsuitableError where what is fused takes a function. So does the draft where results are scaled, words
+    have several channels, or a tensor is added to what the vector unit makes; CapacityError where biases have no room.
     """
     if not all(each.exact for each in layer.finish):
         raise UnsuitableError(
             "what takes a function, such as tanh, does not ride on results; leave it out of the fusion"
         )
 
+    def make() -> Units:
+        units = Riding(draft.units, layer, hardware)
+        *_, last = buffers(units, link(units))
+        if layer.bias and (stop := last.base + last.words) > hardware.capacity_words:
+            raise CapacityError(
+                f"its biases take {last.words} words beside the {last.base} of a lane, which has "
+                f"{hardware.capacity_words}; set vector_memory.capacity to at least {stop * hardware.word_bytes} B, "
+                "or sequencer.fusion to none"
+            )
+        return units
+
     def finish(program: Program) -> Lowered:
         program, told = draft.finish(program)
         words = f"{' and '.join(layer.fused)} ride on results"
         return program, replace(told, aspects={**told.aspects, "fused": words})
 
-    return replace(draft, make=lambda: _fitting(Riding(draft.units, layer, hardware), hardware), finish=finish)
-
-
-def _fitting(units: Riding, hardware: Hardware) -> Riding:
-    if units.layer.bias:
-        *_, biases = buffers(units, link(units))
-        if (stop := biases.base + biases.words) > hardware.capacity_words:
-            raise CapacityError(
-                f"its biases take {biases.words} words beside the {biases.base} of a lane, which has "
-                f"{hardware.capacity_words}; set vector_memory.capacity to at least {stop * hardware.word_bytes} B, "
-                "or sequencer.fusion to none"
-            )
-    return units
+    return replace(draft, make=make, finish=finish)
 
 
 def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:
     """Words of a lane that the biases of a layer take at most: one for the channels of a pass."""
     if not isinstance(layer, Fused) or not layer.bias:
         return 0
-    conv, _ = layer.convolution(batch)
-    return conv.groups * len(col_folds(conv.out_channels // conv.groups, hardware))
+    own = isinstance(layer.core, ConvTranspose2d | DeformConv2d)
+    conv = layer.core if own else layer.convolution(batch)[0]
+    assert isinstance(conv, ConvTranspose2d | DeformConv2d | Conv2d)
+    # Phases stand side by side in rectangles of four sizes at most, each of which repeats the channels otherwise.
+    sizes = 4 if isinstance(conv, ConvTranspose2d) else 1
+    return sizes * conv.groups * len(col_folds(conv.out_channels // conv.groups, hardware))
 
 
 def spared(layer: Op, batch: int, hardware: Hardware) -> Hardware:
@@ -96,12 +105,14 @@ def spared(layer: Op, batch: int, hardware: Hardware) -> Hardware:
 
 
 class Riding(Units):
-    """The units of a layer's core, whose sums begin with another tensor, take a bias, and are finished."""
+    """The units of a layer's core, and what is done to the results that they leave."""
 
     def __init__(self, core: Units, layer: Fused, hardware: Hardware) -> None:
         self.core, self.layer, self.hardware = core, layer, hardware
         self.word_fill, self.intermediates = core.word_fill, core.intermediates
         self.strands, self.before = core.strands, core.before
+        if self._ofmap.scale != 1 or self._ofmap.lost:
+            raise UnsuitableError(_NOT_SO)
         self._finish = tuple(Finish(each.operation, each.coefficients(1)) for each in layer.finish)
         self._leaving: dict[Key, Unit] = {}
         """By what it leaves, the unit that does so."""
@@ -112,48 +123,74 @@ class Riding(Units):
         other = replace(self._ofmap, name=OTHER)
         return *self.core.tensors, *((other,) if self.layer.adds else ()), *((self._bias,) if self.layer.bias else ())
 
-    @cached_property
+    @property
     def more(self) -> Mapping[str, Any]:
         return self.core.more
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
-        """Those of the core; what is added comes to the sums as soon as their slot is free, biases once."""
-        first = next(unit for unit in self.core.units() if unit.leaves >= 0)
-        left = first.needs[first.leaves].area
-        cut = self._others if self.layer.adds else None
-        areas = (replace(each, cut=cut, late=True) if each.name == left else each for each in self.core.areas)
-        if not self.layer.bias:
-            return (*areas,)
-        lanes = max(map(len, self._words))
-        return *areas, Area("bias", BIAS, len(self._words), 1, lanes, self._biases, late=True)
+        """Those of the core, and what is added: to sums it comes as soon as their slot is free, biases come once."""
+        areas = {each.name: each for each in self.core.areas}
+        results = areas[self._first.needs[self._first.leaves].area]
+        if self.layer.adds:
+            if not self._by_passes:
+                raise UnsuitableError(_NOT_SO)
+            areas[results.name] = replace(results, cut=self._others, late=True)
+        if self.layer.bias:
+            lanes = max(map(len, self._words))
+            areas[BIAS] = Area(BIAS, BIAS, len(self._words), 1, lanes, self._biases, late=True)
+        return tuple(areas.values())
 
     @cached_property
     def policy(self) -> Policy:
         """What is added comes behind all else."""
-        own, brought = self.core.policy, {each.name for each in self.areas if each.late}
-        return own._replace(order=(*own.order, *sorted(brought - {*own.order}, reverse=True)))
+        own = self.core.policy
+        brought = (each.name for each in self.areas if each.cut and each.name not in own.order)
+        return own._replace(order=(*own.order, *brought))
 
     def units(self) -> Iterator[Unit]:
+        steps = 0 if self._by_passes else len(self._finish) + self.layer.bias
         for unit in self.core.units():
             if unit.leaves >= 0:
                 self._leaving[unit.needs[unit.leaves].key] = unit
-                unit = unit._replace(needs=(*unit.needs, Need("bias", 0))) if self.layer.bias else unit
+                needs = *unit.needs, *((Need(BIAS, 0),) if self.layer.bias else ())
+                unit = unit._replace(needs=needs, steps=unit.steps + steps)
             yield unit
 
     def counted(self) -> Planned | None:
         return self.core.counted()
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
-        """Those of the core; where a unit leaves sums, the last pass of each finishes them."""
-        biased = unit.leaves >= 0 and self.layer.bias
-        acts = [*self.core.acts(unit, bases[:-1] if biased else bases)]
-        last = {act.result: act for act in acts if isinstance(act, Pass)} if unit.leaves >= 0 else {}
-        bias = Bias(Touch(len(bases) - 1), bases[-1] + self._words[self.core.channels(unit)]) if biased else None
+        if unit.leaves < 0:
+            yield from self.core.acts(unit, bases)
+            return
+        core = self._leaving[unit.needs[unit.leaves].key]
+        acts = self.core.acts(core, bases[: len(core.needs)])
+        if self._by_passes:
+            yield from self._finished([*acts], unit, bases)
+        else:
+            yield from acts
+            yield from self._worked(unit, bases)
+
+    def _finished(self, acts: Sequence[Act], unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
+        """The last pass of each sum finishes it."""
+        last = {act.result: act for act in acts if isinstance(act, Pass)}
+        bias = Bias(Touch(len(bases) - 1), self._bias_of(unit, bases)) if self.layer.bias else None
         for act in acts:
-            if not isinstance(act, Pass):
-                raise UnsuitableError(_NOT_SO)
-            yield act._replace(finish=self._finish, bias=bias) if last.get(act.result) is act else act
+            ends = isinstance(act, Pass) and last[act.result] is act
+            yield act._replace(finish=self._finish, bias=bias) if ends and isinstance(act, Pass) else act
+
+    def _worked(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
+        """Steps of the vector unit, in the words of the results."""
+        results = Touch(unit.leaves)
+        for part in self.core.spill(unit, bases[unit.leaves]).parts:
+            at = feed(part.lanes, Counters(part.base, (Counter(part.words, 0, 1, part.words, 1),)))
+            if self.layer.bias:
+                numbers = Scalars(self._bias_of(unit, bases), 1, 1)
+                yield Work([Compute("add", (at,), at, part.words, numbers)], (results, Touch(-1)), unit.leaves)
+            for operation, coefficients in self._finish:
+                step = Compute(operation, (at,), at, part.words, coefficients=coefficients)
+                yield Work([step], (results,), unit.leaves)
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return self.core.channels(unit)
@@ -162,6 +199,21 @@ class Riding(Units):
         return self.core.spill(unit, base)
 
     # ---- what is added
+
+    @cached_property
+    def _first(self) -> Unit:
+        """Of the units that leave results, the first."""
+        return next(unit for unit in self.core.units() if unit.leaves >= 0)
+
+    @cached_property
+    def _by_passes(self) -> bool:
+        """Whether passes make the results, not the vector unit."""
+        acts = self.core.acts(self._first, [0] * len(self._first.needs))
+        return any(isinstance(act, Pass) and act.sums == self._first.leaves for act in acts)
+
+    def _bias_of(self, unit: Unit, bases: Sequence[int]) -> int:
+        """The word of biases for what a unit leaves."""
+        return bases[-1] + self._words[self.core.channels(unit)]
 
     @property
     def _ofmap(self) -> Tensor:

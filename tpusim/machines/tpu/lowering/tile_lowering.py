@@ -57,7 +57,8 @@ def _shape(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> tu
 def in_tiles(name: str, gloss: str, choice: Choice) -> Lowering:
     """The lowering of convolutions in such tiles."""
     found = partial(ways, choice)
-    return Lowering(name, gloss, found, partial=True, least=partial(least, choice), ignores=IGNORED)
+    bound, nothing = partial(least, choice), frozenset[str]()
+    return Lowering(name, gloss, found, partial=True, carries=nothing, least=bound, ignores=IGNORED)
 
 
 # ---- in words

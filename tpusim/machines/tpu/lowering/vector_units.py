@@ -125,5 +125,8 @@ class VectorUnits(Units):
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
         yield Work(self.work(unit.about, bases), (Touch(0), Touch(1)), 2, True)
 
+    def channels(self, unit: Unit) -> tuple[int, ...]:
+        return tuple(unit.about.channels)
+
     def spill(self, unit: Unit, base: int) -> Moves:
         return self.results(unit.about, base)
