@@ -177,7 +177,8 @@ class Candidates(LayerWork):
     ) -> Tiling[Counts]:
         """Every block, with the ifmap of its whole reduction; the filter in sections of passes."""
         rows, cols, groups, _, blocks, _ = self._blocks
-        parts = self.shape.groups * blocks
+        parts, queues = self.shape.groups * blocks, self.hardware.array.queues
+        sections = self.shape.groups * self.columns * -(-len(self.passes) // section)
         return _tilings(
             self._blocks,
             loop_order=order,
@@ -186,11 +187,11 @@ class Candidates(LayerWork):
             chunk_folds=self.folds,
             section_passes=section,
             ifmap_buffers=np.minimum(ifmaps, parts),
-            filter_buffers=buffers,
-            psum_buffers=np.minimum(psums, parts * self.columns),
+            filter_buffers=max(buffers, min(buffers * queues, sections)),
+            psum_buffers=np.minimum(psums * queues, parts * self.columns),
             ifmap_words=self._held(self.chunk, rows, cols, groups),
             section_words=section_words,
-            lag=lag,
+            lag=lag * queues,
         )
 
     def _kept(self, order: str) -> int:

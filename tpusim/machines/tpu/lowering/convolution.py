@@ -85,7 +85,8 @@ class Convolution(Units):
         """
         hardware, lag = self.plan.hardware, self.plan.tiling.lag
         drains, turn = hardware.sequencer.between_blocks == "drain", hardware.sequencer.block_cycles
-        return Policy(("weights", "ifmap"), beside, lag, not drains, drains, hardware.mapping.loads == "whole", turn)
+        whole, arrays = hardware.mapping.loads == "whole", hardware.array.queues
+        return Policy(("weights", "ifmap"), beside, lag, not drains, drains, whole, turn, arrays=arrays)
 
     def units(self) -> Iterator[Unit]:
         plan, sections, kept = self.plan, self.plan.sections, self.plan.tiling.kept_folds

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import product
 
 import numpy as np
@@ -44,6 +44,7 @@ from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.pointers import pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.schedule.units import Policy
 from tpusim.network.ops import ArrayOp
 
 
@@ -65,7 +66,11 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 class WithPointers(Convolution):
-    """A convolution whose passes are going to read through pointers."""
+    """A convolution whose passes are going to read through pointers, all of them on one array."""
+
+    @cached_property
+    def policy(self) -> Policy:
+        return super().policy._replace(arrays=1)
 
     def counted(self) -> Planned:
         """Fills of pointers among the transfers."""

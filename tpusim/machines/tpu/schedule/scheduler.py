@@ -30,6 +30,7 @@ class Tenancy:
     """A key in a slot, from the first unit that needs it to the last.
 
     Attributes:
+        number: how many keys the area has had before.
         base: the first word of the slot.
         unit: the first unit that needs the key.
         first, last: its gap, and that of the last unit so far.
@@ -38,11 +39,13 @@ class Tenancy:
         behind: the late load that comes as soon as the slot has been spilled.
         there: by atom, the step that brought it.
         written: the last step that wrote the slot, fills apart.
-        used: by queue, the last step that read the slot.
+        used: by queue and array, the last step that read the slot.
+        begun: where the key is to be made ready, the first step that waits for that, and its array.
     """
 
     area: Area
     key: Key
+    number: int
     base: int
     unit: int
     first: int
@@ -52,7 +55,8 @@ class Tenancy:
     behind: tuple[Tenancy, Sequence[Piece]] | None = None
     there: dict[int, int] = field(default_factory=dict)
     written: int = -1
-    used: dict[str, int] = field(default_factory=dict)
+    used: dict[tuple[str, int], int] = field(default_factory=dict)
+    begun: tuple[int, int] | None = None
 
     def freed(self) -> tuple[int, ...]:
         """The steps that the first writer of the slot waits for."""
@@ -86,7 +90,9 @@ class _Ring:
             if before:
                 del self._living[before.key]
             ahead = (self.all[-1].first if self.all else 0) if ahead is None else ahead
-            found = Tenancy(area, key, self.base + number % area.count * area.words, unit, gap, gap, ahead, before)
+            found = Tenancy(
+                area, key, number, self.base + number % area.count * area.words, unit, gap, gap, ahead, before
+            )
             self.all.append(found)
             self._living[key] = found
         found.last = gap
@@ -112,7 +118,7 @@ class _Window(_Ring):
         while self._read < len(self.all) and area.live(self.all[self._read].key).start < self._filled - area.depth:
             self._read += 1
         before = self.all[self._read - 1] if self._read else None
-        self.all.append(Tenancy(area, key, self.base, unit, gap, gap, 0, before, there=there))
+        self.all.append(Tenancy(area, key, len(self.all), self.base, unit, gap, gap, 0, before, there=there))
         return self.all[-1]
 
 
@@ -159,7 +165,8 @@ class Schedule:
         self._next = 0
         self._ended: deque[int] = deque()
         self._body: Key = None
-        self._computed = -1
+        self._computed: dict[int, int] = {}
+        """By array, the last step that computed; those of the vector unit count as the first array's."""
         self._begun: tuple[int, ...] = ()
         """The steps that must be over before any slot is used."""
 
@@ -261,13 +268,13 @@ class Schedule:
                 self.steps.append(Vector(waits, *each, delay))
                 delay = 0
         for other in held:
-            other.used[self.steps[-1].queue] = len(self.steps) - 1
+            other.used[self.steps[-1].queue, 0] = len(self.steps) - 1
 
     def _spill(self, at: int) -> None:
         unit, steps = self.units[at], self.steps
         tenancy = self.tenancies[at][unit.leaves]
         made = (tenancy.written,) if tenancy.written >= 0 else tuple(tenancy.there.values())
-        tenancy.used["dma"] = self.left[unit.makes] = len(steps)
+        tenancy.used["dma", 0] = self.left[unit.makes] = len(steps)
         steps.extend(self.of.leaving(made, self.of.spill(unit, tenancy.base)))
         if tenancy.behind:
             late, pieces = tenancy.behind
@@ -280,25 +287,33 @@ class Schedule:
         begins = unit.body is not None and unit.body != self._body
         self._body = unit.body if unit.body is not None else self._body
         delay = policy.turn if begins else 0
-        last = (self._computed,) if self._computed >= 0 else ()
+        last = tuple(self._computed.values())
         drained = last if begins and policy.drains else ()
         serial = last if policy.serial else ()
         whole: tuple[int, ...] = ()
+        acts = self.of.acts(unit, [each.base for each in mine])
+        array = 0
+        if policy.arrays > 1:
+            acts = [*acts]
+            array = next((mine[act.sums].number for act in acts if isinstance(act, Pass)), 0) % policy.arrays
         for each in mine:
             if each.first == gap and each.area.ready:
                 delay += each.area.ready(each.key)
+                each.begun = len(self.steps), array
+            elif each.begun and each.begun[1] != array:
+                drained = *drained, each.begun[0]
         if begins and policy.whole:
             whole = tuple({step for each in mine if not each.area.late for step in each.there.values()})
-        for act in self.of.acts(unit, [each.base for each in mine]):
+        for act in acts:
             if isinstance(act, Pass):
-                self._pass(act, mine, delay, drained, (*whole, *serial))
+                self._pass(act, mine, array, delay, drained, (*whole, *serial))
                 drained = whole = ()
             else:
                 self._vector(act, mine, delay)
             delay = 0
 
     def _pass(
-        self, act: Pass, mine: list[Tenancy], delay: int, drained: tuple[int, ...], others: tuple[int, ...]
+        self, act: Pass, mine: list[Tenancy], array: int, delay: int, drained: tuple[int, ...], others: tuple[int, ...]
     ) -> None:
         weights, data, sums, begins, base, weight_words, rows, cols, reads, result, words, finish, bias = act
         steps, loaded, into = self.steps, mine[weights[0]], mine[sums]
@@ -306,32 +321,32 @@ class Schedule:
         waits = (*loaded.made(weights[1]), *drained)
         if bias:
             waits = (*waits, *mine[bias.read.need].made(bias.read.atoms))
-        steps.append(Preload(waits, base, weight_words, rows, cols, delay, bias.word if bias else None))
-        loaded.used["weights"] = at
+        steps.append(Preload(waits, base, weight_words, rows, cols, delay, bias.word if bias else None, array))
+        loaded.used["weights", array] = at
         waits = (*into.freed(), *others) if begins else others
         if data:
             waits = (*mine[data[0]].made(data[1]), *waits)
-            mine[data[0]].used["array"] = at + 1
+            mine[data[0]].used["array", array] = at + 1
         if begins and into.there:
             # What was brought to where the sums stand is what they begin with.
             waits, begins = (*waits, *into.there.values()), False
         steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish))
-        into.written = self._computed = at + 1
+        into.written = self._computed[array] = at + 1
 
     def _vector(self, act: Work, mine: list[Tenancy], delay: int) -> None:
         waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))
         if act.begins:
             waits = (*waits, *mine[act.writes].freed())
-        if self.policy.serial and self._computed >= 0:
-            waits = (*waits, self._computed)
+        if self.policy.serial:
+            waits = (*waits, *self._computed.values())
         for compute in act.steps:
             self.steps.append(Vector(waits, *compute, delay))
             delay = 0
-        self._computed = len(self.steps) - 1
+        last = self._computed[0] = len(self.steps) - 1
         for need, _ in act.reads:
-            mine[need].used["vector"] = self._computed
+            mine[need].used["vector", 0] = last
         if act.writes >= 0:
-            mine[act.writes].written = self._computed
+            mine[act.writes].written = last
 
 
 def planned(units: Units) -> Planned:

@@ -197,6 +197,7 @@ class Policy(NamedTuple):
         turn: cycles that a turn of the loop over bodies takes.
         serial: whether all that computes waits for what computed before.
         by_area: whether a gap brings area by area, instead of what is wanted first.
+        arrays: arrays with weights of their own, to which sums are dealt out in turn.
     """
 
     order: tuple[str, ...]
@@ -208,6 +209,7 @@ class Policy(NamedTuple):
     turn: int = 0
     serial: bool = False
     by_area: bool = False
+    arrays: int = 1
 
 
 class Units(ABC):
