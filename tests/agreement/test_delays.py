@@ -17,7 +17,7 @@ from tests.strategies import cases, conv, fills, gemms, machine, machines, small
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event, register
-from tpusim.machines.tpu.definition.latencies import transposed_word_cycles
+from tpusim.machines.tpu.definition import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import explicit
 from tpusim.machines.tpu.lowering.candidates import Candidates

@@ -31,7 +31,7 @@ from tests.strategies import (
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.definition.frame import IFMAP, POINTER, PORTS, PSUM, RESULT, Clients, Frame, Ports
+from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Clients, Frame, Ports
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS

@@ -13,7 +13,7 @@ from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
 from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import failures_named, operands_of
 from tpusim.machines.tpu import register
-from tpusim.machines.tpu.definition.frame import Frame
+from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES
+from tpusim.machines.tpu.definition import BIAS_CYCLES
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Ports
 from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes

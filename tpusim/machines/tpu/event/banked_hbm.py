@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.frame import NEVER
+from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Cycles
 from tpusim.machines.tpu.event.hbm import Filled, Span, Spilled

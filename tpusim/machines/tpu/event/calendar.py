@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, FREE, IFMAP, NEVER, Clients, port_name
+from tpusim.machines.tpu.definition import CLIENTS, DMA, FREE, IFMAP, NEVER, Clients, port_name
 
 Cycles = NDArray[np.int64]
 Owners = NDArray[np.uint8]

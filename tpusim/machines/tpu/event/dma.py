@@ -7,7 +7,7 @@ from collections.abc import Generator
 import numpy as np
 import simpy
 
-from tpusim.machines.tpu.definition.frame import DMA
+from tpusim.machines.tpu.definition import DMA
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Cycles, Ports

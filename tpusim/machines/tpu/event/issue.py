@@ -8,8 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.frame import DMA, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
-from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES, last_weight, preload_words, word_latency
+from tpusim.machines.tpu.definition import (
+    BIAS_CYCLES,
+    DMA,
+    IFMAP,
+    POINTER,
+    PSUM,
+    RESULT,
+    VECTOR,
+    WEIGHT,
+    last_weight,
+    preload_words,
+    word_latency,
+)
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Process
 from tpusim.machines.tpu.event.calendar import Ports

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.frame import Frame
+from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.conflicts import Conflicts
 from tpusim.machines.tpu.event.hbm import Span

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.frame import CLIENTS
+from tpusim.machines.tpu.definition import CLIENTS
 from tpusim.machines.tpu.event.accounts import array_use, bus_use, vector_unit_use
 from tpusim.machines.tpu.event.calendar import Owners
 from tpusim.machines.tpu.event.log import Log, Passes

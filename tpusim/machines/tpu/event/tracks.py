@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.frame import FREE, WEIGHT, Frame
-from tpusim.machines.tpu.definition.latencies import last_weight, preload_words, word_latency
+from tpusim.machines.tpu.definition import FREE, WEIGHT, Frame, last_weight, preload_words, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Owners
 from tpusim.machines.tpu.event.conflicts import Conflicts

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpusim.machines.tpu.definition.frame import CLIENTS, Ports, port_name
+from tpusim.machines.tpu.definition import CLIENTS, Ports, port_name
 from tpusim.result.records import STALL_CAUSES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.frame import Ports
+from tpusim.machines.tpu.definition import Ports
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, unit_accounts
 from tpusim.machines.tpu.program.program import Program

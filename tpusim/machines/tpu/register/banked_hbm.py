@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.frame import NEVER
+from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.moves import Moves

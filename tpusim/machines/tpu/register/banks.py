@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed
-from tpusim.machines.tpu.definition.frame import IFMAP
+from tpusim.machines.tpu.definition import IFMAP
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.machines.tpu.register.contents import HbmWords

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from tpusim.base.errors import DeadlockError
-from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
+from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.observation.deadlock import who_waits
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from tpusim.machines.tpu.definition.frame import DMA, NEVER
+from tpusim.machines.tpu.definition import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Fill, LaneTransfer, Prefetch, Spill, Transfer

@@ -11,7 +11,7 @@ from tpusim.base.compiled import compiled
 F = TypeVar("F", bound=Callable[..., object])
 
 _REGISTER = Path(__file__).parent
-SOURCES = (_REGISTER, _REGISTER.parent / "definition", _REGISTER.parent / "program")
+SOURCES = (_REGISTER, _REGISTER.parent / "definition.py", _REGISTER.parent / "program")
 """Whatever a kernel takes from another module, it takes from here: a test looks."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
+from tpusim.machines.tpu.definition import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.register.banks import Banks
 from tpusim.machines.tpu.register.contents import HbmWords
 from tpusim.machines.tpu.register.generators import POINTED, Settings, address_of

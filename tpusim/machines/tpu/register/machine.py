@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP
-from tpusim.machines.tpu.definition.latencies import word_latency
+from tpusim.machines.tpu.definition import CLIENTS, IFMAP, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program

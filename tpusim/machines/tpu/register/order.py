@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.frame import FREE
+from tpusim.machines.tpu.definition import FREE
 
 NOWHERE = -(2**62)
 """The address of a word that is not there: none that a Program could name by mistake."""

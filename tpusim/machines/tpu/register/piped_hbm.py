@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from tpusim.machines.tpu.definition.frame import NEVER
+from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.transfers import Spill, Transfer
 from tpusim.machines.tpu.register.hbm import Passage

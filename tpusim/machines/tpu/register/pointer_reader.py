@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tpusim.machines.tpu.definition.frame import POINTER, Frame
+from tpusim.machines.tpu.definition import POINTER, Frame
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.register.order import Order

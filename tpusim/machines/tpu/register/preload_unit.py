@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from math import ceil
 
-from tpusim.machines.tpu.definition.frame import WEIGHT, Frame
-from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES
+from tpusim.machines.tpu.definition import BIAS_CYCLES, WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.passes import Preload, Stream

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from tpusim.machines.tpu.definition.frame import NEVER, PSUM, RESULT, Frame
+from tpusim.machines.tpu.definition import NEVER, PSUM, RESULT, Frame
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.register.order import Order
 from tpusim.machines.tpu.register.scoreboard import Scoreboard

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tpusim.machines.tpu.definition.frame import NEVER
+from tpusim.machines.tpu.definition import NEVER
 
 
 class Scoreboard:

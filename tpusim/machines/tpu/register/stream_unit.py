@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tpusim.machines.tpu.definition.frame import IFMAP, Frame
+from tpusim.machines.tpu.definition import IFMAP, Frame
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program

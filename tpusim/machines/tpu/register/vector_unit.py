@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.beat import Beat
-from tpusim.machines.tpu.definition.frame import VECTOR
+from tpusim.machines.tpu.definition import VECTOR, Beat
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.passes import Preload, Stream
