@@ -14,7 +14,7 @@ from tests.strategies import conv
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.machines.family import FAMILIES, family_named
 from tpusim.machines.tpu import definition
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES
+from tpusim.machines.tpu.observation.timeline import ACCESSES
 from tpusim.network.workload import Workload
 from tpusim.report.style import HATCHES, hatches, tones
 from tpusim.result.energy_use import EnergyUse

@@ -21,7 +21,7 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import definition, event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatched
+from tpusim.machines.tpu.observation.timeline import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import Machine, trace
 from tpusim.network.ops import Conv2d

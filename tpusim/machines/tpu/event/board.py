@@ -7,8 +7,7 @@ from collections.abc import Generator, Iterable
 import simpy
 
 from tpusim.base.errors import DeadlockError
-from tpusim.machines.tpu.observation.deadlock import who_waits
-from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.observation.timing import STARVED, who_waits
 from tpusim.machines.tpu.program.program import Program
 
 Process = Generator[simpy.Event, object, None]

@@ -1,4 +1,4 @@
-"""What an engine that keeps time reports of one Program: the same record from every such engine."""
+"""Accounts of a Program's cycles, the same from every engine that keeps time, and deadlocks in words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpusim.machines.tpu.definition import CLIENTS, Ports, port_name
+from tpusim.machines.tpu.program.program import Program
 from tpusim.result.records import STALL_CAUSES
 
 if TYPE_CHECKING:
     from tpusim.memory.dram.one_pass import Counts, Requested
+
 
 STARVED = STALL_CAUSES[0]
 """What a unit is while it waits for data."""
@@ -103,3 +105,18 @@ class Timing:
     writes: int
     hbm: HbmUse | None = None
     layers: tuple[Timing, ...] = ()
+
+
+def who_waits(program: Program, stuck: Sequence[int]) -> str:
+    """How many steps never finish, and for what each of the first of them waits; `stuck` are their indices."""
+    rows = (f"step {step} ({_name(program, step)}) waits for {_blockers(program, step, stuck)}" for step in stuck[:4])
+    return f"{len(stuck)} steps never finish: " + "; ".join(rows)
+
+
+def _name(program: Program, step: int) -> str:
+    return program.steps[step].label
+
+
+def _blockers(program: Program, step: int, stuck: Sequence[int]) -> str:
+    still = [other for other in program.steps[step].after if other in stuck]
+    return ", ".join(f"step {other} ({_name(program, other)})" for other in still) or "its unit's turn"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
-from tpusim.machines.tpu.observation.deadlock import who_waits
+from tpusim.machines.tpu.observation.timing import who_waits
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.vector import Vector

@@ -8,7 +8,7 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES, LOOK_EVERY, UNUSED, Cycle, Watch, unwatched
+from tpusim.machines.tpu.observation.timeline import ACCESSES, LOOK_EVERY, UNUSED, Cycle, Watch, unwatched
 from tpusim.machines.tpu.register.machine import Machine
 
 _LETTERS = np.array([*ACCESSES])
