@@ -18,8 +18,7 @@ from tpusim.input.form import FileSection, Form
 from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document, with_neighbours
-from tpusim.machines.tpu.policy import MappingPolicy
-from tpusim.machines.tpu.sections import Array, Hbm, ScratchMemory, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.sections import Array, Hbm, MappingPolicy, ScratchMemory, Sequencer, VectorMemory, VectorUnit
 from tpusim.memory.dram.device import FOLDER as DEVICES
 from tpusim.memory.pipe import Pipe
 from tpusim.technology.constants import FOLDER as TECHNOLOGIES
