@@ -1,22 +1,91 @@
-"""The DMA of the event engine: transfers in order, each in the port's slots that nobody else owns."""
+"""Transfers in the event engine, in order, each in the port's slots that nobody else owns.
+
+The memory behind the lanes says when words of fills come, and when spills are stored: HBM as a pipe and the scratch
+memory here, HBM with banks in `banked_hbm`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import simpy
 
 from tpusim.machines.tpu.definition import DMA
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, Process
+from tpusim.machines.tpu.event.board import Board, Move, Process, Span
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
-from tpusim.machines.tpu.event.hbm import Hbm
-from tpusim.machines.tpu.event.log import Move
-from tpusim.machines.tpu.event.piped_hbm import PipedMemory
+from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
 from tpusim.memory.pipe import Pipe
+
+
+class Filled(NamedTuple):
+    """A fill: cycles in which each of its words may cross the port, and when the bus is free again."""
+
+    arrivals: Cycles
+    ended: int
+
+
+class Spilled(NamedTuple):
+    """A spill: the cycles that it kept the bus busy, from when on the port held it up if it did, when the bus is free
+    again, and when all of it is in HBM.
+    """
+
+    busy: int
+    stalled: int
+    ended: int
+    stored: int
+
+
+class Hbm(Protocol):
+    """Transfers begin in order, none before the bus is free; what it says of one never depends on a later one."""
+
+    def fill(self, step: Transfer, start: int) -> Filled:
+        """A fill that has the bus from cycle `start` on."""
+
+    def demands(self, step: Transfer, start: int) -> Cycles:
+        """When the words of a spill that has the bus from `start` on are wanted."""
+
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
+        """The same spill once it is known in which cycles its words crossed the port."""
+
+    @property
+    def use(self) -> HbmUse | None:
+        """What has happened in the DRAM; None where none is modelled."""
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """The span of each transfer so far, if they are kept; none where no DRAM is modelled."""
+
+
+class PipedMemory:
+    """A latency, then bytes at the full bandwidth."""
+
+    use = None
+    spans = ()
+
+    def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
+        self._hardware, self._pipe = hardware, pipe
+
+    def fill(self, step: Transfer, start: int) -> Filled:
+        busy = self._busy(step)
+        return Filled(self._pipe.arrivals(start, busy, step.words), start + busy)
+
+    def demands(self, step: Transfer, start: int) -> Cycles:
+        return self._pipe.demands(start, self._busy(step), step.words)
+
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
+        """The last word still has to cross the bus and be stored."""
+        busy = self._busy(step)
+        ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
+        return Spilled(busy, start + busy, ended, ended + self._pipe.latency)
+
+    def _busy(self, step: Transfer) -> int:
+        return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
+
 
 Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 

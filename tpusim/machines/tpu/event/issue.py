@@ -22,10 +22,8 @@ from tpusim.machines.tpu.definition import (
     word_latency,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, Process
-from tpusim.machines.tpu.event.calendar import Ports
-from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
-from tpusim.machines.tpu.event.log import Loads, Passes, VectorWork
+from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, VectorWork
+from tpusim.machines.tpu.event.calendar import ConflictCounter, Conflicts, Ports
 from tpusim.machines.tpu.program.passes import Preload, Stream, bias_words_of
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
