@@ -22,8 +22,8 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires
-from tpusim.machines.tpu.register.contents import HbmWords
-from tpusim.machines.tpu.register.result_queue import ResultQueue
+from tpusim.machines.tpu.register.hbm import HbmWords
+from tpusim.machines.tpu.register.stream_unit import ResultQueue
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
 

@@ -15,17 +15,17 @@ import pytest
 
 from tests import ROOT
 from tests.test_structure import PACKAGE, imports
-from tpusim.machines.tpu.register.kernel import SOURCES
+from tpusim.machines.tpu.register.wires import SOURCES
 
 KERNEL = """\
 from pathlib import Path
 
-from tpusim.machines.tpu.register import kernel
+from tpusim.machines.tpu.register import wires
 
-kernel.SOURCES = (Path(__file__).parent,)
+wires.SOURCES = (Path(__file__).parent,)
 from constants import CONSTANT
 
-@kernel.kernel
+@wires.kernel
 def add(number):
     return number + CONSTANT
 

@@ -22,6 +22,9 @@ from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
 
 Values = NDArray[np.floating[Any]]
+Numbers = NDArray[Any]
+Reach = list[tuple[int, int]]
+"""By axis, the lowest coordinate that a Program names and the one after the highest."""
 Walk: TypeAlias = Counters | Addresses
 """How a lane group goes: by counters whose words are evenly spaced, or to every address of its own, or PADDING."""
 
@@ -192,11 +195,6 @@ def _stored(source: Values, pattern: Counters, first: int) -> Values:
     lane, word, element = source.strides
     strides = [counter.step * counter.stride * word for counter in pattern.counters]
     return as_strided(source[:, at:], [len(source), *shape, source.shape[2]], [lane, *strides, element])
-
-
-Numbers = NDArray[Any]
-Reach = list[tuple[int, int]]
-"""By axis, the lowest coordinate that a Program names and the one after the highest."""
 
 
 class HbmTensor:

@@ -21,6 +21,8 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
 from tpusim.memory.pipe import Pipe
 
+Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
+
 
 class Filled(NamedTuple):
     """A fill: cycles in which each of its words may cross the port, and when the bus is free again."""
@@ -85,9 +87,6 @@ class PipedMemory:
 
     def _busy(self, step: Transfer) -> int:
         return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
-
-
-Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 
 
 class Dma:
