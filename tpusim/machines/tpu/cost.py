@@ -67,7 +67,7 @@ class AreaPart:
 
 @dataclass(frozen=True)
 class Sram:
-    """One vector memory with words of so many `elements`: by the pitch of its cells, and by compiled macros."""
+    """A vector memory with words of `elements` elements: by the pitch of its cells, and by compiled macros."""
 
     elements: int
     bits: int

@@ -33,12 +33,12 @@ def add_cycles(elements: int, hardware: Hardware) -> int:
 
 
 def finish_cycles(elements: int, operations: int, hardware: Hardware) -> int:
-    """The cycles of so many ALU operations on every element of a word of every array, in every lane."""
+    """The cycles of `operations` ALU operations on every element of a word of every array, in every lane."""
     return -(-operations * elements * hardware.array.count * hardware.lanes // hardware.vector_unit.alus)
 
 
 def transposed_word_cycles(words: int, hardware: Hardware) -> int:
-    """The cycles a word in which the `words` of a pixel are transposed, so many of them together."""
+    """The cycles a word in which the `words` of a pixel are transposed, up to `transpose_words` of them together."""
     unit = hardware.vector_unit
     return -(-unit.transpose_cycles // min(unit.transpose_words, words))
 
@@ -280,16 +280,16 @@ class Beat:
 
 
 def ready_delay(words: int, hardware: Hardware) -> int:
-    """Cycles in which the vector unit makes so many words of a block ready, padding too.
+    """Cycles in which the vector unit makes `words` of a block ready, padding too.
 
-    Unpacking is a part of that: where words are unpacked on their way from HBM, it takes so much less.
+    Unpacking is a part of that: where words are unpacked on their way from HBM, it takes that much less.
     """
     unit = hardware.vector_unit
     return ceil(words * max(unit.ready_cycles - unit.unpack_cycles, Fraction(0)))
 
 
 def beat_of(reads: int, operations: int, elements: int, hardware: Hardware) -> Beat:
-    """The beat of a result word of `elements` in use, each of which takes so many ALU `operations`.
+    """The beat of a result word of `elements` in use, each of which takes `operations` of an ALU.
 
     All lanes work alike, each with its share of the ALUs. What a word takes to be fetched into place, and to be
     finished, sets the pace where that is more (`vector_unit.operand_cycles`, `result_cycles`).

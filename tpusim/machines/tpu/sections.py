@@ -51,7 +51,7 @@ class Array(FileSection):
 
 
 class VectorMemory(FileSection):
-    """One SRAM a lane: words of `word_elements` elements of `element_bytes` bytes each.
+    """An SRAM in each lane: words of `word_elements` elements of `element_bytes` bytes each.
 
     Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain. Under `banked` the
     ifmap has SRAMs of its own, `banks` of them, which array rows reach through a crossbar: each has `bank_ports` ports
@@ -109,7 +109,7 @@ _Work = Annotated[FunctionWork | None, PlainValidator(_read_work), PlainSerializ
 
 
 class Functions(FileSection):
-    """Functions that ALUs work out in many operations: so many multiplications, and others, for an element.
+    """Functions that ALUs work out in many operations: multiplications, and others, for an element.
 
     A machine does not do those of which it does not say what they take.
     """

@@ -120,7 +120,7 @@ class Reduction:
 
 
 class InArrayOrder(Reduction):
-    """The same, added in the order of the array: down the rows of a pass from its biases or zero, then to the words."""
+    """Sums in the order of the array: down the rows of a pass from its biases or zero, then to the words."""
 
     def multiply(self) -> None:
         """Pass by pass; every product and every sum is rounded by itself."""

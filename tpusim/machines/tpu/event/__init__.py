@@ -51,7 +51,7 @@ def ports_of(program: Program, hardware: Hardware, calendar: type[Calendar] | No
 
 
 def record(program: Program, hardware: Hardware) -> Recording:
-    """The same run, with all that tells what every unit does when. Raises DeadlockError."""
+    """Time one Program, and keep all that tells what every unit does when. Raises DeadlockError."""
     ports = ports_of(program, hardware, KeptCalendar)
     log = logged(program, hardware, ports, keep=True)
     return Recording(log, ports.owners(), program, hardware)

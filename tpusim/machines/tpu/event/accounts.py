@@ -347,7 +347,7 @@ class _Streams(NamedTuple):
         yield Pieces("busy", begins, frame.add_cycles, steps)
 
     def finishes(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
-        """The same of what finishes the words of each frame."""
+        """The finishing of the words of each frame, `delay` cycles after its ifmap read."""
         begins, steps, _ = self._frames(frame, delay, np.where(self.finish, self.frames, 0), span)
         yield Pieces("busy", begins, frame.finish_cycles, steps)
 
@@ -362,16 +362,11 @@ class _Streams(NamedTuple):
         )
         counts = np.where((begins < span.stop) & (ends > span.start), counts, 0)
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        late = self._late(counts)
-        lost = np.where(number > 0, np.diff(late, prepend=0), late)
-        return np.repeat(begins, counts) + (number + late) * frame.period, np.repeat(self.step, counts), lost
-
-    def _late(self, counts: Cycles) -> Cycles:
-        """Frames that each pass has lost until each of its `counts` frames, pass after pass."""
         none = np.zeros(counts.max(initial=0), np.int64)
         each_pass = zip(self.conflicts, counts.tolist(), strict=True)
         late: Cycles = np.concatenate([none[:0], *((each.lost if each else none)[:count] for each, count in each_pass)])
-        return late
+        lost = np.where(number > 0, np.diff(late, prepend=0), late)
+        return np.repeat(begins, counts) + (number + late) * frame.period, np.repeat(self.step, counts), lost
 
 
 def unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:

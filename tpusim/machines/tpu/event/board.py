@@ -1,7 +1,7 @@
-"""Who has finished when, who waits for whom, and the log of all that units write down.
+"""The board, on which steps are told to be done, and the log of all that units write down.
 
 For every step the log tells the cycles in which it went on to its next state, all of them lane 0's. Steps that repeat
-`every` so many cycles with nothing else changed share a record.
+after `every` cycles, with nothing else changed, share a record.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Move(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One transfer in the channels that it uses: from the first burst accepted to the last one done, in cycles."""
+    """A transfer in the channels that it uses: from the first burst accepted to the last one done, in cycles."""
 
     channels: Cycles
     first: Cycles

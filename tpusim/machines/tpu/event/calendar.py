@@ -22,7 +22,7 @@ Owners = NDArray[np.uint8]
 
 
 class Calendar:
-    """One port of lane 0: which cycles from `settled` on are owned.
+    """A port of lane 0: which cycles from `settled` on are owned.
 
     Streams and preloads reserve ahead of time; the DMA takes, in order, what is left in the past. What lies
     before the last word it took concerns nobody any more and is forgotten.
@@ -36,7 +36,10 @@ class Calendar:
 
     def reserve(self, client: int, start: int, words: int, period: int) -> None:
         """Own every `period`-th cycle from `start` on, `words` times."""
-        self._paint(client, range(start, start + words * period, period))
+        stop = start + words * period
+        self.owned[CLIENTS[client]] += words
+        self._reach(stop)
+        self._cells[start - self.settled : stop - self.settled : period] = bytes([client]) * words
         self.changed_from = min(self.changed_from, start)
 
     def reserve_at(self, client: int, cycles: Cycles) -> None:
@@ -119,12 +122,6 @@ class Calendar:
         """Forget the cycles before `until`."""
         del self._cells[: until - self.settled]
         self.settled = until
-
-    def _paint(self, client: int, cycles: range) -> None:
-        self.owned[CLIENTS[client]] += len(cycles)
-        self._reach(cycles.stop)
-        at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
-        self._cells[at] = bytes([client]) * len(cycles)
 
     def _reach(self, end: int) -> None:
         missing = end - self.settled - len(self._cells)
@@ -248,7 +245,7 @@ class ConflictCounter:
         self._alike: dict[bytes, Conflicts] = {}
 
     def of(self, step: Stream) -> Conflicts | None:
-        """Those of a pass; None where no bank is read."""
+        """The conflicts of a pass; None where no bank is read."""
         feed = step.reads
         if not self._banks:
             return None

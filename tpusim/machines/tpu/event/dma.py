@@ -52,7 +52,7 @@ class Hbm(Protocol):
         """When the words of a spill that has the bus from `start` on are wanted."""
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
-        """The same spill once it is known in which cycles its words crossed the port."""
+        """The spill once it is known in which cycles its words crossed the port."""
 
     @property
     def use(self) -> HbmUse | None:
@@ -112,7 +112,9 @@ class Dma:
                 continue
             yield from self._board.wait(step.after)
             bus = step.bus
-            ready = max(free[bus], begun, self._board.latest(step.after), self._there(step))
+            # What spills write of what is read has to be in HBM, or in the scratch memory.
+            there = max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
+            ready = max(free[bus], begun, self._board.latest(step.after), there)
             if isinstance(step, Prefetch):
                 begun, (arrivals, ended) = ready, self.hbm.fill(step, ready)
                 done = int(arrivals[-1])
@@ -137,7 +139,7 @@ class Dma:
         return ended - start, ended, ended, int(slots[-1]) + 1
 
     def _spill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
-        """The same; its words still have to be stored."""
+        """What `_fill` tells, of a spill, whose words still have to be stored."""
         memory = self._memories[step.bus]
         slots = yield from self._words(memory.demands(step, start), earliest)
         busy, stalled, ended, stored = memory.spill(step, start, slots)
@@ -157,10 +159,6 @@ class Dma:
                 break
         self._port.take(DMA, slots)
         return slots
-
-    def _there(self, step: Transfer) -> int:
-        """When all that spills write of what a fill or a prefetch reads is in HBM, or in the scratch memory."""
-        return max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
 
 
 def _unhindered(wanted: Cycles, earliest: int) -> int:

@@ -170,7 +170,7 @@ class Cycle:
 
 
 def unwatched(_: int) -> None:
-    """Nobody looks at the clock."""
+    """Look at no clock."""
 
 
 _TRACKS = ("dma",), ("drain", "vector"), ("preload",)

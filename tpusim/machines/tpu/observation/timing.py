@@ -37,7 +37,7 @@ def unit_name(unit: str, array: int) -> str:
 def unit_accounts(
     arrays: Sequence[tuple[Mapping[str, int], ...]], buses: Mapping[str, Mapping[str, int]], cycles: int
 ) -> dict[str, dict[str, int]]:
-    """Of each array its own split, those of its weight path and its share of the vector unit; then those of buses."""
+    """Splits of each array, of its weight path and its share of the vector unit; then those of buses."""
     units = "systolic_array", "preload", "vector_unit"
     uses = {unit_name(unit, at): use for at, each in enumerate(arrays) for unit, use in zip(units, each, strict=True)}
     return {name: split(use, cycles) for name, use in {**uses, **buses}.items()}
@@ -109,14 +109,12 @@ class Timing:
 
 def who_waits(program: Program, stuck: Sequence[int]) -> str:
     """How many steps never finish, and for what each of the first of them waits; `stuck` are their indices."""
-    rows = (f"step {step} ({_name(program, step)}) waits for {_blockers(program, step, stuck)}" for step in stuck[:4])
+
+    def name(step: int) -> str:
+        return f"step {step} ({program.steps[step].label})"
+
+    def blockers(step: int) -> str:
+        return ", ".join(name(other) for other in program.steps[step].after if other in stuck) or "its unit's turn"
+
+    rows = (f"{name(step)} waits for {blockers(step)}" for step in stuck[:4])
     return f"{len(stuck)} steps never finish: " + "; ".join(rows)
-
-
-def _name(program: Program, step: int) -> str:
-    return program.steps[step].label
-
-
-def _blockers(program: Program, step: int, stuck: Sequence[int]) -> str:
-    still = [other for other in program.steps[step].after if other in stuck]
-    return ", ".join(f"step {other} ({_name(program, other)})" for other in still) or "its unit's turn"

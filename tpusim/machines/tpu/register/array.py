@@ -84,7 +84,7 @@ def _multiply(
 
 
 class Weights:
-    """One or two weight registers in every PE, which are wires to the multiplier.
+    """Weight registers, one or two in every PE, which are wires to the multiplier.
 
     Beside them one moving register, and its tag, for each weight that enters a column in a cycle: [array, chain, row,
     col].
@@ -181,7 +181,7 @@ class Deserializers:
         return int(self.wires.complete[array, 0])
 
     def completing(self, array: int) -> int:
-        """The same, with the word whose last sum is just leaving the array."""
+        """Words as `complete` counts them, and the one whose last sum is just leaving the array."""
         last = self.wires.sums_tag[array, 0] and self.held[array, 0] == self.elements - 1
         return self.complete(array) + bool(last)
 

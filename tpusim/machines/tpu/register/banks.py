@@ -201,7 +201,7 @@ class Banks:
         self.arriving[index] = turn[order], addresses[order], words[order]
 
     def store(self, index: int, turn: int) -> None:
-        """Each bank that has so many words writes the one whose turn it is."""
+        """Write in each bank, if it has as many words, the one whose turn it is."""
         turns, addresses, words = self.arriving[index]
         now = slice(*turns.searchsorted([turn, turn + 1]))
         self.entering = addresses[now], words[now]
@@ -231,7 +231,7 @@ class Banks:
 
 
 def outside_of(memory: Floats, address: int) -> str:
-    """That a word is not there."""
+    """Say that a word is not there."""
     return f"word {address} is outside the banks' words 0..{len(memory) - 1}"
 
 
@@ -245,7 +245,7 @@ def _present(wanted: Counts, patterns: Counts, bases: Counts, counters: Counts, 
 
 @kernel
 def _serve(wanted: Counts, captured: Floats, memory: Floats, ports: Counts) -> int:
-    """One cycle of every bank; the words read."""
+    """Serve one cycle in every bank; the words read."""
     banks, reads = len(ports), 0
     busy = np.zeros(banks, np.int64)
     for row in range(len(wanted)):

@@ -27,7 +27,7 @@ Values = NDArray[np.floating[Any]]
 
 
 class PreloadUnit:
-    """One preload at a time of an array, or of all that share weights; all R rows are shifted in."""
+    """Preloads of an array, or of all that share weights, one at a time; all R rows are shifted in."""
 
     def __init__(self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame, number: int) -> None:
         self.scoreboard, self.word_elements = scoreboard, hardware.vector_memory.word_elements
@@ -135,7 +135,7 @@ class _Moving:
 
 
 class DmaUnit:
-    """One queue for fills, spills and prefetches, two buses."""
+    """Fills, spills and prefetches in one queue, for two buses."""
 
     def __init__(
         self,
@@ -148,10 +148,11 @@ class DmaUnit:
     ) -> None:
         self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
         self.hardware, self.settings = hardware, settings
-        self.memory = _memory_of(program, hardware)
+        pipe, device = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle), hardware.hbm.dram
+        self.memory: Memory = BankedMemory(program, hardware, device) if device else PipedMemory(hardware, pipe)
         self.memories = {HBM: self.memory}
-        if pipe := hardware.scratch_pipe:
-            self.memories[SCRATCH] = PipedMemory(hardware, pipe)
+        if scratch := hardware.scratch_pipe:
+            self.memories[SCRATCH] = PipedMemory(hardware, scratch)
         transfers = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
         self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
         self.turns = {bus: deque(index for index, step in transfers if step.bus == bus) for bus in self.memories}
@@ -287,14 +288,6 @@ class DmaUnit:
                 del self.storing[index]
 
 
-def _memory_of(program: Program, hardware: Hardware) -> Memory:
-    """What `hbm.model` says, with nothing moved yet."""
-    device = hardware.hbm.dram
-    if device is None:
-        return PipedMemory(hardware, Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle))
-    return BankedMemory(program, hardware, device)
-
-
 class KeepUnit:
     """Moves nothing; the words of a Keep are told to HBM's contents, for those who compare."""
 
@@ -304,7 +297,7 @@ class KeepUnit:
         self.noting: deque[tuple[Keep, int]] = deque()
 
     def clock(self, now: int) -> None:
-        """Those are done that wait for nothing any more."""
+        """Finish those that wait for nothing any more."""
         while self.todo and not self.scoreboard.waiting(self.todo[0][1].after, now):
             index, step = self.todo.popleft()
             self.scoreboard.finish(index, now)

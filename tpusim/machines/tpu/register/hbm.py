@@ -204,7 +204,7 @@ def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:
 
 
 class Passage(Protocol):
-    """One transfer, from the cycle in which it gets the bus."""
+    """A transfer, from the cycle in which it gets the bus."""
 
     @property
     def stored(self) -> int:
@@ -267,7 +267,7 @@ class PipedFill:
         return word < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
 
     def took(self, now: int) -> None:
-        """It has left the bus long ago."""
+        """Note nothing: the word has left the bus long ago."""
 
     def moves(self, now: int) -> bool:
         return now < self.started + self.total
@@ -400,10 +400,10 @@ class BankedFill:
         return NEVER if come == NEVER else max(come, self.answers.first_done() + converted)
 
     def took(self, now: int) -> None:
-        """It has come already."""
+        """Note nothing: the word has come already."""
 
     def moves(self, now: int) -> bool:
-        """It never waits for the port."""
+        """Say yes: a fill never waits for the port."""
         return True
 
     def over(self, now: int) -> bool:

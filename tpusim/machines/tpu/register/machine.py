@@ -92,7 +92,7 @@ class ByStep(NamedTuple):
     worked: Sequence[Counter[int]]
 
     def of_layer(self, number: int, program: Program) -> ByStep:
-        """Those of the steps of a layer."""
+        """What belongs to the steps of a layer."""
         held, *worked = (
             Counter({step: n for step, n in each.items() if program.layers[step] == number})
             for each in (self.held, *self.worked)
@@ -239,7 +239,7 @@ class Registered(Protocol):
 
 
 class Machine:
-    """One layer on one machine; `operands` are the tensors that HBM holds before, by their names.
+    """A layer on a machine; `operands` are the tensors that HBM holds before, by their names.
 
     Raises:
         CheckFailed: when the Program names lanes that the machine does not have.
@@ -253,7 +253,8 @@ class Machine:
         settings = Settings.of(program, hardware.lanes)
         wires = Wires(hardware, program.word_fill, program.number)
         self.array, self.weights, deserializers = PeArray(wires), Weights(wires), Deserializers(wires)
-        self.banks = _banks(program, hardware, settings, self.hbm, word) if hardware.banked else None
+        sizes = hardware.array.rows, hardware.banks, hardware.vector_memory.bank_ports
+        self.banks = Banks(program, settings, self.hbm, *sizes, word) if hardware.banked else None
         self.control = _control(program, hardware, settings, self.hbm, self.banks, deserializers)
         ports = len(self.control.ports)
         reader, weights = _reader(program, hardware), hardware.vector_memory.word_elements
@@ -279,15 +280,17 @@ class Machine:
         return self.hbm.tensor(name)
 
     def clock(self) -> None:
-        """One cycle.
+        """Let one cycle pass.
 
         Raises:
             CheckFailed: when a lane is sent to a word that does not exist.
             PortConflict: when a port, a serializer or a result register is asked too early, twice or too late.
             DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
-        self.lanes.order(self._orders())
-        self.control.keeps.note(self.now, self.lanes.memory)
+        control = self.control
+        # Lane 0 has no orders while the other lanes catch up.
+        self.lanes.order([IDLE] * len(control.ports) if control.finished else control.cycle(self.now))
+        control.keeps.note(self.now, self.lanes.memory)
         try:
             for unit in self.units:
                 unit.sample()
@@ -303,25 +306,11 @@ class Machine:
         counted, steps = control.counted(self.now), control.by_step
         read, written = int(registers["read"].sum()), int(registers["written"].sum())
         if self.banks:
-            owned, read, written = self._with_banks(self.banks, read, written)
-            counted = counted._replace(granted=owned)
+            read, written = read + self.banks.read, written + self.banks.written
+            counted = counted._replace(granted=Counter({**control.granted, CLIENTS[IFMAP]: self.banks.cycles}))
         layers = shares([*control.ends, counted], steps, self.program, self.hardware) if self.program.layers else ()
         accounts = counted.accounts(steps.worked, ports, self.hardware.scratch_memory is not None)
         return Timing(self.now, accounts, steps.bus(self.program), read, written, control.dma.memory.use, layers)
-
-    def _with_banks(self, banks: Banks, read: int, written: int) -> tuple[Counter[str], int, int]:
-        """Cycles owned and accesses, those of the banks among them."""
-        owned = Counter({**self.control.granted, CLIENTS[IFMAP]: banks.cycles})
-        return owned, read + banks.read, written + banks.written
-
-    def _orders(self) -> list[Order]:
-        """Lane 0's orders; none while the other lanes catch up."""
-        return [IDLE] * len(self.control.ports) if self.control.finished else self.control.cycle(self.now)
-
-
-def _banks(program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, word: int) -> Banks:
-    ports = hardware.vector_memory.bank_ports
-    return Banks(program, settings, hbm, hardware.array.rows, hardware.banks, ports, word)
 
 
 def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
@@ -333,17 +322,16 @@ def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
 
 
 def _longest_wait(program: Program, hardware: Hardware) -> int:
-    """The cycles that may pass, before any of the frame, in which nothing moves and yet all is well."""
+    """The cycles that may pass, before any of the frame, in which nothing moves and yet all is well: until HBM and the
+    scratch memory have answered, and steps with a delay begin.
+    """
+    answered, device = hardware.latency_cycles, hardware.hbm.dram
+    if device:
+        answered = Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait)
+    if hardware.scratch_pipe:
+        answered = max(answered, hardware.scratch_pipe.latency)
     delay = max((step.delay for step in program.steps if isinstance(step, Preload | Vector)), default=0)
-    return _memory_wait(hardware) + hardware.sequencer.launch_cycles + delay
-
-
-def _memory_wait(hardware: Hardware) -> int:
-    """The cycles after which HBM and the scratch memory have answered, at the latest."""
-    scratch = hardware.scratch_pipe.latency if hardware.scratch_pipe else 0
-    if (device := hardware.hbm.dram) is None:
-        return max(scratch, hardware.latency_cycles)
-    return max(scratch, Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait))
+    return answered + hardware.sequencer.launch_cycles + delay
 
 
 def _control(

@@ -18,15 +18,6 @@ from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorStepUnit
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
 
 
-class Issued(Protocol):
-    """A stream and its index in the Program."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def step(self) -> Stream: ...
-
-
 class Sums(Protocol):
     """Words that lane 0 has collected from an array: before this cycle, and when it is over."""
 
@@ -38,7 +29,7 @@ class Sums(Protocol):
 class _Word:
     """A word of a stream; `number` counts those of this array since the layer began."""
 
-    at: Issued
+    at: Pass
     word: int
     number: int
     summed: int = NEVER
@@ -53,7 +44,7 @@ class ResultQueue:
         self.summing: deque[_Word] = deque()
         self.number = 0
 
-    def read(self, at: Issued, word: int) -> None:
+    def read(self, at: Pass, word: int) -> None:
         """The ifmap word `word` of a stream is read in this cycle."""
         self.reading.append(_Word(at, word, self.number))
         self.number += 1
@@ -98,18 +89,9 @@ class ResultQueue:
         return bool(self.reading) and self.reading[0].number < sums.complete(self.array)
 
 
-class Told(Protocol):
-    """A stream and its index in the Program."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def step(self) -> Stream: ...
-
-
 def registers(pointer_words: int) -> int:
-    """Word registers of a reader that takes so many words a frame: for two frames, and one word that reaches into both
-    of them from the frame before.
+    """Word registers of a reader that takes `pointer_words` a frame: for two frames, and one word that reaches into
+    both of them from the frame before.
     """
     return 2 * pointer_words + 1
 
@@ -131,22 +113,22 @@ class PointerReader:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self.at: Told | None = None
+        self.at: Pass | None = None
         self.told_at, self.issued_at = 0, -1
         self.word = self.number = self.first = 0
 
-    def tell(self, at: Told, now: int) -> None:
+    def tell(self, at: Pass, now: int) -> None:
         """From this cycle on, read for `at`; nothing is left to read for the stream before."""
         self.at, self.told_at, self.issued_at = at, now, -1
         self.word, self.first = 0, self.number
 
-    def waited_for(self, at: Told, now: int) -> bool:
+    def waited_for(self, at: Pass, now: int) -> bool:
         """Whether the stream cannot be issued yet because its first pointers are not there."""
         if at.step.reads.table is None:
             return False
         return self.at is not at or now < self.told_at + self.frame.period - 1
 
-    def issue(self, at: Told, now: int) -> TableRead | None:
+    def issue(self, at: Pass, now: int) -> TableRead | None:
         """The stream is issued; where it finds its pointers, if it reads any."""
         table = at.step.reads.table
         if table is None:
@@ -219,14 +201,14 @@ class Source(Protocol):
         """Whether the word of a pass can be read in this cycle; asked every cycle until it is."""
 
     def hand_on(self) -> None:
-        """It is read."""
+        """Take the word away."""
 
 
 class AtHand:
     """Every lane reads a word in its own memory, in the cycle in which it is told to."""
 
     def ready(self, setting: int, word: int) -> bool:
-        """Always."""
+        """Say yes."""
         return True
 
     def hand_on(self) -> None:
@@ -234,7 +216,7 @@ class AtHand:
 
 
 class StreamUnit:
-    """One pass at a time of `arrays` that share weights, in their slots of the frame, or one step of the vector unit,
+    """Passes of `arrays` that share weights, one at a time in their slots of the frame, and steps of the vector unit,
     whenever all arrays can stand by.
 
     A frame at whose slot the word is not ready is lost.

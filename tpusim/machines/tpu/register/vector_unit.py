@@ -115,8 +115,8 @@ class VectorIssue:
 
     @classmethod
     def all_of(cls, program: Program, settings: Settings, hardware: Hardware) -> list[VectorIssue]:
-        """Those of a Program in order; each waits for the last preload and stream of each array, and the last vector
-        step, ahead of it, too.
+        """The vector steps of a Program in order; each waits for the last preload and stream of each array ahead of it,
+        and for the last vector step, too.
         """
         works: list[VectorIssue] = []
         weights: dict[int, int] = {}
@@ -139,7 +139,7 @@ class VectorIssue:
 
 
 class VectorStepUnit:
-    """One step at a time."""
+    """Steps of the vector unit, one at a time."""
 
     def __init__(self, scoreboard: Scoreboard) -> None:
         self.scoreboard = scoreboard

@@ -175,7 +175,7 @@ Client = Callable[[int], Order | None]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One access a cycle: the stream's `owners` have cycles of their own, the `others` take what is left, in turn."""
+    """A port, once a cycle: the stream's `owners` have cycles of their own, the `others` take what is left, in turn."""
 
     owners: tuple[Client, ...]
     others: tuple[Client, ...]
