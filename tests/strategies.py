@@ -15,10 +15,18 @@ from tpusim import reference
 from tpusim.base.units import FREQUENCY
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.policy import BlockSizes, MappingPolicy
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.sections import Array, Functions, Hbm, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.sections import (
+    Array,
+    BlockSizes,
+    Functions,
+    Hbm,
+    MappingPolicy,
+    Sequencer,
+    VectorMemory,
+    VectorUnit,
+)
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import (
     Add,

@@ -86,12 +86,24 @@ def test_every_folder_of_a_family_is_a_room(family: str) -> None:
     assert {room for floor in rooms(family) for room in floor} == found - {"__init__"}
 
 
-DATA_PATH = {f"machines.tpu.register.{name}" for name in ("lanes", "array", "weights", "deserializers")}
+DATA_PATH = {
+    "machines.tpu.register.lanes": {"Lanes"},
+    "machines.tpu.register.array": {"PeArray", "Weights", "Deserializers"},
+}
+"""The units of each module."""
 
 
-@pytest.mark.parametrize("unit", sorted(DATA_PATH))
-def test_units_of_the_data_path_meet_only_in_wires(unit: str) -> None:
-    assert not imports((PACKAGE / unit.replace(".", "/")).with_suffix(".py")) & DATA_PATH
+@pytest.mark.parametrize("module", DATA_PATH)
+def test_units_of_the_data_path_meet_only_in_wires(module: str) -> None:
+    path = (PACKAGE / module.replace(".", "/")).with_suffix(".py")
+    assert not imports(path) & {*DATA_PATH}
+    named = {
+        each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}
+        for each in ast.parse(path.read_text()).body
+        if isinstance(each, ast.ClassDef)
+    }
+    assert named.keys() == DATA_PATH[module]
+    assert not any(names & (named.keys() - {unit}) for unit, names in named.items())
 
 
 def test_the_reference_shares_no_code() -> None:

@@ -34,7 +34,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import check_layer, operands_of, verdict_of
 from tpusim.flow.verify import expected as expected_of
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.definition.frame import DMA, IFMAP, PSUM, RESULT, ports_of
+from tpusim.machines.tpu.definition import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Lowering

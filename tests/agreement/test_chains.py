@@ -18,7 +18,7 @@ from tpusim.base.errors import CheckFailed
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import expected, verdict_of
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.datapath.hbm import parts_of
+from tpusim.machines.tpu.datapath.memories import parts_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing

@@ -27,7 +27,7 @@ from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.event.conflicts import reading_cycles
+from tpusim.machines.tpu.event.calendar import reading_cycles
 from tpusim.machines.tpu.lowering import bank_maps
 from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, PatchExtents, Spacing
 from tpusim.machines.tpu.lowering.geometry import MapAxis

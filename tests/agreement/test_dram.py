@@ -17,11 +17,11 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.event.banked_hbm import BankedHbm
-from tpusim.machines.tpu.event.hbm import Filled
+from tpusim.machines.tpu.event.dma import Filled
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Transfer
-from tpusim.machines.tpu.register.banked_hbm import BankedFill, BankedMemory
+from tpusim.machines.tpu.register.hbm import BankedFill, BankedMemory
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device
 from tpusim.memory.shares import last_burst_of, last_word_of

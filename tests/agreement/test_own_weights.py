@@ -31,11 +31,11 @@ from tests.strategies import (
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.definition.frame import IFMAP, POINTER, PORTS, PSUM, RESULT, Clients, Frame, Ports
+from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Clients, Frame, Ports
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.observation.occupancy import words_in_use
+from tpusim.machines.tpu.observation.timeline import words_in_use
 from tpusim.machines.tpu.observation.timing import unit_name
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.check import check_program

@@ -12,7 +12,7 @@ from tests.strategies import conv, machine
 from tpusim.flow.verify import expected as expected_of
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import register
-from tpusim.machines.tpu.definition.frame import DMA, RESULT, WEIGHT
+from tpusim.machines.tpu.definition import DMA, RESULT, WEIGHT
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program

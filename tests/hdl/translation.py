@@ -13,7 +13,7 @@ from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
-from tpusim.machines.tpu.register.contents import HbmWords
+from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.reference import Tensor
 
 

@@ -28,8 +28,7 @@ from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatched
-from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track
+from tpusim.machines.tpu.observation.timeline import ACCESSES, Cycle, Pieces, Timeline, Track, unwatched
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.sections import MOST_ARRAYS
 from tpusim.network.ops import Gemm

@@ -13,8 +13,8 @@ from tests import ROOT
 from tests.strategies import conv
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.machines.family import FAMILIES, family_named
-from tpusim.machines.tpu.definition import frame
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES
+from tpusim.machines.tpu import definition
+from tpusim.machines.tpu.observation.timeline import ACCESSES
 from tpusim.network.workload import Workload
 from tpusim.report.style import HATCHES, hatches, tones
 from tpusim.result.energy_use import EnergyUse
@@ -43,7 +43,7 @@ def test_every_state_and_client_that_a_run_reports_is_described() -> None:
     total = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), check=False).total
     assert {*total.units} == {*UNITS, "port"}
     assert tuple(total.units["systolic_array"]) == tuple(state.key for state in ARRAY)
-    assert {*CLIENTS} == {*frame.CLIENTS}
+    assert {*CLIENTS} == {*definition.CLIENTS}
     assert {*total.units["port"]} == {*CLIENTS} - {"pointer", "vector"}
     pointed = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), lowering="indirect", check=False)
     assert {*pointed.total.units["port"]} == {*CLIENTS} - {"vector"}

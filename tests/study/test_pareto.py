@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tpusim.base.errors import InputError
-from tpusim.machines.tpu.cost.area import total_mm2
+from tpusim.machines.tpu.cost import total_mm2
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES
 from tpusim.study.sweep.column import Goal, columns_of, costs, goals_of

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
-from tpusim.machines.tpu.cost.area import parts_of, srams_by_word, total_mm2
+from tpusim.machines.tpu.cost import parts_of, srams_by_word, total_mm2
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.technology import area
 from tpusim.technology.chips import chip_of

@@ -20,7 +20,8 @@ _ROOM = bytes(2**20)
 def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any) -> F:
     """Compile a loop; kept on disk, in or below `here`, so that only the first run of all waits for the compiler.
 
-    `sources` are the folders from which the loop takes constants and other loops; `options` are the compiler's.
+    `sources` are the folders and files from which the loop takes constants and other loops; `options` are the
+    compiler's.
     Raises ImportError where Numba cannot be imported.
     """
     import numba
@@ -61,8 +62,8 @@ def cache_folder(sources: tuple[Path, ...], here: Path, given: str) -> Path | No
     return None
 
 
-def _digest(folders: tuple[Path, ...]) -> str:
+def _digest(sources: tuple[Path, ...]) -> str:
     together = hashlib.sha256()
-    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+    for path in sorted(path for each in sources for path in ([each] if each.is_file() else each.glob("*.py"))):
         together.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return together.hexdigest()[:16]

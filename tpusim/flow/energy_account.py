@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tpusim.machines.tpu.cost.energy import EnergyCounts, energies
+from tpusim.machines.tpu.cost import EnergyCounts, energies
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.passes import Preload

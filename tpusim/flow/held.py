@@ -9,7 +9,7 @@ import numpy as np
 from tpusim import reference
 from tpusim.flow.boxes import alone, in_order, indices, merged, outline, straight
 from tpusim.flow.numbers import Expectation
-from tpusim.machines.tpu.datapath.hbm import HbmTensor
+from tpusim.machines.tpu.datapath.memories import HbmTensor
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Spill

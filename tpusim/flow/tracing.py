@@ -19,9 +19,8 @@ from tpusim.flow.verify import as_floats, failures_named, operands_of
 from tpusim.machines.family import Machine, Slot, family_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.shares import cuts_of
-from tpusim.machines.tpu.event.tracks import Recording
-from tpusim.machines.tpu.observation.lane_trace import Cycle, Watch
+from tpusim.machines.tpu.event.accounts import Recording, cuts_of
+from tpusim.machines.tpu.observation.timeline import Cycle, Watch
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 

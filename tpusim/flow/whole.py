@@ -13,7 +13,7 @@ from tpusim.flow.boxes import alone, places, within
 from tpusim.flow.held import Told
 from tpusim.flow.numbers import Expectation
 from tpusim.flow.screening import Screening
-from tpusim.machines.tpu.datapath.hbm import HbmTensor
+from tpusim.machines.tpu.datapath.memories import HbmTensor
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Spill

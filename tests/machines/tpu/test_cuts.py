@@ -24,8 +24,8 @@ from tpusim.machines.tpu.lowering.dense_taps import DenseTaps
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.policy import MappingPolicy
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
+from tpusim.machines.tpu.sections import MappingPolicy
 from tpusim.network.ops import Conv2d
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -16,8 +16,7 @@ from tpusim import load_hardware
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.description import Hardware, hardware_paths
-from tpusim.machines.tpu.policy import MappingPolicy
-from tpusim.machines.tpu.sections import Array, Hbm, VectorMemory, VectorUnit
+from tpusim.machines.tpu.sections import Array, Hbm, MappingPolicy, VectorMemory, VectorUnit
 
 CONFIGS = ROOT / "configs"
 

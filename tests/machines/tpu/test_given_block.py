@@ -21,7 +21,7 @@ from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.policy import BlockSizes
+from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops import Conv2d, Gemm
 
 LAYER = conv(200, 14, 300, 3, padding=1)

@@ -13,17 +13,17 @@ from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
 from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import failures_named, operands_of
 from tpusim.machines.tpu import register
-from tpusim.machines.tpu.definition.frame import Frame
+from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY
+from tpusim.machines.tpu.observation.timeline import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires
-from tpusim.machines.tpu.register.contents import HbmWords
-from tpusim.machines.tpu.register.result_queue import ResultQueue
+from tpusim.machines.tpu.register.hbm import HbmWords
+from tpusim.machines.tpu.register.stream_unit import ResultQueue
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
 

@@ -15,17 +15,17 @@ import pytest
 
 from tests import ROOT
 from tests.test_structure import PACKAGE, imports
-from tpusim.machines.tpu.register.kernel import SOURCES
+from tpusim.machines.tpu.register.wires import SOURCES
 
 KERNEL = """\
 from pathlib import Path
 
-from tpusim.machines.tpu.register import kernel
+from tpusim.machines.tpu.register import wires
 
-kernel.SOURCES = (Path(__file__).parent,)
+wires.SOURCES = (Path(__file__).parent,)
 from constants import CONSTANT
 
-@kernel.kernel
+@wires.kernel
 def add(number):
     return number + CONSTANT
 
@@ -84,7 +84,7 @@ def test_where_nothing_can_be_kept_it_costs_only_time(run: Callable[..., tuple[i
 @pytest.mark.parametrize("module", sorted(SOURCES[0].glob("*.py")), ids=lambda path: path.stem)
 def test_kernels_take_constants_only_from_where_changes_are_seen(module: Path) -> None:
     if "@kernel" in module.read_text():
-        known = [".".join(folder.relative_to(PACKAGE).parts) for folder in SOURCES]
+        known = [".".join(source.relative_to(PACKAGE).with_suffix("").parts) for source in SOURCES]
         assert all(other.startswith((*known, "base")) for other in imports(module))
 
 

@@ -18,11 +18,10 @@ from tpusim.cli import app as cli
 from tpusim.flow.selection import select_layers
 from tpusim.flow.tracing import trace as simulated
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import event
-from tpusim.machines.tpu.definition import frame
+from tpusim.machines.tpu import definition, event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES, Cycle, unwatched
+from tpusim.machines.tpu.observation.timeline import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import Machine, trace
 from tpusim.network.ops import Conv2d
@@ -137,7 +136,7 @@ def test_pictures_of_one_cycle_and_of_many_lanes(two_passes: tuple[Timing, list[
 
 def test_letters_are_in_the_order_of_the_clients_and_each_is_told_apart() -> None:
     words = [access.word for access in ACCESSES.values()]
-    assert words == ["free", *frame.CLIENTS[1:7], "fill", "spill", "unused"]
+    assert words == ["free", *definition.CLIENTS[1:7], "fill", "spill", "unused"]
     for told in (
         words,
         [access.meaning for access in ACCESSES.values()],

@@ -10,11 +10,11 @@ from tests.strategies import conv, machine
 from tpusim.base.errors import InputError
 from tpusim.flow.tracing import trace
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.definition.frame import IFMAP, PORTS, PSUM, RESULT, Frame
+from tpusim.machines.tpu.definition import IFMAP, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import plan_of
-from tpusim.machines.tpu.observation.lane_trace import unwatched
+from tpusim.machines.tpu.observation.timeline import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program

@@ -14,10 +14,10 @@ from tests.strategies import DICE, cases, conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.shares import cuts_of
+from tpusim.machines.tpu.event.accounts import cuts_of
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.riding import riding
-from tpusim.machines.tpu.observation.occupancy import words_in_use
+from tpusim.machines.tpu.observation.timeline import words_in_use
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill

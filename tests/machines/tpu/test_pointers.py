@@ -13,7 +13,7 @@ from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.definition.frame import IFMAP, POINTER, PORTS, PSUM, RESULT, Frame
+from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.indirect import INDIRECT

@@ -12,7 +12,7 @@ from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.definition.frame import CLIENTS
+from tpusim.machines.tpu.definition import CLIENTS
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Track

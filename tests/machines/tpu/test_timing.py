@@ -16,7 +16,7 @@ from tpusim.base.errors import DeadlockError
 from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
-from tpusim.machines.tpu.definition.frame import CLIENTS, IFMAP, PSUM, RESULT, Frame
+from tpusim.machines.tpu.definition import CLIENTS, IFMAP, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timing import Timing, split

@@ -10,7 +10,7 @@ from tests.strategies import conv, machine
 from tpusim import load_hardware
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
-from tpusim.machines.tpu.policy import BlockSizes
+from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops import ConvTranspose2d, Gemm, Op, Pool2d, Softmax
 
 OTHER: dict[str, Any] = {

@@ -17,7 +17,7 @@ from tpusim.cli.terminal import say
 from tpusim.flow.tracing import Stretch, recordings
 from tpusim.flow.tracing import trace as simulated_trace
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.lane_trace import Cycle
+from tpusim.machines.tpu.observation.timeline import Cycle
 from tpusim.network.workload import Workload
 from tpusim.report.plots.formats import KNOWN
 from tpusim.report.trace import text as trace_text

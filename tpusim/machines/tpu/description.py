@@ -18,8 +18,7 @@ from tpusim.input.form import FileSection, Form
 from tpusim.input.overrides import Overrides, Settings, read_overrides
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document, with_neighbours
-from tpusim.machines.tpu.policy import MappingPolicy
-from tpusim.machines.tpu.sections import Array, Hbm, ScratchMemory, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.sections import Array, Hbm, MappingPolicy, ScratchMemory, Sequencer, VectorMemory, VectorUnit
 from tpusim.memory.dram.device import FOLDER as DEVICES
 from tpusim.memory.pipe import Pipe
 from tpusim.technology.constants import FOLDER as TECHNOLOGIES
@@ -163,13 +162,13 @@ class Hardware(FileSection):
         return {key: value for key, value in written.items() if key != "scratch_memory" or value}
 
     def with_entry(self, entry: Literal["ready", "relaid"]) -> Hardware:
-        """This machine with another `mapping.entry`."""
+        """The machine with another `mapping.entry`."""
         if entry == self.mapping.entry:
             return self
         return self.model_copy(update={"mapping": self.mapping.model_copy(update={"entry": entry})})
 
     def with_overrides(self, overrides: Overrides) -> Hardware:
-        """This machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""
+        """The machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""
         return _build(Document(self.name, self.to_dict()), overrides)
 
 

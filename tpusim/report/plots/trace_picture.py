@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES, MOVING, WORKING, Cycle
+from tpusim.machines.tpu.observation.timeline import ACCESSES, MOVING, WORKING, Cycle
 from tpusim.report.plots.figure import DOTS_PER_INCH, Picture, figure_of, plain
 from tpusim.report.style import MAIN, MARK
 from tpusim.report.trace.size import DOTS_PER_LANE, MOST_INCHES

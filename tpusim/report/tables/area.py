@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from tpusim.base.units import LENGTH, POWER, SIZE
-from tpusim.machines.tpu.cost.area import AreaPart, Sram, memories_by_macro, parts_of, srams_by_word, total_mm2
+from tpusim.machines.tpu.cost import AreaPart, Sram, memories_by_macro, parts_of, srams_by_word, total_mm2
 from tpusim.machines.tpu.description import Hardware
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document, folded, percent, three_digits

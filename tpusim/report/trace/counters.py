@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.occupancy import words_in_use
-from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track
+from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track, words_in_use
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step
 

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from tpusim.base.version import __version__
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.tracks import MOST_CHANNELS
-from tpusim.machines.tpu.observation.lane_trace import Watch, unwatched
-from tpusim.machines.tpu.observation.timeline import Slice, Timeline
+from tpusim.machines.tpu.event.accounts import MOST_CHANNELS
+from tpusim.machines.tpu.observation.timeline import Slice, Timeline, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import unit_name
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.sections import MOST_ARRAYS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES, MOVING, WORKING, Cycle
+from tpusim.machines.tpu.observation.timeline import ACCESSES, MOVING, WORKING, Cycle
 from tpusim.report.text import folded
 
 _WORDS = [f"{letter} {access.meaning}" for letter, access in ACCESSES.items() if access.meaning]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from vcd import VCDWriter
 
 from tpusim.base.version import __version__
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES, MOVING, WORKING, Cycle
+from tpusim.machines.tpu.observation.timeline import ACCESSES, MOVING, WORKING, Cycle
 
 
 def vcd(cycles: Sequence[Cycle], title: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpusim.machines.tpu.event.log import Log
+from tpusim.machines.tpu.event.board import Log
 
 
 @dataclass(frozen=True)

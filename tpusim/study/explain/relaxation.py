@@ -11,7 +11,7 @@ from tpusim.base.units import UNITS
 from tpusim.flow.choice import prepared
 from tpusim.input.scalars import plain_number
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.policy import BlockSizes
+from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.memory.orders import Layouts
 from tpusim.network.ops import Op
 from tpusim.result.vocabulary.fields import by_path

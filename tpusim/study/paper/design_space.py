@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tpusim.machines.tpu.cost.area import Sram, srams_by_word
+from tpusim.machines.tpu.cost import Sram, srams_by_word
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claim import MODELLED, Finding

@@ -9,7 +9,7 @@ import numpy as np
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.observation.lane_trace import ACCESSES
+from tpusim.machines.tpu.observation.timeline import ACCESSES
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import ArrayOp
 from tpusim.network.workload_file import load_workload

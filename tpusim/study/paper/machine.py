@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpusim.machines.tpu.cost.area import memories_by_macro, parts_of, total_mm2
+from tpusim.machines.tpu.cost import memories_by_macro, parts_of, total_mm2
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claim import COUNTED, MODELLED, Finding

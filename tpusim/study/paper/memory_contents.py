@@ -7,8 +7,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.datapath.hbm import hbm_tensors
-from tpusim.machines.tpu.datapath.words import pack
+from tpusim.machines.tpu.datapath.memories import hbm_tensors, pack
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill

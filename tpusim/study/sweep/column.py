@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.input.scalars import show
 from tpusim.machines.family import USUAL, Machine
-from tpusim.machines.tpu.cost.area import total_mm2
+from tpusim.machines.tpu.cost import total_mm2
 from tpusim.machines.tpu.description import Hardware
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE, OF_ANY_MACHINE
 

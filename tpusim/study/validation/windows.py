@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tpusim.machines.tpu.policy import BlockSizes
+from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.study.validation.tables import Row, sizes
 
 SUBLANES, LANES = 8, 128

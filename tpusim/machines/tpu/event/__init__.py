@@ -19,15 +19,11 @@ import simpy
 
 from tpusim.base.collector import at_rest
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event import keeps
-from tpusim.machines.tpu.event.accounts import timing_of
-from tpusim.machines.tpu.event.board import Board
+from tpusim.machines.tpu.event.accounts import Recording, shares, timing_of
+from tpusim.machines.tpu.event.board import Board, Log, keeps
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
 from tpusim.machines.tpu.event.issue import IssueUnit, VectorSteps
-from tpusim.machines.tpu.event.log import Log
-from tpusim.machines.tpu.event.shares import shares
-from tpusim.machines.tpu.event.tracks import Recording
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
@@ -55,7 +51,7 @@ def ports_of(program: Program, hardware: Hardware, calendar: type[Calendar] | No
 
 
 def record(program: Program, hardware: Hardware) -> Recording:
-    """The same run, with all that tells what every unit does when. Raises DeadlockError."""
+    """Time one Program, and keep all that tells what every unit does when. Raises DeadlockError."""
     ports = ports_of(program, hardware, KeptCalendar)
     log = logged(program, hardware, ports, keep=True)
     return Recording(log, ports.owners(), program, hardware)
@@ -72,7 +68,7 @@ def logged(program: Program, hardware: Hardware, port: Ports, keep: bool = False
     vector, dma = VectorSteps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
     for process in (*(array.process() for array in arrays), vector.process(), dma.process()):
         env.process(process)
-    env.process(keeps.process(program, board))
+    env.process(keeps(program, board))
     env.run()
     board.check_finished()
     return Log(

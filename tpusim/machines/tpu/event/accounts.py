@@ -1,18 +1,37 @@
-"""What the log adds up to: every unit's cycles by cause."""
+"""Accounts and timelines, drawn from the log and the ports' calendars: what units do, and when.
+
+Of several layers, the accounts are cut where one ends and the next one begins.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.definition import (
+    BIAS_CYCLES,
+    CLIENTS,
+    FREE,
+    WEIGHT,
+    Frame,
+    last_weight,
+    preload_words,
+    word_latency,
+)
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.calendar import Ports
-from tpusim.machines.tpu.event.log import Loads, Log, Move, Passes
-from tpusim.machines.tpu.observation.timing import Timing, port_accounts, unit_accounts
+from tpusim.machines.tpu.event.board import Loads, Log, Move, Passes, VectorWork
+from tpusim.machines.tpu.event.calendar import Conflicts, Owners, Ports
+from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
+from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, port_accounts, split, unit_accounts, unit_name
 from tpusim.machines.tpu.program.passes import Stream, bias_words_of
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
 from tpusim.machines.tpu.program.vector import Vector
 
 
@@ -102,3 +121,325 @@ def _bus_use(moves: Iterable[Move]) -> Counter[str]:
         use["blocked"] += each.ready - each.free
         use["port_stall"] += each.start - each.ready + each.ended - each.start - each.busy
     return use
+
+
+MOST_CHANNELS = 64
+"""Of a DRAM are drawn."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A run of `program` from which timelines can be drawn; `ports` are those of lane 0, by account."""
+
+    log: Log
+    ports: Mapping[str, Owners]
+    program: Program
+    hardware: Hardware
+
+    @property
+    def cycles(self) -> int:
+        """The cycles of the layer."""
+        return self.log.cycles
+
+    def timeline(self, first: int = 0, stop: int | None = None) -> Timeline:
+        """Every track, complete at least in cycles [first, stop), to the end without a `stop`.
+
+        What is drawn frame by frame or cycle by cycle is left out elsewhere, so that part of a long run needs little.
+        """
+        span = range(first, self.cycles if stop is None else stop)
+        log, program, hardware = self.log, self.program, self.hardware
+        moves = [
+            each for each in sorted((*log.moves, *log.scratch)) if not isinstance(program.steps[each.step], Prefetch)
+        ]
+        tracks: dict[str, Iterable[Pieces]] = {
+            HBM: bus(log.moves),
+            **({SCRATCH: bus(log.scratch)} if hardware.scratch_memory else {}),
+            "dma_0": _transfers(moves[::2], program),
+            "dma_1": _transfers(moves[1::2], program),
+        }
+        for array, mine in log.of_arrays(program, hardware):
+            tracks |= {unit_name(unit, array): pieces for unit, pieces in self._of_array(array, mine, span)}
+            tracks |= {"vector": _works(mine.works)} if mine.works else {}
+        tracks |= dict(_channels(log, program))
+        drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
+        ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
+        return Timeline(self.cycles, drawn | ports)
+
+    def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
+        """The tracks of an array, or of all that share weights."""
+        frame, latency = log.frame, word_latency(self.program.word_fill, self.hardware)
+        streams = _Streams.of(log.passes, self.program, frame)
+        yield "preload", preloads(log.loads, self.ports, self.program, self.hardware, frame.weight_waits(array))
+        yield "stream", streams.words("stream", 0)
+        yield "systolic_array", chain(streams.array(frame, span), _standing_by(log.works))
+        yield "drain", streams.words("drain", frame.result_delay(latency))
+        yield (
+            "vector_unit",
+            chain(
+                streams.adds(frame, frame.psum_delay(latency), span),
+                streams.finishes(frame, frame.finish_delay(latency), span),
+                self._working(log.works, span),
+            ),
+        )
+
+    def _working(self, works: Sequence[VectorWork], span: range) -> Iterator[Pieces]:
+        """The work on every word, once its operands are read."""
+        for work in works:
+            if work.start < span.stop and work.done > span.start:
+                step = self.program.steps[work.step]
+                assert isinstance(step, Vector)
+                beat = step.beat(self.program.word_fill, self.hardware)
+                begins = work.start + beat.reads + np.arange(step.words) * beat.period
+                yield Pieces("busy", begins, beat.work, work.step)
+
+
+def _works(works: Sequence[VectorWork]) -> Iterator[Pieces]:
+    """From the first operand of each step to its last result."""
+    for work in works:
+        yield Pieces("vector", work.start, work.done - work.start, work.step)
+
+
+def _standing_by(works: Sequence[VectorWork]) -> Iterator[Pieces]:
+    """The array's waits for what the vector unit waits for, and for the vector unit."""
+    for work in works:
+        yield Pieces("starved", work.ended, work.filled - work.ended, work.step)
+        yield Pieces("waiting_weights", work.filled, work.loaded - work.filled, work.step)
+        yield Pieces("blocked", work.loaded, work.issued - work.loaded, work.step)
+        yield Pieces("vector_work", work.issued, work.done - work.issued, work.step)
+
+
+def _port(owners: Owners, first: int) -> Track:
+    """What `owners`, from cycle `first` on, do with the port."""
+    bounds = np.flatnonzero(np.diff(owners, prepend=FREE, append=FREE))
+    starts, ends = bounds[:-1], bounds[1:]
+    owned = owners[starts] != FREE
+    starts, ends = starts[owned], ends[owned]
+    kinds, none = owners[starts].astype(np.int64) - 1, np.full(len(starts), -1)
+    return Track(PORT_CLIENTS, starts + first, ends + first, kinds, none)
+
+
+def bus(moves: Sequence[Move]) -> Iterator[Pieces]:
+    """What a bus does, transfer by transfer."""
+    if not moves:
+        return
+    step, free, ready, start, busy, stalled, ended, _ = np.array(moves, np.int64).T
+    waits = ended - start - busy
+    yield Pieces("blocked", free, ready - free, step)
+    yield Pieces("port_stall", ready, start - ready, step)
+    yield Pieces("busy", start, stalled - start, step)
+    yield Pieces("port_stall", stalled, waits, step)
+    yield Pieces("busy", stalled + waits, ended - stalled - waits, step)
+
+
+def _transfers(moves: Sequence[Move], program: Program) -> Iterator[Pieces]:
+    """Every other transfer: two may be under way at once, but not three."""
+    for move in moves:
+        yield Pieces(program.steps[move.step].label, move.start, move.done - move.start, move.step)
+
+
+def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces]]]:
+    """Each channel of the DRAM, up to MOST_CHANNELS: a slice a transfer, none before the one ahead is done there."""
+    if not log.spans:
+        return
+    steps = np.repeat([move.step for move in log.moves], [len(span.channels) for span in log.spans])
+    channels, first, last = (np.concatenate(columns) for columns in zip(*log.spans, strict=True))
+    labels = np.array([program.steps[step].label for step in steps.tolist()], np.str_)
+    for channel in range(min(int(channels.max(initial=-1)) + 1, MOST_CHANNELS)):
+        here = channels == channel
+        ends = np.maximum.accumulate(last[here])
+        starts = np.minimum(np.maximum(first[here], np.append(0, ends[:-1])), ends)
+        yield (
+            f"hbm_channel_{channel}",
+            [
+                Pieces(str(name), starts, np.where(labels[here] == name, ends - starts, 0), steps[here])
+                for name in np.unique(labels[here])
+            ],
+        )
+
+
+def preloads(
+    loads: Sequence[Loads], ports: Mapping[str, Owners], program: Program, hardware: Hardware, waits: Sequence[int]
+) -> Iterator[Pieces]:
+    """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter; of all
+    reads those are an array's that are made where it `waits` for no turn.
+    """
+    step, free, ready, filled, start, last = unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
+    filled = np.maximum(ready, filled)
+    yield Pieces("blocked", free, ready - free, step)
+    yield Pieces("starved", ready, filled - ready, step)
+    yield Pieces("blocked", filled, start - filled, step)
+    owners = ports["port"] if "port" in ports else ports["port_weight"]
+    reads = np.flatnonzero(owners == WEIGHT)
+    reads = reads[np.array(waits)[reads % len(waits)] == 0]
+    biased = np.array([bias_words_of(program.steps[number]) for number in step.tolist()], np.int64)
+    words = preload_words(hardware) + biased
+    ends = np.cumsum(words)
+    entered = reads + hardware.weight_word_cycles
+    # The last word of weights may be short.
+    short = (ends - 1 - biased)[biased > 0]
+    entered[short] = last_weight(reads[short], hardware)
+    entered[ends - 1] = last
+    before = np.roll(entered, 1)
+    before[ends - words] = start
+    steps = np.repeat(step, words)
+    yield Pieces("port_stall", before, reads - before, steps)
+    yield Pieces("busy", reads, entered - reads, steps)
+
+
+_CYCLES = 5
+"""Those that the log tells of each preload or pass."""
+
+
+class _Streams(NamedTuple):
+    """All passes in order, a column for each thing the log tells, and their frames."""
+
+    step: Cycles
+    ended: Cycles
+    filled: Cycles
+    loaded: Cycles
+    cleared: Cycles
+    start: Cycles
+    frames: Cycles
+    last: Cycles
+    accumulate: NDArray[np.bool_]
+    finish: NDArray[np.bool_]
+    cause: NDArray[np.str_]
+    conflicts: Sequence[Conflicts | None]
+
+    @classmethod
+    def of(cls, passes: Sequence[Passes], program: Program, frame: Frame) -> _Streams:
+        step, ended, filled, loaded, cleared, start = unrolled([(p.steps, p.every, p[2:7]) for p in passes]).T
+        causes = {step: each.cause for each in passes for step in each.steps}
+        conflicts = {step: each.conflicts for each in passes for step in each.steps}
+        mine = [each for number in step.tolist() if isinstance(each := program.steps[number], Stream)]
+        words = np.array([stream.words for stream in mine], np.int64)
+        frames = -(-words // frame.together)
+        last = (frames - 1) * frame.period + (words - 1) % frame.together + 1
+        accumulate = np.array([stream.accumulate for stream in mine], np.bool_)
+        finish = np.array([bool(stream.finish) for stream in mine], np.bool_)
+        cause = np.array([causes[number] for number in step.tolist()])
+        lost = [conflicts[number] for number in step.tolist()]
+        return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, finish, cause, lost)
+
+    def words(self, name: str, delay: int) -> Iterator[Pieces]:
+        """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
+        late = [(each.lost[[0, -1]] * each.period if each else (0, 0)) for each in self.conflicts]
+        first, last = np.array(late, np.int64).reshape(-1, 2).T
+        yield Pieces(name, self.start + first + delay, self.last + last - first, self.step)
+
+    def array(self, frame: Frame, span: range) -> Iterator[Pieces]:
+        """Waits, then a frame for every word (of each array)."""
+        yield Pieces("starved", self.ended, self.filled - self.ended, self.step)
+        yield Pieces("waiting_weights", self.filled, self.loaded - self.filled, self.step)
+        yield Pieces("blocked", self.loaded, self.cleared - self.loaded, self.step)
+        for name in np.unique(self.cause).tolist():
+            waits = np.where(self.cause == name, self.start - 1 - self.cleared, 0)
+            yield Pieces(name, self.cleared, waits, self.step)
+        begins, steps, lost = self._frames(frame, -1, self.frames, span)
+        yield Pieces("bank_conflict", begins - lost * frame.period, lost * frame.period, steps)
+        yield Pieces("busy", begins, frame.elements, steps)
+        yield Pieces("port_stall", begins + frame.elements, frame.port_stall, steps)
+        yield Pieces("blocked", begins + frame.elements + frame.port_stall, frame.blocked, steps)
+
+    def adds(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
+        """The adds of each frame, from its partial-sum read on, `delay` cycles after its ifmap read."""
+        begins, steps, _ = self._frames(frame, delay, np.where(self.accumulate, self.frames, 0), span)
+        yield Pieces("busy", begins, frame.add_cycles, steps)
+
+    def finishes(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
+        """The finishing of the words of each frame, `delay` cycles after its ifmap read."""
+        begins, steps, _ = self._frames(frame, delay, np.where(self.finish, self.frames, 0), span)
+        yield Pieces("busy", begins, frame.finish_cycles, steps)
+
+    def _frames(self, frame: Frame, delay: int, counts: Cycles, span: range) -> tuple[Cycles, Cycles, Cycles]:
+        """(cycle, step, frames lost before it) of each of the `counts` first frames of every pass in `span`, `delay`
+        after its ifmap slot.
+        """
+        begins = self.start + delay
+        ends = (
+            begins
+            + (counts + np.array([each.frames if each else 0 for each in self.conflicts], np.int64)) * frame.period
+        )
+        counts = np.where((begins < span.stop) & (ends > span.start), counts, 0)
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        none = np.zeros(counts.max(initial=0), np.int64)
+        each_pass = zip(self.conflicts, counts.tolist(), strict=True)
+        late: Cycles = np.concatenate([none[:0], *((each.lost if each else none)[:count] for each, count in each_pass)])
+        lost = np.where(number > 0, np.diff(late, prepend=0), late)
+        return np.repeat(begins, counts) + (number + late) * frame.period, np.repeat(self.step, counts), lost
+
+
+def unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:
+    """The table [step, column] of (steps, cycles between them, cycles of the first): its number, then its cycles."""
+    rows = [np.empty((0, _CYCLES + 1), np.int64)]
+    for steps, every, cycles in records:
+        later = np.arange(len(steps))[:, None] * every + np.array(cycles)
+        rows.append(np.append(np.array(steps)[:, None], later, axis=1))
+    table = np.concatenate(rows)
+    return table[np.argsort(table[:, 0])]
+
+
+def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
+    """Each layer's, of a run of several that took `whole`.
+
+    What is the array's and the vector unit's belongs to a layer's steps; of all else it has what there is in its time.
+    """
+    log, program, hardware = run.log, run.program, run.hardware
+    cuts = cuts_of(log, program)
+    shared = {
+        "preload": _counts(preloads(log.loads, run.ports, program, hardware, log.frame.weight_waits(0)), cuts),
+        HBM: _counts(bus(log.moves), cuts),
+        SCRATCH: _counts(bus(log.scratch), cuts),
+        **{port: _owned(owners, cuts) for port, owners in run.ports.items()},
+    }
+    found = []
+    for number, (mine, use) in enumerate(zip(_of_layers(log, program), program.uses, strict=True)):
+        cycles, counts = cuts[number + 1] - cuts[number], {unit: each[number] for unit, each in shared.items()}
+        counts |= {"systolic_array": array_use(mine, program), "vector_unit": vector_unit_use(mine, program, hardware)}
+        units = {unit: split(counts[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
+        found.append(Timing(cycles, units, bus_use(mine.moves, program), use.port_reads, use.port_writes))
+    return tuple(found)
+
+
+def cuts_of(log: Log, program: Program) -> list[int]:
+    """The first cycle of each layer, and the one after the last: the array ended the step ahead of each in time."""
+    ended = {work.step: work.ended for work in log.works}
+    for step, cycle, *_ in unrolled([(each.steps, each.every, each[2:7]) for each in log.passes]).tolist():
+        ended[step] = cycle
+    behind = dict(pairwise(sorted(ended)))
+    return [0, *(ended[behind[last]] for last in program.last_passes[:-1]), log.cycles]
+
+
+def _counts(pieces: Iterable[Pieces], cuts: Sequence[int]) -> list[Counter[str]]:
+    """By name the cycles of pieces between each cut and the next; none of those together overlap, and they ascend."""
+    found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
+    for piece in pieces:
+        starts, cycles = np.broadcast_arrays(np.atleast_1d(piece.starts), piece.cycles)
+        begun = starts.searchsorted(cuts)
+        sums, ends = np.append(0, cycles.cumsum()), np.append(0, starts + cycles)
+        until = sums[begun] - np.maximum(ends[begun] - cuts, 0)
+        for count, more in zip(found, np.diff(until).tolist(), strict=True):
+            count[piece.name] += more
+    return found
+
+
+def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
+    """By client the cycles that it owns between each cut and the next."""
+    counts = (np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts))
+    return [Counter({name: n for name, n in zip(CLIENTS[1:], each[1:], strict=True) if n}) for each in counts]
+
+
+def _of_layers(log: Log, program: Program) -> list[Log]:
+    """What a log tells of the steps of each layer."""
+    layers, count = program.layers, len(program.last_passes)
+    passes: list[list[Passes]] = [[] for _ in range(count)]
+    for each in log.passes:
+        steps: defaultdict[int, list[int]] = defaultdict(list)
+        for step in each.steps:
+            steps[layers[step]].append(step)
+        for layer, mine in steps.items():
+            passes[layer].append(each._replace(steps=mine))
+    works = [tuple(each for each in log.works if layers[each.step] == number) for number in range(count)]
+    moves = [tuple(each for each in log.moves if layers[each.step] == number) for number in range(count)]
+    each_layer = zip(passes, works, moves, strict=True)
+    return [replace(log, passes=tuple(one), works=other, moves=moved) for one, other, moved in each_layer]

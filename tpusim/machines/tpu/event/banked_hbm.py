@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.frame import NEVER
+from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.board import Span
 from tpusim.machines.tpu.event.calendar import Cycles
-from tpusim.machines.tpu.event.hbm import Filled, Span, Spilled
+from tpusim.machines.tpu.event.dma import Filled, Spilled
 from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program

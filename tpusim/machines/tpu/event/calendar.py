@@ -1,14 +1,20 @@
-"""Lane 0's ports: who owns which cycle."""
+"""Cycles of lane 0's ports, who owns which, and what conflicts of banks cost a pass."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.frame import CLIENTS, DMA, FREE, IFMAP, NEVER, Clients, port_name
+from tpusim.machines.tpu.definition import CLIENTS, DMA, FREE, IFMAP, NEVER, Clients, port_name
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.banks import Groups, Marks, asked, relative
+from tpusim.machines.tpu.program.passes import Stream
 
 Cycles = NDArray[np.int64]
 Owners = NDArray[np.uint8]
@@ -16,7 +22,7 @@ Owners = NDArray[np.uint8]
 
 
 class Calendar:
-    """One port of lane 0: which cycles from `settled` on are owned.
+    """A port of lane 0: which cycles from `settled` on are owned.
 
     Streams and preloads reserve ahead of time; the DMA takes, in order, what is left in the past. What lies
     before the last word it took concerns nobody any more and is forgotten.
@@ -30,7 +36,10 @@ class Calendar:
 
     def reserve(self, client: int, start: int, words: int, period: int) -> None:
         """Own every `period`-th cycle from `start` on, `words` times."""
-        self._paint(client, range(start, start + words * period, period))
+        stop = start + words * period
+        self.owned[CLIENTS[client]] += words
+        self._reach(stop)
+        self._cells[start - self.settled : stop - self.settled : period] = bytes([client]) * words
         self.changed_from = min(self.changed_from, start)
 
     def reserve_at(self, client: int, cycles: Cycles) -> None:
@@ -114,12 +123,6 @@ class Calendar:
         del self._cells[: until - self.settled]
         self.settled = until
 
-    def _paint(self, client: int, cycles: range) -> None:
-        self.owned[CLIENTS[client]] += len(cycles)
-        self._reach(cycles.stop)
-        at = slice(cycles.start - self.settled, cycles.stop - self.settled, cycles.step)
-        self._cells[at] = bytes([client]) * len(cycles)
-
     def _reach(self, end: int) -> None:
         missing = end - self.settled - len(self._cells)
         if missing > 0:
@@ -187,3 +190,93 @@ class Ports:
         self._of[client].take(client, cycles)
         for calendar in self.calendars:
             calendar.settle(self._of[client].settled)
+
+
+_TOGETHER = 1 << 22
+"""Counters of words and banks that are held at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conflicts:
+    """What conflicts cost a pass whose frames last `period` cycles.
+
+    Attributes:
+        reading: cycles that the banks take for each word, at least 1.
+    """
+
+    reading: Cycles
+    period: int
+
+    @cached_property
+    def lost(self) -> Cycles:
+        """Frames lost until each word is delivered.
+
+        Its reading begins in the cycle after the word before it was delivered, the first word's with its frame.
+        """
+        late = -(-self.reading // self.period) - 1
+        late[0] = -(-(self.reading[0] - 1) // self.period)
+        return np.cumsum(late)
+
+    @property
+    def frames(self) -> int:
+        """Frames lost."""
+        return int(self.lost[-1])
+
+    @cached_property
+    def delivered(self) -> Cycles:
+        """When each word goes to the serializers, from the first slot on."""
+        return (np.arange(len(self.lost)) + self.lost) * self.period
+
+    @cached_property
+    def reads(self) -> Cycles:
+        """The cycles, from the first slot on, in which the banks are read."""
+        begin = np.append(0, self.delivered[:-1] + 1)
+        first = np.cumsum(self.reading) - self.reading
+        return np.repeat(begin - first, self.reading) + np.arange(self.reading.sum())
+
+
+class ConflictCounter:
+    """Counts once what several passes have in common; passes that lose alike have the same Conflicts."""
+
+    def __init__(self, hardware: Hardware, period: int) -> None:
+        self._banks, self._ports, self._period = hardware.banks, hardware.vector_memory.bank_ports, period
+        self._of_feed: dict[int, tuple[Feed, Conflicts]] = {}
+        self._of_groups: dict[tuple[Groups, int], Conflicts] = {}
+        self._alike: dict[bytes, Conflicts] = {}
+
+    def of(self, step: Stream) -> Conflicts | None:
+        """The conflicts of a pass; None where no bank is read."""
+        feed = step.reads
+        if not self._banks:
+            return None
+        if id(feed) not in self._of_feed:
+            # The feed is held too, so that nothing else gets its id.
+            self._of_feed[id(feed)] = feed, self._counted(relative(feed.groups), step.words)
+        return self._of_feed[id(feed)][1]
+
+    def _counted(self, groups: Groups, words: int) -> Conflicts:
+        key = groups, words
+        if key not in self._of_groups:
+            reading = reading_cycles(groups, words, self._banks, self._ports)
+            self._of_groups[key] = self._alike.setdefault(reading.tobytes(), Conflicts(reading, self._period))
+        return self._of_groups[key]
+
+
+def reading_cycles(groups: Groups, words: int, banks: int, ports: int) -> Cycles:
+    """For each word, the cycles until the busiest bank has served all who ask it for different addresses."""
+    if not groups:
+        return np.ones(words, np.int64)
+    (addresses, first), most = asked(groups), max(1, _TOGETHER // banks)
+    busiest = [
+        _busiest(addresses[at : at + most] % banks, first[at : at + most], banks) for at in range(0, words, most)
+    ]
+    cycles: Cycles = np.maximum(-(-np.concatenate(busiest) // ports), 1)
+    return cycles
+
+
+def _busiest(bank: Cycles, counts: Marks, banks: int) -> Cycles:
+    """[word]: how often a bank is asked, by those that count, of the bank that is asked most."""
+    word, asking = counts.nonzero()
+    asked_for = np.bincount(word * banks + bank[word, asking], minlength=len(bank) * banks)
+    busiest: Cycles = asked_for.reshape(len(bank), banks).max(axis=1)
+    return busiest

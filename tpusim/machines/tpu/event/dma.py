@@ -1,24 +1,92 @@
-"""The DMA of the event engine: transfers in order, each in the port's slots that nobody else owns."""
+"""Transfers in the event engine, in order, each in the port's slots that nobody else owns.
+
+The memory behind the lanes says when words of fills come, and when spills are stored: HBM as a pipe and the scratch
+memory here, HBM with banks in `banked_hbm`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import simpy
 
-from tpusim.machines.tpu.definition.frame import DMA
+from tpusim.machines.tpu.definition import DMA
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, Process
+from tpusim.machines.tpu.event.board import Board, Move, Process, Span
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
-from tpusim.machines.tpu.event.hbm import Hbm
-from tpusim.machines.tpu.event.log import Move
-from tpusim.machines.tpu.event.piped_hbm import PipedMemory
+from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
 from tpusim.memory.pipe import Pipe
 
 Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
+
+
+class Filled(NamedTuple):
+    """A fill: cycles in which each of its words may cross the port, and when the bus is free again."""
+
+    arrivals: Cycles
+    ended: int
+
+
+class Spilled(NamedTuple):
+    """A spill: the cycles that it kept the bus busy, from when on the port held it up if it did, when the bus is free
+    again, and when all of it is in HBM.
+    """
+
+    busy: int
+    stalled: int
+    ended: int
+    stored: int
+
+
+class Hbm(Protocol):
+    """Transfers begin in order, none before the bus is free; what it says of one never depends on a later one."""
+
+    def fill(self, step: Transfer, start: int) -> Filled:
+        """A fill that has the bus from cycle `start` on."""
+
+    def demands(self, step: Transfer, start: int) -> Cycles:
+        """When the words of a spill that has the bus from `start` on are wanted."""
+
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
+        """The spill once it is known in which cycles its words crossed the port."""
+
+    @property
+    def use(self) -> HbmUse | None:
+        """What has happened in the DRAM; None where none is modelled."""
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """The span of each transfer so far, if they are kept; none where no DRAM is modelled."""
+
+
+class PipedMemory:
+    """A latency, then bytes at the full bandwidth."""
+
+    use = None
+    spans = ()
+
+    def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
+        self._hardware, self._pipe = hardware, pipe
+
+    def fill(self, step: Transfer, start: int) -> Filled:
+        busy = self._busy(step)
+        return Filled(self._pipe.arrivals(start, busy, step.words), start + busy)
+
+    def demands(self, step: Transfer, start: int) -> Cycles:
+        return self._pipe.demands(start, self._busy(step), step.words)
+
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
+        """The last word still has to cross the bus and be stored."""
+        busy = self._busy(step)
+        ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
+        return Spilled(busy, start + busy, ended, ended + self._pipe.latency)
+
+    def _busy(self, step: Transfer) -> int:
+        return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
 
 
 class Dma:
@@ -44,7 +112,9 @@ class Dma:
                 continue
             yield from self._board.wait(step.after)
             bus = step.bus
-            ready = max(free[bus], begun, self._board.latest(step.after), self._there(step))
+            # What spills write of what is read has to be in HBM, or in the scratch memory.
+            there = max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
+            ready = max(free[bus], begun, self._board.latest(step.after), there)
             if isinstance(step, Prefetch):
                 begun, (arrivals, ended) = ready, self.hbm.fill(step, ready)
                 done = int(arrivals[-1])
@@ -69,7 +139,7 @@ class Dma:
         return ended - start, ended, ended, int(slots[-1]) + 1
 
     def _spill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
-        """The same; its words still have to be stored."""
+        """What `_fill` tells, of a spill, whose words still have to be stored."""
         memory = self._memories[step.bus]
         slots = yield from self._words(memory.demands(step, start), earliest)
         busy, stalled, ended, stored = memory.spill(step, start, slots)
@@ -89,10 +159,6 @@ class Dma:
                 break
         self._port.take(DMA, slots)
         return slots
-
-    def _there(self, step: Transfer) -> int:
-        """When all that spills write of what a fill or a prefetch reads is in HBM, or in the scratch memory."""
-        return max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
 
 
 def _unhindered(wanted: Cycles, earliest: int) -> int:

@@ -8,13 +8,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.frame import DMA, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
-from tpusim.machines.tpu.definition.latencies import BIAS_CYCLES, last_weight, preload_words, word_latency
+from tpusim.machines.tpu.definition import (
+    BIAS_CYCLES,
+    DMA,
+    IFMAP,
+    POINTER,
+    PSUM,
+    RESULT,
+    VECTOR,
+    WEIGHT,
+    last_weight,
+    preload_words,
+    word_latency,
+)
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, Process
-from tpusim.machines.tpu.event.calendar import Ports
-from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
-from tpusim.machines.tpu.event.log import Loads, Passes, VectorWork
+from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, VectorWork
+from tpusim.machines.tpu.event.calendar import ConflictCounter, Conflicts, Ports
 from tpusim.machines.tpu.program.passes import Preload, Stream, bias_words_of
 from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
@@ -103,7 +112,7 @@ class IssueUnit:
         self.free = last
 
     def _stream(self, index: int, step: Stream) -> None:
-        """One pass: its first ifmap read on the frame grid, and all it owns of the port from there on."""
+        """Issue a pass: its first ifmap read on the frame grid, and all it owns of the port from there on."""
         conflicts = self._conflicts.of(step)
         start = self._issue(index, step, conflicts)
         frames, first = self.frame.frames(step.words), start
@@ -245,7 +254,7 @@ class IssueUnit:
         return times * passes
 
     def _again(self, place: int, passes: int, times: int, every: int) -> None:
-        """Write down that the pass `passes` records ago comes again at `place`, and every so many from there on."""
+        """Write down that the pass `passes` records ago comes again at `place`, and so on, `times` times in all."""
         load, stream = self.loads[-passes], self.passes[-passes]
         until = place + 2 * passes * times
         preloads, streams = (self._order[at : until : 2 * passes] for at in (place, place + 1))
@@ -271,7 +280,7 @@ class VectorSteps:
         self._program, self._hardware, self._board, self._port, self._arrays = program, hardware, board, port, arrays
 
     def process(self) -> Process:
-        """One after another, each when it is known of all that stands ahead of it when that is done."""
+        """Issue steps one after another, each when it is known of all that stands ahead of it when that is done."""
         ahead: dict[tuple[int, type[Step]], int] = {}
         for index, step in enumerate(self._program.steps):
             if isinstance(step, Preload | Stream):

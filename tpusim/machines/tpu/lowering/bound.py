@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.latencies import add_cycles, word_latency
+from tpusim.machines.tpu.definition import add_cycles, word_latency
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded
 from tpusim.machines.tpu.lowering.pace import Cycles, Demand

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.beat import Beat, beat_of
-from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Frame, frame_of
+from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Beat, Frame, beat_of, frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 from tpusim.machines.tpu.lowering.maps import portions

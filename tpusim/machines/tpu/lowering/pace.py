@@ -16,9 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.beat import beat_of, ready_delay
-from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Frame, frame_of
-from tpusim.machines.tpu.definition.latencies import word_cycles
+from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Frame, beat_of, frame_of, ready_delay, word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, ReductionPass

@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import ceil, prod
 from typing import ClassVar
 
-from tpusim.machines.tpu.definition.latencies import word_cycles
+from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tpusim.machines.tpu.definition.beat import ready_delay
+from tpusim.machines.tpu.definition import ready_delay
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
 from tpusim.machines.tpu.lowering.maps import CHANNEL

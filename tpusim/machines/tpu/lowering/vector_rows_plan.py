@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.beat import beat_of
+from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import MapAxis, padded, shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, portions

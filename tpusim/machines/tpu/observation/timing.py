@@ -1,4 +1,4 @@
-"""What an engine that keeps time reports of one Program: the same record from every such engine."""
+"""Accounts of a Program's cycles, the same from every engine that keeps time, and deadlocks in words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpusim.machines.tpu.definition.frame import CLIENTS, Ports, port_name
+from tpusim.machines.tpu.definition import CLIENTS, Ports, port_name
+from tpusim.machines.tpu.program.program import Program
 from tpusim.result.records import STALL_CAUSES
 
 if TYPE_CHECKING:
     from tpusim.memory.dram.one_pass import Counts, Requested
+
 
 STARVED = STALL_CAUSES[0]
 """What a unit is while it waits for data."""
@@ -35,7 +37,7 @@ def unit_name(unit: str, array: int) -> str:
 def unit_accounts(
     arrays: Sequence[tuple[Mapping[str, int], ...]], buses: Mapping[str, Mapping[str, int]], cycles: int
 ) -> dict[str, dict[str, int]]:
-    """Of each array its own split, those of its weight path and its share of the vector unit; then those of buses."""
+    """Splits of each array, of its weight path and its share of the vector unit; then those of buses."""
     units = "systolic_array", "preload", "vector_unit"
     uses = {unit_name(unit, at): use for at, each in enumerate(arrays) for unit, use in zip(units, each, strict=True)}
     return {name: split(use, cycles) for name, use in {**uses, **buses}.items()}
@@ -103,3 +105,16 @@ class Timing:
     writes: int
     hbm: HbmUse | None = None
     layers: tuple[Timing, ...] = ()
+
+
+def who_waits(program: Program, stuck: Sequence[int]) -> str:
+    """How many steps never finish, and for what each of the first of them waits; `stuck` are their indices."""
+
+    def name(step: int) -> str:
+        return f"step {step} ({program.steps[step].label})"
+
+    def blockers(step: int) -> str:
+        return ", ".join(name(other) for other in program.steps[step].after if other in stuck) or "its unit's turn"
+
+    rows = (f"{name(step)} waits for {blockers(step)}" for step in stuck[:4])
+    return f"{len(stuck)} steps never finish: " + "; ".join(rows)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition.frame import (
+from tpusim.machines.tpu.definition import (
     IFMAP,
     POINTER,
     PSUM,

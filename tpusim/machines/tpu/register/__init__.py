@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from tpusim.base.collector import at_rest
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.lane_trace import LOOK_EVERY, Watch, unwatched
+from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.register.machine import Machine, Values
-from tpusim.machines.tpu.register.trace import trace
+from tpusim.machines.tpu.register.machine import Machine, Values, trace
 
 __all__ = ["Machine", "run", "trace"]
 

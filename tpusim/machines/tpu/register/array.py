@@ -1,4 +1,7 @@
-"""The PEs: activations move right, sums down."""
+"""The array's units: PEs, the way of the weights down to them, and the de-serializers below.
+
+Activations move right, sums down. Each unit knows of the others only what is on the wires.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.register.kernel import kernel
-from tpusim.machines.tpu.register.window import Window
-from tpusim.machines.tpu.register.wires import Wires
+from tpusim.machines.tpu.register.wires import Window, Wires, kernel
 
 Floats = NDArray[np.floating[Any]]
 Tags = NDArray[np.int8]
+Ints = NDArray[np.int32]
+Counts = NDArray[np.int64]
 
 
 class PeArray:
@@ -78,3 +81,132 @@ def _multiply(
                 # Both are loaded before one is chosen: without a branch the loop runs on vector registers.
                 one, other = first[col], last[col]
                 total[col] += activation[col] * (one if tag[col] <= 1 else other)
+
+
+class Weights:
+    """Weight registers, one or two in every PE, which are wires to the multiplier.
+
+    Beside them one moving register, and its tag, for each weight that enters a column in a cycle: [array, chain, row,
+    col].
+    """
+
+    def __init__(self, wires: Wires) -> None:
+        self.wires = wires
+        arrays, chains, cols = wires.weight.shape
+        moving = arrays, chains, wires.weights.shape[2], cols
+        self.weights = Window(np.zeros(moving, wires.sums.dtype), axis=2)
+        self.tags = Window(np.full(moving, -1, np.int32), axis=2)
+        self.rows, self.quiet = moving[2], moving[2]
+        """Cycles in which nothing has entered: after as many as there are rows, nothing is on its way."""
+
+    @property
+    def moving(self) -> int:
+        """Weights on their way."""
+        return int(np.count_nonzero(self.tags.registers >= 0))
+
+    def sample(self) -> None:
+        """What enters the top of every column."""
+        self.quiet = 0 if self.wires.loading else self.quiet + 1
+        if self.quiet > self.rows:
+            return
+        at = self.weights.head - 1, self.tags.head - 1
+        _enter(self.weights.cells, self.tags.cells, *at, self.wires.weight, self.wires.weight_tag)
+
+    def commit(self) -> None:
+        """All move down by one, if there are any; a weight that reaches its row is kept there."""
+        if self.quiet > self.rows:
+            return
+        self.weights.shift()
+        self.tags.shift()
+        _begin(self.weights.cells, self.tags.cells, self.weights.head, self.wires.biases, self.rows)
+        _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights)
+
+
+@kernel
+def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, weight_tag: Ints) -> None:
+    """Put what is on the wires above the first row."""
+    arrays, chains, cols = weight.shape
+    for array in range(arrays):
+        for chain in range(chains):
+            for col in range(cols):
+                moving[array, chain, top, col], tags[array, chain, top_tag, col] = (
+                    weight[array, chain, col],
+                    weight_tag[array, chain, col],
+                )
+
+
+@kernel
+def _begin(moving: Floats, tags: Ints, head: int, biases: Floats, rows: int) -> None:
+    """What comes as if to the row behind the last is where sums begin; with new weights of the first row they begin at
+    zero again.
+    """
+    arrays, buffers, cols = biases.shape
+    for array in range(arrays):
+        for chain in range(moving.shape[1]):
+            for col in range(cols):
+                row, buffer = divmod(tags[array, chain, head, col], buffers)
+                if row == rows:
+                    biases[array, buffer, col] = moving[array, chain, head, col]
+                elif row == 0:
+                    biases[array, buffer, col] = 0
+
+
+@kernel
+def _keep(moving: Floats, tags: Ints, head: int, weights: Floats) -> None:
+    arrays, buffers, rows, cols = weights.shape
+    for array in range(arrays):
+        for chain in range(moving.shape[1]):
+            for row in range(rows):
+                weight, tag = moving[array, chain, head + row], tags[array, chain, head + row]
+                for buffer in range(buffers):
+                    kept, wanted = weights[array, buffer, row], np.int32(row * buffers + buffer)
+                    for col in range(cols):
+                        # Either is stored: without a branch the loop runs on vector registers.
+                        new, old = weight[col], kept[col]
+                        kept[col] = new if tag[col] == wanted else old
+
+
+class Deserializers:
+    """A word register a column; a full word moves on to the vector unit."""
+
+    def __init__(self, wires: Wires) -> None:
+        self.wires = wires
+        arrays, cols, _, self.elements = wires.results.shape
+        self.word = np.zeros((arrays, cols, self.elements), wires.sums.dtype)
+        self.held = np.zeros((arrays, cols), np.int64)
+        self.sums, self.tags, self.summing = wires.sums.copy(), wires.sums_tag.copy(), False
+
+    def complete(self, array: int) -> int:
+        """Words lane 0 has collected from an array."""
+        return int(self.wires.complete[array, 0])
+
+    def completing(self, array: int) -> int:
+        """Words as `complete` counts them, and the one whose last sum is just leaving the array."""
+        last = self.wires.sums_tag[array, 0] and self.held[array, 0] == self.elements - 1
+        return self.complete(array) + bool(last)
+
+    def sample(self) -> None:
+        """Look at the bottom of the array."""
+        self.summing = self.wires.summing
+        if self.summing:
+            self.sums[:] = self.wires.sums
+            self.tags[:] = self.wires.sums_tag
+
+    def commit(self) -> None:
+        """A sum joins its word; a full word goes to the vector unit."""
+        if self.summing:
+            _collect(self.sums, self.tags, self.word, self.held, self.wires.results, self.wires.complete)
+
+
+@kernel
+def _collect(sums: Floats, tags: Tags, word: Floats, held: Counts, results: Floats, complete: Counts) -> None:
+    arrays, cols, places, elements = results.shape
+    for array in range(arrays):
+        for col in range(cols):
+            if tags[array, col]:
+                word[array, col, held[array, col]] = sums[array, col]
+                held[array, col] += 1
+                if held[array, col] == elements:
+                    results[array, col, complete[array, col] % places] = word[array, col]
+                    complete[array, col] += 1
+                    held[array, col] = 0

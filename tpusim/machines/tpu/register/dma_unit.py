@@ -1,22 +1,120 @@
-"""The DMA: transfers in order; each has its bus in turn, and the port when nobody else wants it."""
+"""Units beside the streams: preloads of weights, transfers, and notes of what stays on chip."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
+from math import ceil
+from typing import Any
 
-from tpusim.machines.tpu.definition.frame import DMA, NEVER
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.definition import BIAS_CYCLES, DMA, NEVER, WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Fill, LaneTransfer, Prefetch, Spill, Transfer
-from tpusim.machines.tpu.register.banks import Banks
-from tpusim.machines.tpu.register.contents import HbmWords
-from tpusim.machines.tpu.register.generators import Settings
-from tpusim.machines.tpu.register.hbm import Memory, Passage
-from tpusim.machines.tpu.register.order import Order
-from tpusim.machines.tpu.register.piped_hbm import PipedMemory
-from tpusim.machines.tpu.register.scoreboard import Scoreboard
+from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.register.banks import Banks, Settings
+from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Memory, Passage, PipedMemory
+from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
 from tpusim.memory.pipe import Pipe
+
+Values = NDArray[np.floating[Any]]
+
+
+class PreloadUnit:
+    """Preloads of an array, or of all that share weights, one at a time; all R rows are shifted in."""
+
+    def __init__(self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame, number: int) -> None:
+        self.scoreboard, self.word_elements = scoreboard, hardware.vector_memory.word_elements
+        self.array, self.waits = number, frame.weight_waits(number)
+        array = hardware.array
+        self.rows, self.buffers, self.rate = array.rows, array.weight_buffers, array.weights_per_cycle
+        self.todo = deque(
+            (index, step)
+            for index, step in enumerate(program.steps)
+            if isinstance(step, Preload) and step.array == number
+        )
+        self.fills = {
+            index: [other for other in step.after if program.steps[other].cause == STARVED] for index, step in self.todo
+        }
+        self.turn = _ahead(program, number)
+        self.started = self.delayed = 0
+        self.row = self.rows
+        self.biases = self.injecting = 0
+        self.use: Counter[str] = Counter()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether weights or biases are still to be read or to enter the array."""
+        return self.row < self.rows or self.biases > 0 or self.injecting > 0
+
+    def tick(self, now: int) -> None:
+        """Weights of the register enter the array; with the last ones, the preload is done."""
+        if self.injecting:
+            self.injecting -= 1
+            if not self.under_way:
+                self.scoreboard.finish(self.index, now)
+
+    def clock(self, now: int, issued: int, running: bool) -> None:
+        """Start the next preload once its delay is over and, before that, all that is issued ahead of it is: then a
+        weight buffer is free, or will be when the stream is over.
+        """
+        if self.under_way or not self.todo:
+            return
+        if issued < self.turn[self.todo[0][0]] or (running and self.buffers == 1):
+            self.use["blocked"] += 1
+        elif self.scoreboard.waiting(self.fills[self.todo[0][0]], now):
+            self.use["starved"] += 1
+        elif self.scoreboard.waiting(self.todo[0][1].after, now):
+            self.use["blocked"] += 1
+        elif self.delayed < self.todo[0][1].delay:
+            self.delayed += 1
+            self.use["blocked"] += 1
+        else:
+            self.delayed = 0
+            self.index, self.step = self.todo.popleft()
+            self.buffer = self.started % self.buffers
+            self.started += 1
+            self.row, self.biases = 0, self.step.bias_words
+
+    def read(self, now: int) -> Order | None:
+        """The next weight word, or that of the biases, when the word register can take it at the end of this cycle."""
+        if self.injecting or self.waits[now % len(self.waits)]:
+            return None
+        if self.row >= self.rows:
+            return self._read_bias() if self.biases else None
+        first, step = self.row, self.step
+        address = step.base + first // self.word_elements if first < step.rows else NOWHERE
+        self.row += self.word_elements
+        self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
+        return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=first)
+
+    def _read_bias(self) -> Order:
+        """The word whose first element goes to the register above the first row."""
+        self.biases, self.injecting, step = 0, BIAS_CYCLES, self.step
+        address = NOWHERE if step.bias is None else step.bias
+        return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=self.rows)
+
+    def book(self) -> None:
+        """Account for a cycle of a preload under way, once it is known whether the port was free."""
+        if self.under_way:
+            self.use["busy" if self.injecting else "port_stall"] += 1
+
+
+def _ahead(program: Program, array: int) -> dict[int, int]:
+    """By preload, the streams of its array and the vector steps ahead of it."""
+    ahead, issues = {}, 0
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Preload):
+            ahead[index] = issues
+        issues += isinstance(step, Vector) or (isinstance(step, Stream) and program.array_of(step) == array)
+    return ahead
+
 
 UNDER_WAY = 2
 """Transfers that may have words on their way at once, docs/timing.md section 5."""
@@ -37,7 +135,7 @@ class _Moving:
 
 
 class DmaUnit:
-    """One queue for fills, spills and prefetches, two buses."""
+    """Fills, spills and prefetches in one queue, for two buses."""
 
     def __init__(
         self,
@@ -50,10 +148,11 @@ class DmaUnit:
     ) -> None:
         self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
         self.hardware, self.settings = hardware, settings
-        self.memory = _memory_of(program, hardware)
+        pipe, device = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle), hardware.hbm.dram
+        self.memory: Memory = BankedMemory(program, hardware, device) if device else PipedMemory(hardware, pipe)
         self.memories = {HBM: self.memory}
-        if pipe := hardware.scratch_pipe:
-            self.memories[SCRATCH] = PipedMemory(hardware, pipe)
+        if scratch := hardware.scratch_pipe:
+            self.memories[SCRATCH] = PipedMemory(hardware, scratch)
         transfers = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
         self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
         self.turns = {bus: deque(index for index, step in transfers if step.bus == bus) for bus in self.memories}
@@ -189,11 +288,24 @@ class DmaUnit:
                 del self.storing[index]
 
 
-def _memory_of(program: Program, hardware: Hardware) -> Memory:
-    """What `hbm.model` says, with nothing moved yet."""
-    device = hardware.hbm.dram
-    if device is None:
-        return PipedMemory(hardware, Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle))
-    from tpusim.machines.tpu.register.banked_hbm import BankedMemory
+class KeepUnit:
+    """Moves nothing; the words of a Keep are told to HBM's contents, for those who compare."""
 
-    return BankedMemory(program, hardware, device)
+    def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords) -> None:
+        self.scoreboard, self.hbm = scoreboard, hbm
+        self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Keep))
+        self.noting: deque[tuple[Keep, int]] = deque()
+
+    def clock(self, now: int) -> None:
+        """Finish those that wait for nothing any more."""
+        while self.todo and not self.scoreboard.waiting(self.todo[0][1].after, now):
+            index, step = self.todo.popleft()
+            self.scoreboard.finish(index, now)
+            self.noting.append((step, now))
+
+    def note(self, now: int, memory: Values) -> None:
+        """The lane of each Keep whose turn it is, in `memory` [lane, word, W] before this cycle's reads and writes."""
+        for step, since in self.noting:
+            self.hbm.keep(step, now - since, memory)
+        while self.noting and now - self.noting[0][1] >= self.noting[0][0].lanes - 1:
+            self.noting.popleft()

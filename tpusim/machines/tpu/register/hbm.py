@@ -1,15 +1,210 @@
-"""A memory behind the lanes, as the register engine's DMA sees it: in each cycle, whether a word may cross the port."""
+"""Memories behind the lanes: what every word of a transfer holds, and when it may cross the port.
+
+HBM is a pipe, as is the scratch memory, or a clocked DRAM.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import ceil
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.definition import NEVER
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import HbmUse
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.moves import Moves
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.tensor import Elements, Part
+from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.register.wires import NOWHERE
+from tpusim.memory.clocks import Clocks
+from tpusim.memory.dram.clocked import Clocked, Offered
+from tpusim.memory.dram.device import Device
+from tpusim.memory.dram.rules import FAR, Numbers
+from tpusim.memory.pipe import Pipe
+
+Values = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+NOTHING = -1
+"""An element that the tensor does not have: zero when it is filled, lost when it is spilled."""
+
+
+@dataclass(frozen=True)
+class HbmWords:
+    """The tensors in HBM and the scratch memory, and the words that lanes' transfers move, each only for the lanes that
+    may take part.
+
+    Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`, NOWHERE where each has its own;
+    lane `i` finds it at place `first[step] + i * step.words + k` of `values` [place, W], for `i` below `step.lanes`,
+    and `used[place]` says whether it takes part.
+    """
+
+    program: Program
+    tensors: dict[str, Values]
+    first: dict[int, int]
+    addresses: dict[int, Indices]
+    used: NDArray[np.bool_]
+    values: Values
+    spilled: list[int] = field(default_factory=list)
+    """The spills that lane 0 has ended; the last words of other lanes may still be on their way."""
+    fetched: dict[int, list[tuple[Indices, Values]]] = field(default_factory=dict)
+    """By prefetch under way, the elements that it brings to the scratch memory, and where they lie in their tensor."""
+
+    @classmethod
+    def of(cls, program: Program, operands: Mapping[str, Values], word_elements: int) -> HbmWords:
+        """Before the first cycle: operands in HBM as given, NaN in every other tensor."""
+        transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
+        sizes = [step.lanes * step.words for step in transfers.values()]
+        first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
+        addresses = {index: _addresses(step) for index, step in transfers.items()}
+        tensors = {
+            each.name: np.array(operands.get(each.name, np.full(each.shape, np.nan)), program.number).reshape(
+                each.shape
+            )
+            for each in program.tensors
+        }
+        used, values = np.zeros(sum(sizes), np.bool_), np.zeros((sum(sizes), word_elements), program.number)
+        words = cls(program, tensors, first, addresses, used, values)
+        for index, step in transfers.items():
+            for part, at in _places(step):
+                words._used(index)[at[0], at[1]] = part.words > 0
+        return words
+
+    def fetch(self, index: int, sources: Sequence[int] = ()) -> None:
+        """Bring the words of a fill that begins: its elements as they are now, those of all spills up to the last among
+        its `sources` in every lane.
+        """
+        step, place = self._transfer(index), self._words(index)
+        self._settle(max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1))
+        for part, at in _places(step):
+            place[at[0], at[1], : part.per_word] = self._brought(step, part)
+
+    def prefetch(self, index: int, step: Prefetch) -> None:
+        """Take the elements of a prefetch that begins as they are in HBM now."""
+        content = self.tensor(step.tensor.name).reshape(-1)
+        places = (_elements(part, step.tensor.shape) for part in step.parts)
+        self.fetched[index] = [(inside, content[inside]) for at in places for inside in (at[at != NOTHING],)]
+
+    def prefetched(self, index: int) -> None:
+        """The elements of a prefetch are in the scratch memory."""
+        step = self.program.steps[index]
+        assert isinstance(step, Prefetch)
+        for places, values in self.fetched.pop(index):
+            self.tensors[step.to.name].reshape(-1)[places] = values
+
+    def fetch_for_banks(self, step: BankFill) -> tuple[Indices, Values]:
+        """(address, word [W]) of every word of a fill that begins, as it is in HBM now."""
+        words = np.zeros((step.lane_words, self.values.shape[1]), self.values.dtype)
+        ends = [*accumulate((part.words * part.lanes for part in step.parts), initial=0)]
+        for part, first, stop in zip(step.parts, ends, ends[1:], strict=False):
+            words[first:stop, : part.per_word] = self._brought(step, part).reshape(stop - first, -1)
+        return np.concatenate([part.addresses.ravel() for part in step.parts]), words
+
+    def _brought(self, step: Transfer, part: Elements) -> Values:
+        """The elements [lane, word, element of the word] of a part; zero where the tensor has none."""
+        brought: Values = np.append(self.tensor(step.tensor.name), self.values.dtype.type(0))[
+            _elements(part, step.tensor.shape)
+        ]
+        return brought
+
+    def tensor(self, name: str) -> Values:
+        """A tensor as it lies in HBM now."""
+        made = self.program.makers.get(name, (name,))
+        for index in self.spilled:
+            if self._transfer(index).tensor.name in made:
+                self._store(index)
+        return self.tensors[name]
+
+    def _settle(self, until: int) -> None:
+        """What spills up to step `until` have brought needs not be looked for again."""
+        while self.spilled and self.spilled[0] <= until:
+            self._store(self.spilled.pop(0))
+
+    def _store(self, index: int) -> None:
+        """Put the words of a spill into its tensor; not those that readers are given instead of what it keeps."""
+        if self.program.instead(self._transfer(index).tensor.name):
+            return
+        step, place = self._transfer(index), self._words(index)
+        names = [step.tensor.name, *self.program.copies(step.tensor.name)]
+        for part, at in _places(step):
+            elements = _elements(part, step.tensor.shape)
+            inside = elements != NOTHING
+            values = step.tensor.in_hbm(place[at[0], at[1], : part.per_word][inside])
+            for name in names:
+                self.tensors[name].reshape(-1)[elements[inside]] = values
+
+    def keep(self, step: Keep, lane: int, memory: Values) -> None:
+        """Note what lane `lane` keeps in `memory` [lane, word, W]; what is given instead takes its place there."""
+        for part in step.parts:
+            if not 0 <= lane - part.first_lanes[0] < part.lanes:
+                continue
+            mine = part._replace(lane=tuple(each.of(lane - part.first_lanes[0]) for each in part.lane))
+            elements = _elements(mine, step.tensor.shape)[0]
+            words = memory[lane, part.base : part.base + part.words, : part.per_word]
+            for name in (step.tensor.name, *self.program.copies(step.tensor.name)):
+                self.tensors[name].reshape(-1)[elements] = words
+            for name in self.program.instead(step.tensor.name):
+                words[...] = self.tensors[name].reshape(-1)[elements]
+
+    def _transfer(self, index: int) -> LaneTransfer:
+        step = self.program.steps[index]
+        assert isinstance(step, LaneTransfer)
+        return step
+
+    def _words(self, index: int) -> Values:
+        """A view [lane, word, W] of a transfer's words."""
+        step, first = self._transfer(index), self.first[index]
+        return self.values[first : first + step.lanes * step.words].reshape(step.lanes, step.words, -1)
+
+    def _used(self, index: int) -> NDArray[np.bool_]:
+        step, first = self._transfer(index), self.first[index]
+        return self.used[first : first + step.lanes * step.words].reshape(step.lanes, step.words)
+
+
+def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
+    """Every part in each of its copies, with the lanes and the words of the transfer that it takes."""
+    words = accumulate((part.words for part in step.parts), initial=0)
+    return [
+        (part, (slice(first, first + part.lanes), slice(at, at + part.words)))
+        for part, at in zip(step.parts, words, strict=False)
+        for first in part.first_lanes
+    ]
+
+
+def _addresses(step: LaneTransfer) -> Indices:
+    return np.concatenate(
+        [
+            np.arange(part.base, part.base + part.words) if part.feed is None else np.full(part.words, NOWHERE)
+            for part in step.parts
+        ]
+    )
+
+
+def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:
+    """[lane, word, element of the word]: where each element lies in its tensor, or NOTHING outside it."""
+    at = [np.zeros((1, 1), np.int64) for _ in shape]
+    for axis, lanes in part.lane:
+        at[axis] = at[axis] + np.array(lanes)[:, None]
+    counts = np.indices([len(each.coordinates) for each in part.items]).reshape(len(part.items), -1)
+    for (axis, coordinates), count in zip(part.items, counts, strict=True):
+        at[axis] = at[axis] + np.array(coordinates)[count]
+    index, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), np.bool_)
+    for coordinate, size in zip(at, shape, strict=True):
+        index, inside = index * size + coordinate, inside & (coordinate >= 0) & (coordinate < size)
+    flat = np.full((part.lanes, part.words * part.per_word), NOTHING)
+    flat[:, : counts.shape[1]] = np.where(inside, index, NOTHING)
+    return flat.reshape(part.lanes, part.words, part.per_word)
 
 
 class Passage(Protocol):
-    """One transfer, from the cycle in which it gets the bus."""
+    """A transfer, from the cycle in which it gets the bus."""
 
     @property
     def stored(self) -> int:
@@ -39,3 +234,213 @@ class Memory(Protocol):
 
     @property
     def use(self) -> HbmUse | None: ...
+
+
+class PipedMemory:
+    """A latency, then bytes at the full bandwidth."""
+
+    use = None
+
+    def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
+        self.hardware, self.pipe = hardware, pipe
+
+    def clock(self, now: int) -> None:
+        """Nothing happens by itself."""
+
+    def begin(self, step: Transfer, now: int) -> Passage:
+        """The bus or the conversion, whichever takes longer."""
+        moving = ceil(step.hbm_bytes / self.pipe.bytes_per_cycle)
+        total = max(1, moving, step.conversion_cycles(self.hardware))
+        kind = PipedSpill if isinstance(step, Spill) else PipedFill
+        return kind(now, total, step.words, self.pipe.latency)
+
+
+class PipedFill:
+    """Words come evenly, after the latency."""
+
+    stored = NEVER
+
+    def __init__(self, started: int, total: int, words: int, latency: int) -> None:
+        self.started, self.total, self.words, self.latency = started, total, words, latency
+
+    def ready(self, word: int, now: int) -> bool:
+        return word < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
+
+    def took(self, now: int) -> None:
+        """Note nothing: the word has left the bus long ago."""
+
+    def moves(self, now: int) -> bool:
+        return now < self.started + self.total
+
+    def over(self, now: int) -> bool:
+        return now >= self.started + self.total
+
+
+class PipedSpill:
+    """Words are wanted evenly; after the last, the bus is kept for as long as a word takes."""
+
+    def __init__(self, started: int, total: int, words: int, latency: int) -> None:
+        self.started, self.total, self.words, self.latency = started, total, words, latency
+        self.taken, self.free_at, self.stored = 0, NEVER, NEVER
+
+    def ready(self, word: int, now: int) -> bool:
+        return word < -(-min(now - self.started + 1, self.total) * self.words // self.total)
+
+    def took(self, now: int) -> None:
+        self.taken += 1
+        if self.taken == self.words:
+            self.free_at = max(self.started + self.total, now + 1 - (-self.total // self.words))
+            self.stored = self.free_at + self.latency
+
+    def moves(self, now: int) -> bool:
+        return now < self.started + self.total
+
+    def over(self, now: int) -> bool:
+        return now >= self.free_at
+
+
+class BankedMemory:
+    """The DRAM, clocked as the machine's cycles pass, by a clock of its own."""
+
+    def __init__(self, program: Program, hardware: Hardware, device: Device) -> None:
+        self.hardware, self.moves, self.dram = hardware, Moves(program, hardware), Clocked(device)
+        self.offered: list[Offered] = []
+        self.clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
+        self.peak = hardware.hbm_peak_bytes_per_cycle
+
+    @property
+    def use(self) -> HbmUse:
+        """What has happened, all transfers being done."""
+        busy = np.zeros(max((int(each.done.max()) for each in self.offered), default=0) + 1, np.int64)
+        for each in self.offered:
+            busy[each.accepted.min()] += 1
+            busy[each.done.max()] -= 1
+        return HbmUse.of(self.dram.counts(), self.dram.requested, int((busy.cumsum() > 0).sum()))
+
+    def clock(self, now: int) -> None:
+        """The DRAM's cycles that begin before this one."""
+        self.dram.clock(self.clocks.to_memory(now) - self.dram.now)
+
+    def begin(self, step: Transfer, now: int) -> Passage:
+        """Its bursts are offered from now on; those of a spill when the words they hold are there."""
+        bursts, conversion = self.moves.bursts(step), step.conversion_cycles(self.hardware)
+        spills = isinstance(step, Spill)
+        times = np.full(len(bursts), FAR if spills else self.dram.now)
+        offered = self.dram.offer(bursts, write=spills, start=self.dram.now, times=times)
+        if len(bursts):
+            self.offered.append(offered)
+        answers = Answers(offered, self.clocks)
+        if not spills:
+            return BankedFill(now, step.words, conversion, answers)
+        total = max(1, ceil(step.hbm_bytes / self.peak), conversion)
+        return BankedSpill(now, total, step.words, -(-conversion // step.words), answers)
+
+
+class Answers:
+    """What the DRAM has said so far of the bursts of a transfer, in cycles of the machine."""
+
+    def __init__(self, offered: Offered, clocks: Clocks) -> None:
+        self.offered, self.clocks = offered, clocks
+        self.bursts = offered.past - offered.begin
+        self._done, self._accepted = [0, -1], [0, -1]
+
+    def first_done(self) -> int:
+        """When the first burst is; it is known."""
+        return self.clocks.to_machine(int(self.offered.done[0]))
+
+    def done(self, count: int) -> int:
+        """When the first `count` bursts are all done; NEVER while that is not known. Counts never go back."""
+        latest = _latest(self.offered.done, count, self._done)
+        return NEVER if latest is None else self.clocks.to_machine(max(0, latest))
+
+    def accepted(self) -> int:
+        """The first cycle after all have been accepted; NEVER while that is not known."""
+        latest = _latest(self.offered.accepted, self.bursts, self._accepted)
+        return NEVER if latest is None else self.clocks.to_machine(latest + 1)
+
+    def due(self, burst: int, cycle: int) -> None:
+        """A burst may be accepted from a cycle of the machine on."""
+        self.offered.times[burst] = self.clocks.to_memory(cycle)
+
+
+def _latest(cycles: Numbers, count: int, state: list[int]) -> int | None:
+    """The latest of the first `count`, None while one is not known; `state` is how many were looked at, and theirs."""
+    begin, latest = state
+    if begin < count:
+        # The last is seldom known before others.
+        if cycles[count - 1] < 0 or (more := cycles[begin:count]).min() < 0:
+            return None
+        state[:] = count, max(latest, int(more.max()))
+    return state[1]
+
+
+class BankedFill:
+    """A word has come with the last burst that it has a share in, converted one after another from the first on."""
+
+    stored = NEVER
+
+    def __init__(self, started: int, words: int, conversion: int, answers: Answers) -> None:
+        self.started, self.words, self.conversion, self.answers = started, words, conversion, answers
+        self.free_at, self.arrivals = NEVER, list[int]()
+
+    def ready(self, word: int, now: int) -> bool:
+        if word == len(self.arrivals):
+            arrival = self._arrival(word)
+            if arrival == NEVER:
+                return False
+            self.arrivals.append(arrival)
+        return now >= self.arrivals[word]
+
+    def _arrival(self, word: int) -> int:
+        """When a word has come; NEVER while that is not known."""
+        converted = -(-(word + 1) * self.conversion // self.words)
+        if self.answers.bursts == 0:
+            return self.started + converted
+        come = self.answers.done(-(-(word + 1) * self.answers.bursts // self.words))
+        return NEVER if come == NEVER else max(come, self.answers.first_done() + converted)
+
+    def took(self, now: int) -> None:
+        """Note nothing: the word has come already."""
+
+    def moves(self, now: int) -> bool:
+        """Say yes: a fill never waits for the port."""
+        return True
+
+    def over(self, now: int) -> bool:
+        if self.free_at == NEVER and (accepted := self.answers.accepted()) != NEVER:
+            self.free_at = max(self.started + max(1, self.conversion), accepted)
+        return now >= self.free_at
+
+
+class BankedSpill:
+    """Words are wanted evenly; a burst is due when its last word has been taken, and converted."""
+
+    def __init__(self, started: int, total: int, words: int, delay: int, answers: Answers) -> None:
+        self.started, self.total, self.words, self.delay, self.answers = started, total, words, delay, answers
+        self.taken, self.due, self.ready_at, self.free_at = 0, 0, NEVER, NEVER
+
+    def ready(self, word: int, now: int) -> bool:
+        return word < -(-min(now - self.started + 1, self.total) * self.words // self.total)
+
+    def took(self, now: int) -> None:
+        self.taken += 1
+        whole = self.taken * self.answers.bursts // self.words
+        for burst in range(self.due, whole):
+            self.answers.due(burst, now + 1 + self.delay)
+        self.due = whole
+        if self.taken == self.words:
+            self.ready_at = now + 1 + self.delay
+
+    def moves(self, now: int) -> bool:
+        return now < self.started + self.total or self.taken == self.words
+
+    def over(self, now: int) -> bool:
+        if self.free_at == NEVER and self.ready_at != NEVER and (accepted := self.answers.accepted()) != NEVER:
+            self.free_at = max(self.started + self.total, self.ready_at, accepted)
+        return now >= self.free_at
+
+    @property
+    def stored(self) -> int:
+        """When all of it is in HBM; NEVER while that is not known."""
+        done = NEVER if self.free_at == NEVER else self.answers.done(self.answers.bursts)
+        return max(done, self.free_at)

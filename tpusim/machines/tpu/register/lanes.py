@@ -9,15 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition.frame import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
-from tpusim.machines.tpu.register.banks import Banks
-from tpusim.machines.tpu.register.contents import HbmWords
-from tpusim.machines.tpu.register.generators import POINTED, Settings, address_of
-from tpusim.machines.tpu.register.kernel import kernel
-from tpusim.machines.tpu.register.order import IDLE, NOTHING, NOWHERE, ORDER, Order
-from tpusim.machines.tpu.register.vector_registers import VectorRegisters
-from tpusim.machines.tpu.register.window import Window
-from tpusim.machines.tpu.register.wires import Wires
+from tpusim.machines.tpu.definition import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
+from tpusim.machines.tpu.register.banks import POINTED, Banks, Settings, address_of
+from tpusim.machines.tpu.register.hbm import HbmWords
+from tpusim.machines.tpu.register.vector_unit import VectorRegisters
+from tpusim.machines.tpu.register.wires import IDLE, NOTHING, NOWHERE, ORDER, Order, Window, Wires, kernel
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""Issues streams and vector steps, in turn, and reads the ifmap words of streams, array after array."""
+"""Streams and vector steps, issued in turn: pointers, ifmap words of array after array, and results."""
 
 from __future__ import annotations
 
@@ -7,17 +7,149 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tpusim.machines.tpu.definition.frame import IFMAP, Frame
+from tpusim.machines.tpu.definition import IFMAP, NEVER, POINTER, PSUM, RESULT, Frame
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.passes import Preload, Stream
+from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.vector import Vector
-from tpusim.machines.tpu.register.generators import Settings
-from tpusim.machines.tpu.register.order import NOWHERE, Order
-from tpusim.machines.tpu.register.pointer_reader import PointerReader, TableRead
-from tpusim.machines.tpu.register.result_queue import ResultQueue, Sums
-from tpusim.machines.tpu.register.scoreboard import Scoreboard
+from tpusim.machines.tpu.register.banks import Settings
 from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorStepUnit
+from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
+
+
+class Sums(Protocol):
+    """Words that lane 0 has collected from an array: before this cycle, and when it is over."""
+
+    def complete(self, array: int) -> int: ...
+    def completing(self, array: int) -> int: ...
+
+
+@dataclass(slots=True)
+class _Word:
+    """A word of a stream; `number` counts those of this array since the layer began."""
+
+    at: Pass
+    word: int
+    number: int
+    summed: int = NEVER
+
+
+class ResultQueue:
+    """First in, first out; each word waits for its last sum, its partial sum and the adds, and its turn at a port."""
+
+    def __init__(self, frame: Frame, array: int, scoreboard: Scoreboard) -> None:
+        self.frame, self.array, self.scoreboard = frame, array, scoreboard
+        self.reading: deque[_Word] = deque()
+        self.summing: deque[_Word] = deque()
+        self.number = 0
+
+    def read(self, at: Pass, word: int) -> None:
+        """The ifmap word `word` of a stream is read in this cycle."""
+        self.reading.append(_Word(at, word, self.number))
+        self.number += 1
+
+    def clock(self, now: int, sums: Sums) -> None:
+        """Note since when a word that meets no partial sum could be finished."""
+        for word in self.reading:
+            if word.number < sums.complete(self.array):
+                word.summed = min(word.summed, now)
+
+    def psum(self, now: int, sums: Sums) -> Order | None:
+        """A word whose last sum arrives in this cycle, or has arrived, meets its partial sum."""
+        if not self.reading or self.reading[0].number >= sums.completing(self.array):
+            return None
+        word = self.reading.popleft()
+        word.summed = now
+        self.summing.append(word)
+        step = word.at.step
+        address = step.result_base + word.word
+        order = Order(PSUM, word.at.index, step.cols, address, array=self.array, number=word.number)
+        return order if step.accumulate else None
+
+    def result(self, now: int, sums: Sums) -> Order | None:
+        """A word that is complete, or whose adds are done, is written."""
+        if not self._ready(now, sums):
+            return None
+        word = (self.summing if self.frame.accumulates else self.reading).popleft()
+        step = word.at.step
+        if word.word == step.words - 1:
+            self.scoreboard.finish(word.at.index, now + 1)
+        address = step.result_base + word.word
+        return Order(
+            RESULT, word.at.index, step.cols, address, array=self.array, number=word.number, accumulate=step.accumulate,
+            finishes=bool(step.finish),
+        )  # fmt: skip
+
+    def _ready(self, now: int, sums: Sums) -> bool:
+        if self.frame.accumulates:
+            return bool(self.summing) and now >= self.summing[0].summed + self.frame.work(True, True)
+        if self.frame.finish_cycles:
+            return bool(self.reading) and now >= self.reading[0].summed + self.frame.finish_cycles
+        return bool(self.reading) and self.reading[0].number < sums.complete(self.array)
+
+
+def registers(pointer_words: int) -> int:
+    """Word registers of a reader that takes `pointer_words` a frame: for two frames, and one word that reaches into
+    both of them from the frame before.
+    """
+    return 2 * pointer_words + 1
+
+
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """A table whose first word was the reader's word number `first`."""
+
+    table: PointerTable
+    first: int
+
+    def place(self, word: int) -> int:
+        """Which of all numbers that were ever read is the first pointer to word `word` of the pass."""
+        return self.first * self.table.per_word + word // self.table.repeat * self.table.together
+
+
+class PointerReader:
+    """Told of a stream a frame before its first ifmap word at the earliest; then keeps a frame ahead of it."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.at: Pass | None = None
+        self.told_at, self.issued_at = 0, -1
+        self.word = self.number = self.first = 0
+
+    def tell(self, at: Pass, now: int) -> None:
+        """From this cycle on, read for `at`; nothing is left to read for the stream before."""
+        self.at, self.told_at, self.issued_at = at, now, -1
+        self.word, self.first = 0, self.number
+
+    def waited_for(self, at: Pass, now: int) -> bool:
+        """Whether the stream cannot be issued yet because its first pointers are not there."""
+        if at.step.reads.table is None:
+            return False
+        return self.at is not at or now < self.told_at + self.frame.period - 1
+
+    def issue(self, at: Pass, now: int) -> TableRead | None:
+        """The stream is issued; where it finds its pointers, if it reads any."""
+        table = at.step.reads.table
+        if table is None:
+            return None
+        self.issued_at = now
+        return TableRead(table, self.first)
+
+    def read(self, now: int) -> Order | None:
+        """The next pointer word, in a slot of its own, if the next frame needs it."""
+        if self.at is None or now % self.frame.period not in self.frame.pointer_slots:
+            return None
+        table, step = self.at.step.reads.table, self.at.step
+        assert table is not None
+        frame = 0 if self.issued_at < 0 else (now - self.issued_at - 1) // self.frame.period + 1
+        last = min((frame + 1) * self.frame.together, step.words) - 1
+        if self.word * table.per_word >= (last // table.repeat + 1) * table.together:
+            return None
+        order = Order(POINTER, self.at.index, 1, table.base + self.word, number=self.number)
+        self.word += 1
+        self.number += 1
+        return order
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +201,14 @@ class Source(Protocol):
         """Whether the word of a pass can be read in this cycle; asked every cycle until it is."""
 
     def hand_on(self) -> None:
-        """It is read."""
+        """Take the word away."""
 
 
 class AtHand:
     """Every lane reads a word in its own memory, in the cycle in which it is told to."""
 
     def ready(self, setting: int, word: int) -> bool:
-        """Always."""
+        """Say yes."""
         return True
 
     def hand_on(self) -> None:
@@ -84,7 +216,7 @@ class AtHand:
 
 
 class StreamUnit:
-    """One pass at a time of `arrays` that share weights, in their slots of the frame, or one step of the vector unit,
+    """Passes of `arrays` that share weights, one at a time in their slots of the frame, and steps of the vector unit,
     whenever all arrays can stand by.
 
     A frame at whose slot the word is not ready is lost.

@@ -1,24 +1,73 @@
-"""The vector unit's steps of its own: what lane 0's port is asked for them, cycle by cycle."""
+"""Steps of the vector unit: the registers of its lanes, and the words that it asks its port for."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tpusim.machines.tpu.definition.beat import Beat
-from tpusim.machines.tpu.definition.frame import VECTOR
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.definition import VECTOR, Beat
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.pointers import Picked
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.vector import Vector
-from tpusim.machines.tpu.register.generators import Settings
-from tpusim.machines.tpu.register.order import NOWHERE, Order
-from tpusim.machines.tpu.register.scoreboard import Scoreboard
-from tpusim.machines.tpu.register.vector_registers import RESULTS
+from tpusim.machines.tpu.register.banks import Settings
+from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
+
+Floats = NDArray[np.floating[Any]]
+Lanes = NDArray[np.int64]
+
+RESULTS = 2
+"""Result registers of a lane: a word waits for its slot while the next is worked out, never longer."""
+
+
+class VectorRegisters:
+    """`words` [lane, register, W]: those of scalars first, then one an operand; `results` [lane, RESULTS, W]."""
+
+    def __init__(self, program: Program, lanes: int, word_elements: int, width: int) -> None:
+        """Words hold up to `width` numbers, of which a word of scalars has `word_elements`."""
+        self.program, self.word_elements = program, word_elements
+        self.finishes = any(each.finish for each in program.streams)
+        registers = max((each.scalars.words + len(each.operands) for each in program.vectors), default=0)
+        self.words = np.zeros((lanes, registers, width), program.number)
+        self.results = np.zeros((lanes, RESULTS if registers else 0, width), program.number)
+        tables = {each.picks for each in program.vectors if each.picks}
+        # Lane 0's: the pointers of a result word, word by word.
+        sizes = [(each.word_words, each.per_word, each.together) for each in tables]
+        pointer_words, per_word, self.together = (max(every) for every in zip((0, 0, 0), *sizes, strict=True))
+        self.pointers = np.zeros((pointer_words, per_word), program.number)
+
+    def work(self, lanes: Lanes, steps: Lanes, numbers: Lanes) -> None:
+        """These lanes have all operands of a word: the results of their steps go into the registers of these numbers.
+
+        Skewed as they are, lanes may be in different steps.
+        """
+        for index in np.unique(steps).tolist():
+            step, mine = self.program.steps[index], steps == index
+            assert isinstance(step, Vector)
+            self.results[lanes[mine], numbers[mine]] = self._result(step, self.words[lanes[mine]])
+
+    def finished(self, words: Floats, steps: Lanes) -> Floats:
+        """Results [lane, W] of streams, finished; elements beyond those of a result are never stored."""
+        for index in np.unique(steps).tolist():
+            step, mine = self.program.steps[index], steps == index
+            assert isinstance(step, Stream)
+            words[mine] = finished(words[mine][:, None], step.finish)[:, 0]
+        return words
+
+    def _result(self, step: Vector, words: Floats) -> Floats:
+        """From the registers [lane, register, W] of some lanes."""
+        _, held, count = step.scalars
+        scalars = words[:, :held, : self.word_elements].reshape(len(words), -1)[:, :count].T
+        operands = (words[:, None, held + number] for number in range(len(step.operands)))
+        return OPERATIONS[step.operation].values(operands, scalars, step.coefficients)[:, 0]
 
 
 class OperandRead(NamedTuple):
@@ -66,8 +115,8 @@ class VectorIssue:
 
     @classmethod
     def all_of(cls, program: Program, settings: Settings, hardware: Hardware) -> list[VectorIssue]:
-        """Those of a Program in order; each waits for the last preload and stream of each array, and the last vector
-        step, ahead of it, too.
+        """The vector steps of a Program in order; each waits for the last preload and stream of each array ahead of it,
+        and for the last vector step, too.
         """
         works: list[VectorIssue] = []
         weights: dict[int, int] = {}
@@ -90,7 +139,7 @@ class VectorIssue:
 
 
 class VectorStepUnit:
-    """One step at a time."""
+    """Steps of the vector unit, one at a time."""
 
     def __init__(self, scoreboard: Scoreboard) -> None:
         self.scoreboard = scoreboard

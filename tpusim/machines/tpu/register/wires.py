@@ -1,12 +1,71 @@
-"""What one unit drives and another reads: the only way in which the array's units know of one another."""
+"""Registers that shift, wires, orders to ports, and the scoreboard: what the units of the register engine share.
+
+Loops over registers become machine code, in a `kernel`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tpusim.base.compiled import compiled
+from tpusim.base.errors import PortConflict
+from tpusim.machines.tpu.definition import FREE, NEVER
 from tpusim.machines.tpu.description import Hardware
+
+Registers = NDArray[Any]
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_REGISTER = Path(__file__).parent
+SOURCES = (_REGISTER, _REGISTER.parent / "definition.py", _REGISTER.parent / "program")
+"""Whatever a kernel takes from another module, it takes from here: a test looks."""
+
+
+def kernel(function: F) -> F:
+    """Compile a loop over registers; kept on disk, so that only the first run of all waits for the compiler."""
+    return compiled(function, SOURCES, _REGISTER)
+
+
+SPARE = 64
+"""Cells beside the window, at least: as many shifts cost no copy."""
+
+
+class Window:
+    """`length` registers along `axis`, seen through a window that slides over at least twice as many cells.
+
+    Shifting by one cell moves the window, not the contents: register `i` is cell `head + i`, and the cell
+    before the window, `head - 1`, becomes register 0 at the next `shift`. Until then it is the place for
+    what enters.
+    """
+
+    def __init__(self, registers: Registers, axis: int) -> None:
+        self.axis, self.length = axis, registers.shape[axis]
+        self.spare = max(SPARE, self.length)
+        shape = (*registers.shape[:axis], self.spare, *registers.shape[axis + 1 :])
+        self.cells = np.concatenate([np.zeros(shape, registers.dtype), registers], axis)
+        self.head = self.spare
+
+    @property
+    def registers(self) -> Registers:
+        """What the registers hold, as a view."""
+        return self.cells[self._at(self.head)]
+
+    def shift(self) -> None:
+        """Move every register's contents to the next; what stood before the first enters."""
+        self.head -= 1
+        if self.head == 0:
+            self.head = self.spare
+            self.cells[self._at(self.head)] = self.cells[self._at(0)]
+
+    def _at(self, head: int) -> tuple[slice, ...]:
+        return (slice(None),) * self.axis + (slice(head, head + self.length),)
+
 
 IN_FLIGHT = 4
 """Result words that a lane holds between its de-serializer and its memory.
@@ -47,3 +106,117 @@ class Wires:
         # De-serializers to the lanes: the words that are complete, and how many there have been.
         self.results = np.zeros((count, cols, IN_FLIGHT, elements), number)
         self.complete = np.zeros((count, cols), np.int64)
+
+
+NOWHERE = -(2**62)
+"""The address of a word that is not there: none that a Program could name by mistake."""
+
+
+class Order(NamedTuple):
+    """Who uses the port, and for what; fields that a client does not need stay as they are.
+
+    client: FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT or DMA
+    step: of the Program, for those who watch
+    lanes: take part, from lane 0 on
+    address: of the word, or NOWHERE; then every lane finds its own (IFMAP, VECTOR, DMA)
+    generator, word: the address generators' setting, and the word of the pass, step or part (IFMAP, VECTOR, DMA)
+    array: which array's serializers or results (IFMAP, PSUM, RESULT, WEIGHT)
+    buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
+    first: the array row of a word's first weight, the number of rows for a bias (WEIGHT)
+    pointer, together: which of all numbers read is its first pointer, and how many there are; 0: none (IFMAP, VECTOR)
+    number: of the array's result word or the pointer word since the layer began (PSUM, RESULT, POINTER), of lane 0's
+        word in HBM (DMA), of the result's register (VECTOR)
+    register: the vector register into which the word goes, of pointers the word register of its own (VECTOR)
+    element: the one of the word that goes there; -1: all of it (VECTOR)
+    points: whether it is a word of pointers (VECTOR)
+    works: whether it is the last operand, and the vector unit works out a result (VECTOR)
+    stores: whether a result is written (VECTOR)
+    stride: words in HBM from one lane's to the next lane's (DMA)
+    accumulate: whether a partial sum is added to the result (RESULT)
+    finishes: whether the vector unit finishes the result (RESULT)
+    spill: whether the word goes to HBM (DMA)
+    """
+
+    client: int = FREE
+    step: int = -1
+    lanes: int = 0
+    address: int = NOWHERE
+    generator: int = 0
+    word: int = 0
+    array: int = 0
+    buffer: int = 0
+    first: int = 0
+    pointer: int = 0
+    together: int = 0
+    number: int = 0
+    stride: int = 0
+    register: int = 0
+    element: int = -1
+    points: bool = False
+    works: bool = False
+    stores: bool = False
+    accumulate: bool = False
+    finishes: bool = False
+    spill: bool = False
+
+
+IDLE = Order()
+
+ORDER = np.dtype([(name, np.int64) for name in Order._fields])
+"""An order in a lane's register."""
+
+NOTHING = np.array(IDLE, ORDER)
+"""IDLE as a register holds it."""
+
+
+Client = Callable[[int], Order | None]
+"""What a client wants in a cycle; a client that is asked takes what it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port, once a cycle: the stream's `owners` have cycles of their own, the `others` take what is left, in turn."""
+
+    owners: tuple[Client, ...]
+    others: tuple[Client, ...]
+
+    def grant(self, now: int) -> Order:
+        """Whose turn it is.
+
+        Raises:
+            PortConflict: when two owners ask at once.
+        """
+        due: Order | None = None
+        for client in self.owners:
+            if order := client(now):
+                if due:
+                    raise PortConflict(f"cycle {now}: two clients of the stream ask for lane 0's port at once")
+                due = order
+        return due or self._left(now)
+
+    def _left(self, now: int) -> Order:
+        for client in self.others:
+            if order := client(now):
+                return order
+        return IDLE
+
+
+class Scoreboard:
+    """The cycle from which on each step counts as done; NEVER while nobody knows."""
+
+    def __init__(self, steps: int) -> None:
+        self.done = [NEVER] * steps
+        self.open = steps
+
+    def finish(self, step: int, cycle: int) -> None:
+        """`step` is done from `cycle` on."""
+        self.done[step] = cycle
+        self.open -= 1
+
+    def waiting(self, steps: Iterable[int], now: int) -> bool:
+        """Whether any of `steps` is not done in cycle `now`."""
+        done = self.done
+        for step in steps:  # noqa: SIM110  a generator would take twice as long, and this is asked every cycle
+            if done[step] > now:
+                return True
+        return False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tpusim.machines.tpu.definition.frame import frame_of
+from tpusim.machines.tpu.definition import frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Handed, Program
 from tpusim.machines.tpu.program.step import Shift

@@ -1,21 +1,54 @@
-"""What a machine takes of a chip, part by part."""
+"""Area of a machine, part by part, and energy, from what a run has counted.
+
+Bits are those published of TPU v2: bfloat16 times bfloat16 into FP32.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from tpusim.machines.tpu.cost.widths import (
-    NARROW_BITS,
-    WIDE_BITS,
-    pe_register_bits,
-    scalar_words,
-    serializer_words,
-    word_bits,
-)
 from tpusim.machines.tpu.description import Hardware
-from tpusim.technology import area
+from tpusim.technology import area, energy
+
+NARROW_BITS = 16
+"""Of a weight, and of an element on its way through the array."""
+WIDE_BITS = 32
+"""Of a sum, and of an ALU of the vector unit."""
+
+
+def word_bits(hardware: Hardware) -> int:
+    """Bits of a word of the vector memories."""
+    return 8 * hardware.word_bytes
+
+
+def passed_bits() -> int:
+    """Bits that one multiplication hands on to its neighbours: an element to the right, a sum downwards."""
+    return NARROW_BITS + WIDE_BITS
+
+
+def pe_register_bits(hardware: Hardware) -> int:
+    """Bits of a PE: its weights, those on their way down its column, and what it hands on."""
+    weights = hardware.array.weight_buffers + hardware.array.weights_per_cycle
+    return NARROW_BITS * weights + passed_bits()
+
+
+def serializer_words(hardware: Hardware) -> int:
+    """A word out and a word in, in each lane, for each array."""
+    return 2 * hardware.lanes * hardware.array.count
+
+
+def scalar_words(hardware: Hardware) -> int:
+    """Words that all lanes of the vector unit keep."""
+    return hardware.lanes * hardware.vector_unit.scalar_words
+
+
+def register_bits(hardware: Hardware) -> int:
+    """Bits of all flip-flops: in the PEs, beside the ports, in the vector unit."""
+    words = serializer_words(hardware) + scalar_words(hardware)
+    return hardware.pes * pe_register_bits(hardware) + words * word_bits(hardware)
+
 
 Basis = Literal["model", "published"]
 """Where an area is from: a model of ours or of a tool, or what somebody published of a circuit. None was measured."""
@@ -34,7 +67,7 @@ class AreaPart:
 
 @dataclass(frozen=True)
 class Sram:
-    """One vector memory with words of so many `elements`: by the pitch of its cells, and by compiled macros."""
+    """A vector memory with words of `elements` elements: by the pitch of its cells, and by compiled macros."""
 
     elements: int
     bits: int
@@ -119,3 +152,55 @@ def _lanes(hardware: Hardware) -> Iterator[AreaPart]:
     yield AreaPart(
         "vector_registers", "its registers", held, "model", f"{scalars:,} words of {bits} bits of flip-flops"
     )
+
+
+class EnergyCounts(NamedTuple):
+    """What happened: in the array, in the vector unit, at the ports, on the way to HBM, and how long it took.
+
+    `pe_operations` are those of PEs in use, also where what they multiply is padding. Weights go down their column from
+    PE to PE: `weight_moves`. Accesses are words over all lanes. `activates` is None where no rows are modelled.
+    """
+
+    pe_operations: int
+    weight_moves: int
+    vector_products: int
+    vector_sums: int
+    reads: int
+    writes: int
+    hbm_bytes: int
+    activates: int | None
+    seconds: float
+
+
+def energies(counts: EnergyCounts, hardware: Hardware) -> dict[str, float]:
+    """Picojoules by what takes them, under the keys of `tpusim.result.vocabulary.energies`."""
+    silicon, bits = hardware.silicon, word_bits(hardware)
+    capacity = hardware.vector_memory.capacity_bytes
+    passed = counts.pe_operations * passed_bits() + counts.weight_moves * NARROW_BITS
+    # A word is written into the register beside its port, and each element of it once more on its way from or to there.
+    moved = 2 * (counts.reads + counts.writes) * bits
+    return {
+        "multiply_adds": energy.multiply_adds(silicon, counts.pe_operations),
+        "pe_registers": energy.register_writes(silicon, passed),
+        "vector_operations": energy.fp32(silicon, counts.vector_products, counts.vector_sums),
+        "port_reads": counts.reads * energy.sram_access(silicon, "read", capacity, bits),
+        "port_writes": counts.writes * energy.sram_access(silicon, "write", capacity, bits),
+        "serializers": energy.register_writes(silicon, moved),
+        "hbm_bits": energy.hbm_bits(silicon, 8 * counts.hbm_bytes, counts.activates is not None),
+        "hbm_activates": energy.hbm_activates(silicon, counts.activates or 0, _row_bytes(hardware)),
+        "leakage": _leakage(hardware) * counts.seconds,
+    }
+
+
+def _row_bytes(hardware: Hardware) -> int:
+    """Bytes of a row of the DRAM; 0 where none is modelled."""
+    device = hardware.hbm.dram
+    return device.organisation.columns * device.organisation.burst_bytes if device else 0
+
+
+def _leakage(hardware: Hardware) -> float:
+    """Picojoules a second that all memories and registers leak."""
+    memory, silicon, bits = hardware.vector_memory, hardware.silicon, word_bits(hardware)
+    lanes = hardware.lanes * energy.sram_leakage(silicon, memory.capacity_bytes, bits)
+    banks = hardware.banks * energy.sram_leakage(silicon, memory.bank_capacity_bytes, bits)
+    return lanes + banks + energy.register_leakage(silicon, register_bits(hardware))

@@ -1,15 +1,63 @@
-"""The ports of a lane's vector memory: who shares them, and the frame of slots.
+"""What machines are by definition: latencies of words, the frame of a lane's ports, the vector unit's beat.
 
-All times are those of lane 0; lane `i` runs the same schedule `i` cycles later (skewed addresses).
+All times are those of lane 0; lane `i` runs the same schedule `i` cycles later (skewed addresses). Element m of a
+stream enters row r of the R x C array at cycle `s + m + r` and meets PE(r, c) at `s + m + r + c`. The sum of column c
+is in the register below row R-1 at `s + m + R + c`: for lane c, which runs c cycles late, R cycles after the element
+entered (paper Fig. 9, 10).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import TypeAlias
 
-from tpusim.machines.tpu.definition.latencies import add_cycles, finish_cycles
 from tpusim.machines.tpu.description import Hardware
+
+BIAS_CYCLES = 1
+"""In which the bias of a column enters the register above its first PE, once its word is read."""
+
+
+def word_latency(elements: int, hardware: Hardware) -> int:
+    """The cycles from the ifmap read of a word until its last result stands in the de-serializer.
+
+    One to load the serializer, `elements` to issue, R to flow through the array.
+    """
+    return 1 + elements + hardware.array.rows
+
+
+def add_cycles(elements: int, hardware: Hardware) -> int:
+    """The cycles to add a word of every array to partial sums, in every lane (Table II: 256 ALUs, 2 a lane)."""
+    return finish_cycles(elements, 1, hardware)
+
+
+def finish_cycles(elements: int, operations: int, hardware: Hardware) -> int:
+    """The cycles of `operations` ALU operations on every element of a word of every array, in every lane."""
+    return -(-operations * elements * hardware.array.count * hardware.lanes // hardware.vector_unit.alus)
+
+
+def transposed_word_cycles(words: int, hardware: Hardware) -> int:
+    """The cycles a word in which the `words` of a pixel are transposed, up to `transpose_words` of them together."""
+    unit = hardware.vector_unit
+    return -(-unit.transpose_cycles // min(unit.transpose_words, words))
+
+
+def preload_words(hardware: Hardware) -> int:
+    """The weight words that a lane reads for one column of R weights, W to a word."""
+    return -(-hardware.array.rows // hardware.vector_memory.word_elements)
+
+
+def last_weight(last_read: int, hardware: Hardware) -> int:
+    """The cycle in which the last weight enters the array, its word having been read in `last_read`."""
+    return last_read + hardware.preload_cycles - (preload_words(hardware) - 1) * hardware.weight_word_cycles
+
+
+def word_cycles(words: int, transposed: bool, hardware: Hardware) -> int:
+    """Cycles that a streamed word takes at least: to be transposed, and to stream all of it, as far as that must be."""
+    streams = hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
+    return max(streams, transposed_word_cycles(words, hardware) if transposed else 0)
+
 
 FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA = range(8)
 """Who owns a cycle of the port."""
@@ -207,3 +255,45 @@ def _result_slot(first: int, psum: int | None, adds: int, period: int, arrays: i
 def _next_slot(earliest: int, slot: int | None, period: int) -> int:
     """The first cycle at or after `earliest` that is `slot` modulo `period`; `earliest` itself without a slot."""
     return earliest if slot is None else earliest + (slot - earliest) % period
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a result word takes of each lane: words to read, one after another, then cycles of the vector unit's work.
+
+    The slots of the port repeat every `period` cycles: those of the reads come first, the write has one behind them.
+    """
+
+    reads: int
+    work: int
+
+    @property
+    def period(self) -> int:
+        """Cycles from one result word to the next: of the port, or of the work, whichever takes longer."""
+        return max(self.reads + 1, self.work)
+
+    @property
+    def result_delay(self) -> int:
+        """Cycles from a word's first read to the write of its result, in the first slot that is not a read's."""
+        done = self.reads + self.work
+        return done if done % self.period >= self.reads else done + self.reads - done % self.period
+
+
+def ready_delay(words: int, hardware: Hardware) -> int:
+    """Cycles in which the vector unit makes `words` of a block ready, padding too.
+
+    Unpacking is a part of that: where words are unpacked on their way from HBM, it takes that much less.
+    """
+    unit = hardware.vector_unit
+    return ceil(words * max(unit.ready_cycles - unit.unpack_cycles, Fraction(0)))
+
+
+def beat_of(reads: int, operations: int, elements: int, hardware: Hardware) -> Beat:
+    """The beat of a result word of `elements` in use, each of which takes `operations` of an ALU.
+
+    All lanes work alike, each with its share of the ALUs. What a word takes to be fetched into place, and to be
+    finished, sets the pace where that is more (`vector_unit.operand_cycles`, `result_cycles`).
+    """
+    unit = hardware.vector_unit
+    adding = -(-operations * elements * hardware.lanes // unit.alus)
+    return Beat(reads, max(adding, ceil(reads * unit.operand_cycles + unit.result_cycles)))
