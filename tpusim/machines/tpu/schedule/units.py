@@ -264,7 +264,7 @@ class Units(ABC):
         """What a unit leaves, in the slot that begins at word `base`."""
 
     def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterable[Step]:
-        """The steps by which it goes: a spill."""
+        """The steps by which a result leaves its slot: a spill."""
         yield Spill(after, *moves[:3], regions=moves.regions)
 
     def counted(self) -> Planned | None:
