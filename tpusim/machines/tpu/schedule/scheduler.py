@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple
 
 from tpusim.machines.tpu.program.explanation import Planned
@@ -227,11 +228,14 @@ class Schedule:
                 wanted = LAST if area.late else LAST + first if area.last else first
                 for piece, gap in zip(pieces, spread(len(pieces), range(1) if area.late else gaps), strict=True):
                     at = tenancy.unit if gap == first and not area.late else behind[gap]
-                    needs = ((rings[area], key) for area, key in piece.needs if area in rings)
-                    held = [ring.wanted(key, at, gap, tenancy.ahead) for ring, key in needs]
-                    queue[at].append(_Entry(wanted, piece.early, rank, tenancy, piece, tuple(held)))
+                    held: tuple[Tenancy, ...] = ()
+                    for need, key in piece.needs:
+                        if need in rings:
+                            held = *held, rings[need].wanted(key, at, gap, tenancy.ahead)
+                    queue[at].append(_Entry(wanted, piece.early, rank, tenancy, piece, held))
         for entries in queue.values():
-            entries.sort(key=(lambda entry: entry[2]) if policy.by_area else (lambda entry: entry[:3]))
+            if len(entries) > 1:
+                entries.sort(key=itemgetter(2) if policy.by_area else itemgetter(0, 1, 2))
         return queue
 
     def _left(self, strand: str, key: Key) -> int:
@@ -248,27 +252,27 @@ class Schedule:
     def _bring(self, entry: _Entry) -> None:
         """A piece: transfers, or steps of the vector unit that work it out."""
         _, _, _, tenancy, piece, held = entry
-        brought = [*piece.brings(tenancy.base, *(each.base for each in held))]
+        brought = [*piece.brings(tenancy.base, *[each.base for each in held])]
         if not brought:
             return
+        steps, there, delay = self.steps, tenancy.there, 0
         waits = tenancy.freed() if tenancy.before else self._begun
-        delay = sum(each.area.ready(each.key) for each in held if each.area.ready and not each.used)
         for other in held:
             waits = (*other.made(None), *waits)
+            delay += other.area.ready(other.key) if other.area.ready and not other.used else 0
         for area, key in piece.needs[len(held) :]:
             waits = (*waits, self._left(area, key))
         for number, each in enumerate(brought):
             # Several transfers of one piece count as an atom each: whoever reads all of them waits for each.
             for atom in piece.atoms if not number else (-number,):
-                tenancy.there[atom] = len(self.steps)
+                there[atom] = len(steps)
             if isinstance(each, Moves):
-                fill = tenancy.area.fill(waits, each.tensor, each.parts, each.bytes, regions=each.regions)
-                self.steps.append(fill)
+                steps.append(tenancy.area.fill(waits, each.tensor, each.parts, each.bytes, regions=each.regions))
             else:
-                self.steps.append(Vector(waits, *each, delay))
+                steps.append(Vector(waits, *each, delay))
                 delay = 0
         for other in held:
-            other.used[self.steps[-1].queue, 0] = len(self.steps) - 1
+            other.used[steps[-1].queue, 0] = len(steps) - 1
 
     def _spill(self, at: int) -> None:
         unit, steps = self.units[at], self.steps
