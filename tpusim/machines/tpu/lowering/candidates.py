@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.cuts import even_extents, halves
-from tpusim.machines.tpu.lowering.estimate import Estimate
+from tpusim.machines.tpu.lowering.block import even_extents, halves, span_of
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.pace import LayerWork, summed
+from tpusim.machines.tpu.lowering.pace import Estimate, LayerWork, summed
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, given_block, span_of, too_small, weight_words
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, given_block, too_small, weight_words
 
 
 class _Extents(NamedTuple):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.definition.frame import IFMAP, PSUM, RESULT, Frame, frame_of
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.block import portions
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.recipe import Recipe, operations
 from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from tpusim.machines.tpu.definition.beat import ready_delay
-from tpusim.machines.tpu.lowering.block import Block
+from tpusim.machines.tpu.lowering.block import CHANNEL, Block
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
-from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.reduction import Chunk
-from tpusim.machines.tpu.lowering.samples import CORNERS
-from tpusim.machines.tpu.lowering.sampling import OPERATION, POINTERS, Sampling, TableKey, kinds_of
+from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, POINTERS, Sampling, TableKey, kinds_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.pointers import Picked
 from tpusim.machines.tpu.program.program import Constant

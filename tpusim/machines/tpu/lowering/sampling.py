@@ -6,7 +6,7 @@ sample, and how near these are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
@@ -20,17 +20,193 @@ from tpusim.machines.tpu.definition.beat import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.estimate import Estimate
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.lowering.pace import Estimate
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.sampled_taps import Lanes, SampledTaps, shape_of
-from tpusim.machines.tpu.lowering.samples import CORNERS, Kind, Samples, samples_of
+from tpusim.machines.tpu.lowering.reduction import Chunk, Tap
 from tpusim.machines.tpu.lowering.search import choose
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.pointers import ElementTable, pointer_bytes, pointers_a_word
+from tpusim.machines.tpu.program.pointers import ElementTable, encoded, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import DeformConv2d
+from tpusim.network.ops.offsets import MASK_PARTS, Offsets
+
+CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
+"""The elements around a sample: rows and columns beyond the one above and to the left of it."""
+
+Kind = tuple[int, Tap]
+"""Samples that differ: those of an offset group, for a tap."""
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Those of a layer for so many images, in words of `word_fill` of them; [offset_group, tap, row, col, image]."""
+
+    layer: DeformConv2d
+    batch: int
+    word_fill: int
+
+    @property
+    def parts(self) -> int:
+        """Equal parts of one that `blend` counts in."""
+        return self._offsets.parts**2 * MASK_PARTS
+
+    @cached_property
+    def words(self) -> int:
+        """Words of a pixel."""
+        return -(-self.batch // self.word_fill)
+
+    def band(self, rows: range) -> range:
+        """The rows of the ifmap that samples of some output rows have around them, one at least."""
+        first, stop = self._reach
+        low, high = int(first[rows.start : rows.stop].min()), int(stop[rows.start : rows.stop].max())
+        return range(low, high) if low < high else range(1)
+
+    def pointers(self, patch: Patch, kinds: Sequence[Kind], band: range) -> Numbers:
+        """[word, corner, element, kind] for the words of a patch of outputs: from the first word of a `band` of whole
+        rows, whose words stand as those of the patch do, to the word that has the element.
+        """
+        groups, width = len(patch.groups), self.layer.in_width
+        turns = np.arange(groups)[:, None]
+        found = []
+        for row, col in (self._corner(patch, kinds, at) for at in CORNERS):
+            inside = (row >= 0) & (row < self.layer.in_height) & (col >= 0) & (col < width)
+            offsets = ((row - band.start) * width + col) * groups + turns
+            found.append(encoded(offsets, ~(inside & self._images(patch))))
+        each = np.stack(found)
+        # From [corner, kind, row, col, group, element].
+        return np.moveaxis(each, (0, 1), (-3, -1)).reshape(patch.words, len(CORNERS), self.word_fill, len(kinds))
+
+    def blend(self) -> Numbers:
+        """How near each corner is, times the mask: [offset_group, tap, row, col, word, corner, element], in `parts`."""
+        given, shape = self._offsets, self._down.shape
+        down, across = self._down % given.parts, self._across % given.parts
+        weights = np.zeros((*shape[:-1], self.words * self.word_fill, len(CORNERS)), np.int64)
+        masks = given.masks.reshape(shape)
+        for number, (low, right) in enumerate(CORNERS):
+            near = (down if low else given.parts - down) * (across if right else given.parts - across)
+            weights[..., : self.batch, number] = near * masks
+        apart = weights.reshape(*shape[:-1], self.words, self.word_fill, len(CORNERS))
+        return np.swapaxes(apart, -1, -2)
+
+    # ---- in parts of the distance of neighbouring elements
+
+    @cached_property
+    def _offsets(self) -> Offsets:
+        return self.layer.displaced(self.batch)
+
+    @cached_property
+    def _down(self) -> Numbers:
+        stands = self._stands(0, self.layer.out_height)[:, None, :, None, None]
+        return self._by_tap(stands * self._offsets.parts + self._offsets.down)
+
+    @cached_property
+    def _across(self) -> Numbers:
+        stands = self._stands(1, self.layer.out_width)[None, :, None, :, None]
+        return self._by_tap(stands * self._offsets.parts + self._offsets.across)
+
+    def _stands(self, axis: int, outputs: int) -> Numbers:
+        """[tap, output]: the rows or columns on which taps stand without offsets."""
+        layer = self.layer
+        taps, places = np.arange(layer.kernel[axis]) * layer.dilation[axis], np.arange(outputs) * layer.stride[axis]
+        return taps[:, None] + places - layer.padding[axis]
+
+    def _by_tap(self, values: Numbers) -> Numbers:
+        groups, rows, cols, *rest = values.shape
+        return values.reshape(groups, rows * cols, *rest)
+
+    def _corner(self, patch: Patch, kinds: Sequence[Kind], corner: tuple[int, int]) -> tuple[Numbers, Numbers]:
+        """The rows and the columns of a corner, [kind, row, col, group, element]; of images that there are not, any."""
+        groups, (rows, cols) = [group for group, _ in kinds], zip(*(tap for _, tap in kinds), strict=True)
+        taps = np.array(rows) * self.layer.kernel[1] + np.array(cols)
+        images = range(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
+        at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), np.minimum(images, self.batch - 1))
+        found = []
+        for values, beyond in zip((self._down, self._across), corner, strict=True):
+            each = values[np.array(groups), taps][at] // self._offsets.parts + beyond
+            found.append(each.reshape(*each.shape[:3], len(patch.groups), self.word_fill))
+        return found[0], found[1]
+
+    def _images(self, patch: Patch) -> NDArray[np.bool_]:
+        """Whether there is such an image, [group, element]."""
+        first = patch.groups.start * self.word_fill
+        return np.arange(first, first + len(patch.groups) * self.word_fill).reshape(-1, self.word_fill) < self.batch
+
+    @cached_property
+    def _reach(self) -> tuple[Numbers, Numbers]:
+        """For each output row the first row of the ifmap around any of its samples, and the one after the last."""
+        above = self._down // self._offsets.parts
+        around = (0, 1, 3, 4)
+        first, last = (
+            np.maximum(above.min(axis=around), 0),
+            np.minimum(above.max(axis=around) + 1, self.layer.in_height - 1),
+        )
+        return first, last + 1
+
+
+@lru_cache(maxsize=8)
+def samples_of(layer: DeformConv2d, batch: int, word_fill: int) -> Samples:
+    """A layer is planned, and then lowered, perhaps several times."""
+    return Samples(layer, batch, word_fill)
+
+
+# ---- the cut: channel-first's, where each tap has words of its own, gathered from samples
+
+
+class Lanes(NamedTuple):
+    """Neighbouring lanes of a place whose samples lie alike."""
+
+    first_lane: int
+    lanes: int
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class SampledTaps(TapGroups):
+    """Row folds times groups of taps, of which one is on chip at a time. What a tap samples lies alike for all channels
+    of an offset group.
+    """
+
+    layer: DeformConv2d
+    batch: int
+
+    @property
+    def _by_tap(self) -> bool:
+        """It always has."""
+        return True
+
+    def lanes_of(self, chunk: Chunk, place: int, group: int) -> tuple[Lanes, ...]:
+        """The lanes of a place of a chunk for a channel group, those together that sample alike."""
+        held = chunk.places[place]
+        size, first = self.layer.in_channels // self.layer.offset_groups, group * self.shape.channels
+        return tuple(_alike([((first + c) // size, tap) for c, tap in zip(held.channels, held.taps, strict=True)]))
+
+
+def _alike(kinds: list[Kind]) -> Iterator[Lanes]:
+    first = 0
+    for at in range(1, len(kinds) + 1):
+        if at == len(kinds) or kinds[at] != kinds[first]:
+            yield Lanes(first, at - first, kinds[first])
+            first = at
+
+
+def shape_of(layer: DeformConv2d, batch: int) -> ConvShape:
+    """A convolution of stride 1 over a map on which each tap of each output stands somewhere; what its taps multiply is
+    gathered. Words hold images alone: strips would have samples in one another.
+    """
+    rows, cols = (
+        MapAxis(size=outputs + kernel - 1, kernel=kernel, stride=1, padding=(0, 0), dilation=1)
+        for outputs, kernel in ((layer.out_height, layer.kernel[0]), (layer.out_width, layer.kernel[1]))
+    )
+    into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    return ConvShape(layer.groups, into, out, batch, rows, cols, layer.tensors(batch))
+
+
+# ---- the plan
 
 OPERATION = "sum_of_products"
 """What makes a word of samples: each corner times how near it is."""

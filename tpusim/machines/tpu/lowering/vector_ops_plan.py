@@ -11,15 +11,14 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Patch, portions
 from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips, padded
-from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, portions
 from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.search import TOLERANCE
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.turned import Moved, PixelsInLanes, Turn, boxes_of, turn_of
-from tpusim.machines.tpu.lowering.vector_search import VectorCosts
+from tpusim.machines.tpu.lowering.vector_plan import VectorCosts
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import Move, VectorOp

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from tpusim.machines.tpu.definition.beat import beat_of
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.block import CHANNEL, IMAGE, portions
 from tpusim.machines.tpu.lowering.geometry import MapAxis, padded, shifted
-from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, portions
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, fitting, word_groups
 from tpusim.machines.tpu.lowering.vector_ops_plan import Maps
 from tpusim.machines.tpu.program.operations import Arity, work_of

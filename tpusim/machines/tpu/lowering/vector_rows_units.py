@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE
+from tpusim.machines.tpu.lowering.block import CHANNEL, IMAGE
 from tpusim.machines.tpu.lowering.pace import delay_of
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_rows_plan import RESULT_BUFFERS, RowPlan
