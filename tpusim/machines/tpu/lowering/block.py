@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import prod
 
-from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips, MapAxis
+from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.machines.tpu.program.tensor import Along
@@ -101,17 +101,13 @@ class Patch:
     def cut(self, pieces: int) -> list[Patch]:
         """Into at most so many: by rows; one row by columns; one point by word groups."""
         name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
-        return [
-            replace(self, **{name: getattr(self, name)[part.start : part.stop]})
-            for part in even(len(getattr(self, name)), pieces)
-        ]
+        whole: range = getattr(self, name)
+        return [replace(self, **{name: whole[part.start : part.stop]}) for part in even(len(whole), pieces)]
 
     def words_before(self, part: Patch) -> int:
         """Words ahead of a part that was cut."""
-        rows, cols = (
-            (inner.start - outer.start) // outer.step
-            for inner, outer in ((part.rows, self.rows), (part.cols, self.cols))
-        )
+        rows = (part.rows.start - self.rows.start) // self.rows.step
+        cols = (part.cols.start - self.cols.start) // self.cols.step
         return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
 
 
@@ -170,25 +166,32 @@ def images_of(shape: InStrips, word_fill: int, groups: range) -> range:
     return range(min(groups.start * word_fill, shape.images), min(groups.stop * word_fill, shape.images))
 
 
+def patch_of(shape: InStrips, block: Block) -> Patch:
+    """What is filled of a map for all taps of a block."""
+    row, col = shape.row, shape.col
+    rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
+    return Patch(rows, cols, block.groups)
+
+
+def taps_of(shape: ConvShape) -> tuple[Tap, ...]:
+    """All taps in the order of the filter."""
+    return tuple(product(range(shape.row.kernel), range(shape.col.kernel)))
+
+
 def walk_of(shape: InStrips, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
     """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-    counter, groups, cols = _own_counter if by_tap else _counter, len(block.groups), len(patch.cols)
-    before_rows, row = counter(shape.row, tap[0], block.rows, patch.rows, cols * groups)
-    before_cols, col = counter(shape.col, tap[1], block.cols, patch.cols, groups)
-    return Counters(before_rows + before_cols, (row, col, Counter(groups, 0, 1, groups, 1)), block.span)
-
-
-def _counter(axis: MapAxis, tap: int, outputs: range, grid: range, stride: int) -> tuple[int, Counter]:
-    """From word 0 on, the grid points of a tap among those of all taps of a chunk."""
-    start = outputs.start * axis.step + axis.place(tap) - grid.start
-    return 0, Counter(len(outputs), start, axis.step, len(grid), stride)
-
-
-def _own_counter(axis: MapAxis, tap: int, outputs: range, grid: range, stride: int) -> tuple[int, Counter]:
-    """The words before, and the points of a tap that has lanes of its own."""
-    real = axis.under(outputs, range(tap, tap + 1))
-    before = real.start - grid.start // axis.step
-    return before * stride, Counter(len(outputs), outputs.start - real.start, 1, len(real), stride)
+    groups, before, counters = len(block.groups), 0, []
+    axes = (shape.row, block.rows, patch.rows, len(patch.cols) * groups), (shape.col, block.cols, patch.cols, groups)
+    for (axis, outputs, grid, stride), number in zip(axes, tap, strict=True):
+        if by_tap:
+            # A tap that has lanes of its own: the words before its points, and these.
+            real = axis.under(outputs, range(number, number + 1))
+            before += (real.start - grid.start // axis.step) * stride
+            counters.append(Counter(len(outputs), outputs.start - real.start, 1, len(real), stride))
+        else:
+            start = outputs.start * axis.step + axis.place(number) - grid.start
+            counters.append(Counter(len(outputs), start, axis.step, len(grid), stride))
+    return Counters(before, (*counters, Counter(groups, 0, 1, groups, 1)), block.span)
 
 
 # ---- stages
@@ -225,8 +228,3 @@ def by_outcome(sections: Sequence[Section]) -> list[list[list[int]]]:
     """The numbers of the sections of each chunk, outcome by outcome."""
     chunks = [[*each] for _, each in groupby(range(len(sections)), lambda at: sections[at].chunk)]
     return [[[*each] for _, each in groupby(chunk, lambda at: sections[at].outcome)] for chunk in chunks]
-
-
-def taps_of(shape: ConvShape) -> tuple[Tap, ...]:
-    """In the order of the filter."""
-    return tuple(product(range(shape.row.kernel), range(shape.col.kernel)))

@@ -88,7 +88,10 @@ class FlowGraph:
             if name not in place:
                 place[name] = _free(free_from, due, at, last_used[name])
                 free_from[place[name]] = last_used[name]
-        return Recipe(Line(place[name], _renamed(factors, place)) for name, factors in sums.items())
+        return Recipe(
+            Line(place[name], {place.get(each, each): factor for each, factor in factors.items()})
+            for name, factors in sums.items()
+        )
 
 
 def _in_turn(sums: Sums) -> Sums:
@@ -111,10 +114,6 @@ def _free(free_from: Mapping[str, int], due: Mapping[str, int], at: int, until: 
     """A place that nobody wants from one line to another."""
     fitting = (name for name, free in free_from.items() if free <= at and due.get(name, until) >= until)
     return next(fitting, f"z{sum(name.startswith('z') for name in free_from)}")
-
-
-def _renamed(factors: Factors, place: Mapping[str, str]) -> Factors:
-    return {place.get(name, name): factor for name, factor in factors.items()}
 
 
 def _merged(factors: Factors, name: str, its: Factors) -> dict[str, float]:

@@ -166,10 +166,8 @@ class ConvShape(InStrips):
 
     def bundled(self, groups: int) -> ConvShape:
         """The same, with so many groups side by side."""
-        channels, out_channels = groups * self.channels, groups * self.out_channels
-        return replace(
-            self, groups=-(-self.groups // groups), channels=channels, out_channels=out_channels, bundle=groups
-        )
+        bundles, channels, out_channels = -(-self.groups // groups), groups * self.channels, groups * self.out_channels
+        return replace(self, groups=bundles, channels=channels, out_channels=out_channels, bundle=groups)
 
     @property
     def taps(self) -> int:
@@ -211,20 +209,14 @@ def in_strips(row: MapAxis, col: MapAxis, images: int, hardware: Hardware) -> tu
     """The same cut into as many strips as fill words, by `mapping.strips`."""
     room = hardware.vector_memory.word_elements
     if hardware.mapping.strips == "one_image":
-        return row, _as_batch(col, room) if images == 1 else col
+        # The columns of one image in as many strips as a word has room for, wide enough for what is padded, too. None
+        # where a strip would be narrower than what neighbours share. So does XLA (service/space_to_batch_converter.cc).
+        wide, reach = col.size + sum(col.padding), (col.reach(1, range(col.kernel)) - 1) * col.pitch + 1
+        if images > 1 or col.outputs == 1 or reach - col.stride > -(-wide // room):
+            return row, col
+        return row, replace(col, strips=room, least_extent=-(-wide // (room * col.stride)))
     rows, cols = best_strips(row.outputs, col.outputs, images, room)
     return replace(row, strips=rows), replace(col, strips=cols)
-
-
-def _as_batch(col: MapAxis, room: int) -> MapAxis:
-    """The columns of one image in as many strips as a word has room for, wide enough for what is padded, too.
-
-    None where a strip would be narrower than what neighbours share. So does XLA (service/space_to_batch_converter.cc).
-    """
-    wide, reach = col.size + sum(col.padding), (col.reach(1, range(col.kernel)) - 1) * col.pitch + 1
-    if col.outputs == 1 or reach - col.stride > -(-wide // room):
-        return col
-    return replace(col, strips=room, least_extent=-(-wide // (room * col.stride)))
 
 
 def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[int, int]:

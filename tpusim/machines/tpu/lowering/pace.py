@@ -49,10 +49,7 @@ class Demand:
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(
-            self.cycles + other.cycles,
-            self.bus + other.bus,
-            self.converted + other.converted,
-            self.port + other.port,
+            self.cycles + other.cycles, self.bus + other.bus, self.converted + other.converted, self.port + other.port
         )
 
     @property
@@ -143,7 +140,7 @@ class LayerWork:
         run_bytes, burst = run * self.hardware.vector_memory.element_bytes, self.hardware.hbm.burst_bytes
         return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)
 
-    @cached_property
+    @property
     def stored_channels(self) -> float:
         """Channels of a group as its ifmap is stored, so that padding counts."""
         return self.shape.channels * self._stored_share
@@ -285,18 +282,18 @@ class Estimate:
         return np.asarray(np.where(whole, np.maximum(late, 0), 0), dtype=np.float64)
 
     def _costs(self, tilings: Tiling[Counts]) -> _Costs:
-        results = tilings.blocks * self.shape.groups * self.columns
+        results, passes = tilings.blocks * self.shape.groups * self.columns, tilings.section_passes
         load, per_pass = self.of.load(tilings).busiest, self.of.turn(tilings)
         # Passes left when the last piece is there: of a section, or of a block that is the only one.
         alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
-        return _Costs(
-            results=results,
-            per_pass=per_pass,
-            load=load,
-            spill=self.of.spill(tilings).busiest,
-            first=self._first_cycles(tilings, load),
-            last=per_pass * np.maximum(_ceil(tilings.section_passes, self._begun_with), alone),
-        )
+        last = per_pass * np.maximum(_ceil(passes, self._begun_with), alone)
+        # The first pass waits for one fold; where blocks drain, for an even piece of the block and of the filter.
+        first = load / tilings.chunk_folds
+        if self.of.drains:
+            section = self.of.filter_cycles / self.columns * passes / self.passes
+            of_load, of_section = (np.minimum(self._begun_with, count) for count in (tilings.chunk_folds, passes))
+            first = load / of_load + section / of_section
+        return _Costs(results, per_pass, load, self.of.spill(tilings).busiest, first, last)
 
     def _at_once(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
@@ -304,7 +301,7 @@ class Estimate:
         # The ifmap of a block comes again for column folds that other blocks lie between.
         again = np.where(tilings.blocks > 2, held, 1) if tilings.loop_order == "filter_major" else 1
         loaded, turns = groups * (tilings.blocks * again), groups * tilings.blocks * held
-        ahead = turns * self.hardware.sequencer.block_cycles + loaded * self._ready(tilings)
+        ahead = turns * self.hardware.sequencer.block_cycles + loaded * (tilings.ifmap_words * self.of.ready_cycles)
         exposed = turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
         array = results * self.passes * costs.per_pass + exposed
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
@@ -319,7 +316,8 @@ class Estimate:
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
         chunks = self._chunks(tilings)
-        ahead = self._exposed(self._ready(tilings) + self.hardware.sequencer.block_cycles, 1, costs)
+        ready = tilings.ifmap_words * self.of.ready_cycles
+        ahead = self._exposed(ready + self.hardware.sequencer.block_cycles, 1, costs)
         array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles()) / tilings.kept_folds
         # The next chunk but one may come when this one is done, unless there is a third buffer.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
@@ -355,10 +353,6 @@ class Estimate:
         whole = tilings.section_passes == self.passes
         return np.where(whole & (resident | (tilings.loop_order == "filter_major")), 1, tilings.blocks)
 
-    def _ready(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """What the vector unit takes to make one load of the ifmap ready."""
-        return np.asarray(tilings.ifmap_words * self.of.ready_cycles)
-
     def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
         """Waits that nothing hides before weights come; where blocks overlap, passes ahead hide some each time."""
         spare = 0 if self.of.drains else costs.per_pass - self.hardware.preload_cycles
@@ -368,25 +362,16 @@ class Estimate:
         """A block's first preload and last results, where they are not hidden behind other blocks."""
         return self.hardware.preload_cycles + self.hardware.array.rows + self.of.word_fill if self.of.drains else 0
 
-    def _first_cycles(self, tilings: Tiling[Counts], load: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What the first pass waits for: one fold, or an even piece of the block and of the filter."""
-        if not self.of.drains:
-            return np.asarray(load / tilings.chunk_folds)
-        passes = tilings.section_passes
-        section = self.of.filter_cycles / self.columns * passes / self.passes
-        of_load, of_section = (np.minimum(self._begun_with, count) for count in (tilings.chunk_folds, passes))
-        return np.asarray(load / of_load + section / of_section)
-
     def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Bus time of the filter of one column fold, a section after the other."""
         sections = _ceil(self.passes, tilings.section_passes)
-        return self._moving(self.of.filter_cycles / self.columns, sections * _pieces(tilings.section_passes))
+        pieces = sections * np.minimum(MOST_PIECES, tilings.section_passes)
+        return self._moving(self.of.filter_cycles / self.columns, pieces)
 
     def _loading(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """Bus time of the ifmap of one block, in pieces of folds or else of rows."""
-        return self._moving(
-            costs.load, _pieces(np.where(tilings.chunk_folds > 1, tilings.chunk_folds, self.shape.row.extent))
-        )
+        pieces = np.where(tilings.chunk_folds > 1, tilings.chunk_folds, self.shape.row.extent)
+        return self._moving(costs.load, np.minimum(MOST_PIECES, pieces))
 
     def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
         """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
@@ -396,11 +381,6 @@ class Estimate:
     def _begun_with(self) -> int:
         """Pieces of a load, of which passes wait for the first."""
         return 1 if self.hardware.mapping.loads == "whole" else MOST_PIECES
-
-
-def _pieces(count: Cycles) -> Counts:
-    """Pieces that a load of folds, passes or rows is cut into."""
-    return np.asarray(np.minimum(MOST_PIECES, count))
 
 
 def _ceil(extent: Cycles, part: Counts | int) -> Counts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -71,8 +71,9 @@ class Tiling(Generic[Extent]):
 
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """The candidate at a place of the arrays."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain: dict[str, Any] = {name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        plain: dict[str, Any] = {
+            name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in vars(self).items()
+        }
         return Tiling(**plain)
 
 

@@ -11,10 +11,9 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import InStrips, shifted
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered
+from tpusim.machines.tpu.program.explanation import Lowered
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.layout import Box, Region
@@ -48,17 +47,14 @@ class Traffic:
         """For one, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
-            shape, burst = self.shape, self.hardware.hbm.burst_bytes
-            strips = (box,) if shape.strips == 1 else tuple(self._strips(box, apart))
+            (row, col), burst = (self.shape.row.strips, self.shape.col.strips), self.hardware.hbm.burst_bytes
+            strips = tuple([
+                box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
+                for down, across in product(range(row), range(col))
+            ])  # fmt: skip
             runs = map(self._lying(tensor).runs, strips)
             self._known[key] = Moved(sum([each.moved(burst) for each in runs if each]), strips)
         return self._known[key]
-
-    def _strips(self, box: Box, apart: tuple[int, int]) -> Iterator[Box]:
-        """`box` in every strip."""
-        row, col = self.shape.row.strips, self.shape.col.strips
-        for down, across in product(range(row), range(col)):
-            yield box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
 
     def _lying(self, tensor: Tensor) -> Stored:
         if tensor.name not in self._stored:
@@ -78,8 +74,10 @@ def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
     program, told = in_layout(lowered[0], hardware), lowered[1]
     if hardware.hbm.layout == Layouts():
         others = ", the filter as it is read" if any(each.name == "filter" for each in program.tensors) else ""
-        return program, _told(told, f"feature maps lie {HWCN} in HBM{others}")
-    return program, _told(told, f"in HBM {'; '.join(_words(program, Moves(program, hardware)))}")
+        words = f"feature maps lie {HWCN} in HBM{others}"
+    else:
+        words = f"in HBM {'; '.join(_words(program, Moves(program, hardware)))}"
+    return program, replace(told, aspects={**told.aspects, "layout": words})
 
 
 def in_layout(program: Program, hardware: Hardware) -> Program:
@@ -90,35 +88,28 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
     if hardware.hbm.layout == Layouts():
         return program
     moves = Moves(program, hardware)
-    return replace(program, steps=tuple(_moved(step, moves) for step in program.steps))
+    steps = (
+        replace(each, hbm_bytes=moves.bytes(each)) if isinstance(each, Transfer) else each for each in program.steps
+    )
+    return replace(program, steps=tuple(steps))
 
 
 def _check_room(program: Program, hardware: Hardware) -> None:
     """That all tensors of the layer have room in the DRAM together: addresses beyond it would begin again at 0."""
     device = hardware.hbm.dram
-    if device is None or _at_most(program, hardware) <= device.capacity_bytes:
+    if device is None:
+        return
+    # No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read.
+    elements = sum(prod(each.padded or each.shape) for each in program.tensors)
+    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Transfer))
+    wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
+    if elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes <= device.capacity_bytes:
         return
     if (size := Moves(program, hardware).size) > device.capacity_bytes:
         raise CapacityError(
             f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
             "give hbm.device more rows or channels, or choose a smaller batch"
         )
-
-
-def _at_most(program: Program, hardware: Hardware) -> int:
-    """No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read."""
-    elements = sum(prod(each.padded or each.shape) for each in program.tensors)
-    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Transfer))
-    wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
-    return elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes
-
-
-def _told(told: Explanation, words: str) -> Explanation:
-    return replace(told, aspects={**told.aspects, "layout": words})
-
-
-def _moved(step: Step, moves: Moves) -> Step:
-    return replace(step, hbm_bytes=moves.bytes(step)) if isinstance(step, Transfer) else step
 
 
 def _words(program: Program, moves: Moves) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Patch, portions
+from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Patch, patch_of, portions
 from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips, padded
 from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.search import TOLERANCE
@@ -146,9 +146,7 @@ class VectorOpPlan:
 
     def patch(self, block: Block) -> Patch:
         """The grid points of the ifmap that a block needs."""
-        row, col = self.outputs.row, self.outputs.col
-        rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
-        return Patch(rows, cols, block.groups)
+        return patch_of(self.outputs, block)
 
     def rectangles(self, block: Block) -> list[Rectangle]:
         """The outputs of a block, those together whose windows are alike."""

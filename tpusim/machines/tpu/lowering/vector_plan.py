@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -11,7 +10,7 @@ from typing import ClassVar
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import pace
-from tpusim.machines.tpu.lowering.block import Block, Patch, halves, portions, taps_of
+from tpusim.machines.tpu.lowering.block import Block, Patch, halves, patch_of, portions, taps_of
 from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
 from tpusim.machines.tpu.lowering.pace import Demand, Sizes, step
 from tpusim.machines.tpu.lowering.plan import Plan
@@ -90,7 +89,9 @@ class VectorCosts:
         Raises:
             CapacityError: when not even a block of one output word fits; says how much memory would do.
         """
-        every = (self.tiling(*sizes) for sizes in self._sizes())
+        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
+        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
+        every = (self.tiling(*each) for each in sizes)
         costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
         most = min(cost for cost, _ in costs) * (1 + self.close)
         return max((each for cost, each in costs if cost <= most), key=lambda each: each.psum_words)
@@ -132,11 +133,6 @@ class VectorCosts:
     def _extents(self) -> tuple[int, int, int]:
         return self.outputs.row.extent, self.outputs.col.extent, self.word_groups[0]
 
-    def _sizes(self) -> Iterator[tuple[int, int, int]]:
-        """Extents of blocks to try: rows, columns, word groups."""
-        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
-        yield from product(*([size] if size else halves(extent) for size, extent in wanted))
-
 
 @dataclass(frozen=True)
 class VectorPlan:
@@ -156,14 +152,12 @@ class VectorPlan:
 
     @cached_property
     def taps(self) -> tuple[Tap, ...]:
-        """In the order of the filter."""
+        """All taps in the order of the filter."""
         return taps_of(self.plan.shape)
 
     def patch(self, block: Block) -> Patch:
         """What is filled of the ifmap for a block."""
-        row, col = self.plan.shape.row, self.plan.shape.col
-        rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
-        return Patch(rows, cols, block.groups)
+        return patch_of(self.plan.shape, block)
 
     def inputs(self, portion: range) -> Coordinates:
         """The ifmap channel of each lane."""
