@@ -6,9 +6,10 @@ sample, and how near these are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
@@ -71,12 +72,13 @@ class Samples:
         rows, whose words stand as those of the patch do, to the word that has the element.
         """
         groups, width = len(patch.groups), self.layer.in_width
-        turns = np.arange(groups)[:, None]
-        found = []
+        turns, images = np.arange(groups)[:, None], self._images(patch)
+        # Whether there is such an image, [group, element].
+        there, found = images.reshape(-1, self.word_fill) < self.batch, []
         for row, col in (self._corner(patch, kinds, at) for at in CORNERS):
             inside = (row >= 0) & (row < self.layer.in_height) & (col >= 0) & (col < width)
             offsets = ((row - band.start) * width + col) * groups + turns
-            found.append(encoded(offsets, ~(inside & self._images(patch))))
+            found.append(encoded(offsets, ~(inside & there)))
         each = np.stack(found)
         # From [corner, kind, row, col, group, element].
         return np.moveaxis(each, (0, 1), (-3, -1)).reshape(patch.words, len(CORNERS), self.word_fill, len(kinds))
@@ -123,33 +125,28 @@ class Samples:
         """The rows and the columns of a corner, [kind, row, col, group, element]; of images that there are not, any."""
         groups, (rows, cols) = [group for group, _ in kinds], zip(*(tap for _, tap in kinds), strict=True)
         taps = np.array(rows) * self.layer.kernel[1] + np.array(cols)
-        images = range(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
-        at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), np.minimum(images, self.batch - 1))
+        images = np.minimum(self._images(patch), self.batch - 1)
+        at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), images)
         found = []
         for values, beyond in zip((self._down, self._across), corner, strict=True):
             each = values[np.array(groups), taps][at] // self._offsets.parts + beyond
             found.append(each.reshape(*each.shape[:3], len(patch.groups), self.word_fill))
         return found[0], found[1]
 
-    def _images(self, patch: Patch) -> NDArray[np.bool_]:
-        """Whether there is such an image, [group, element]."""
-        first = patch.groups.start * self.word_fill
-        return np.arange(first, first + len(patch.groups) * self.word_fill).reshape(-1, self.word_fill) < self.batch
+    def _images(self, patch: Patch) -> Numbers:
+        """The images in the words of a patch, some perhaps beyond those that there are."""
+        return np.arange(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
 
     @cached_property
     def _reach(self) -> tuple[Numbers, Numbers]:
         """For each output row the first row of the ifmap around any of its samples, and the one after the last."""
-        above = self._down // self._offsets.parts
-        around = (0, 1, 3, 4)
-        first, last = (
-            np.maximum(above.min(axis=around), 0),
-            np.minimum(above.max(axis=around) + 1, self.layer.in_height - 1),
-        )
-        return first, last + 1
+        above, around = self._down // self._offsets.parts, (0, 1, 3, 4)
+        last = np.minimum(above.max(axis=around) + 1, self.layer.in_height - 1)
+        return np.maximum(above.min(axis=around), 0), last + 1
 
 
 @lru_cache(maxsize=8)
-def samples_of(layer: DeformConv2d, batch: int, word_fill: int) -> Samples:
+def _samples_of(layer: DeformConv2d, batch: int, word_fill: int) -> Samples:
     """A layer is planned, and then lowered, perhaps several times."""
     return Samples(layer, batch, word_fill)
 
@@ -176,22 +173,19 @@ class SampledTaps(TapGroups):
 
     @property
     def _by_tap(self) -> bool:
-        """It always has."""
+        """Each tap always has words of its own."""
         return True
 
     def lanes_of(self, chunk: Chunk, place: int, group: int) -> tuple[Lanes, ...]:
         """The lanes of a place of a chunk for a channel group, those together that sample alike."""
         held = chunk.places[place]
         size, first = self.layer.in_channels // self.layer.offset_groups, group * self.shape.channels
-        return tuple(_alike([((first + c) // size, tap) for c, tap in zip(held.channels, held.taps, strict=True)]))
-
-
-def _alike(kinds: list[Kind]) -> Iterator[Lanes]:
-    first = 0
-    for at in range(1, len(kinds) + 1):
-        if at == len(kinds) or kinds[at] != kinds[first]:
-            yield Lanes(first, at - first, kinds[first])
-            first = at
+        found, lane = list[Lanes](), 0
+        kinds = (((first + channel) // size, tap) for channel, tap in zip(held.channels, held.taps, strict=True))
+        for kind, alike in groupby(kinds):
+            found.append(Lanes(lane, len([*alike]), kind))
+            lane += found[-1].lanes
+        return tuple(found)
 
 
 def shape_of(layer: DeformConv2d, batch: int) -> ConvShape:
@@ -216,8 +210,7 @@ POINTERS, BLEND, GATHERED = "pointers", "blend", "gathered"
 
 def samples_for(cut: SampledTaps, hardware: Hardware) -> Samples:
     """The samples of what is cut, in words of such a machine."""
-    _, fill = word_groups(cut.batch, hardware.vector_memory.word_elements)
-    return samples_of(cut.layer, cut.batch, fill)
+    return _samples_of(cut.layer, cut.batch, word_groups(cut.batch, hardware.vector_memory.word_elements)[1])
 
 
 def kinds_of(lanes: Sequence[Lanes]) -> tuple[Kind, ...]:
@@ -228,13 +221,6 @@ def kinds_of(lanes: Sequence[Lanes]) -> tuple[Kind, ...]:
 def pointer_words(kinds: int, elements: int, hardware: Hardware) -> int:
     """Pointer words of a word of samples, of which places have so many kinds side by side."""
     return -(-len(CORNERS) * elements * kinds // pointers_a_word(hardware))
-
-
-def beat_for(kinds: int, elements: int, hardware: Hardware) -> Beat:
-    """How such words are gathered one after another."""
-    operations = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ())
-    reads = pointer_words(kinds, elements, hardware) + len(CORNERS) * (elements + 1)
-    return beat_of(reads, operations, elements, hardware)
 
 
 def most_kinds(cut: SampledTaps) -> int:
@@ -256,39 +242,26 @@ class TableKey(NamedTuple):
     lanes: tuple[tuple[Lanes, ...], ...]
 
 
-@dataclass(frozen=True)
 class Sampling:
-    """How samples are gathered for a `plan` whose cut is SampledTaps, with so many `copies` of bands and tables."""
+    """How samples are gathered for a `plan` whose cut is SampledTaps, with so many `copies` of bands and tables.
 
-    plan: Plan
-    copies: int
+    Attributes:
+        samples: where they lie.
+        ifmap: what is sampled.
+        blend: how near each corner is: [offset_group, tap, row, col, word, corner, element].
+        pointer_bytes: bytes of one pointer.
+    """
 
-    @property
-    def cut(self) -> SampledTaps:
-        """The plan's."""
-        assert isinstance(self.plan.cut, SampledTaps)
-        return self.plan.cut
-
-    @cached_property
-    def samples(self) -> Samples:
-        """Where they lie."""
-        return samples_for(self.cut, self.plan.hardware)
-
-    # ---- tensors
-
-    @cached_property
-    def ifmap(self) -> Tensor:
-        """What is sampled."""
-        shape = self.plan.shape.tensors.ifmap
-        return Tensor("ifmap", shape, converted=True, padded=padded_map(shape, self.plan.hardware))
-
-    @cached_property
-    def blend(self) -> Tensor:
-        """How near each corner is: [offset_group, tap, row, col, word, corner, element]."""
-        layer, samples = self.cut.layer, self.samples
+    def __init__(self, plan: Plan, copies: int) -> None:
+        assert isinstance(plan.cut, SampledTaps)
+        self.plan, self.copies, self.cut = plan, copies, plan.cut
+        self.samples, layer = samples_for(plan.cut, plan.hardware), plan.cut.layer
+        ifmap, samples = plan.shape.tensors.ifmap, self.samples
+        self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
         taps, points = prod(layer.kernel), (layer.out_height, layer.out_width)
         shape = (layer.offset_groups, taps, *points, samples.words, len(CORNERS), samples.word_fill)
-        return Tensor(BLEND, shape, number_bytes=self.plan.hardware.vector_memory.element_bytes)
+        self.blend = Tensor(BLEND, shape, number_bytes=plan.hardware.vector_memory.element_bytes)
+        self.pointer_bytes = pointer_bytes(plan.hardware)
 
     def table_key(self, group: int, block: int, chunk: int) -> TableKey:
         """The table by which a chunk of a group and a block is gathered: places that sample alike share one."""
@@ -334,23 +307,16 @@ class Sampling:
 
     def table(self, lanes: Sequence[Lanes], patch: Patch, base: int, number: int) -> ElementTable:
         """The pointers of a place, whose table is one of those from word `base` on."""
-        per_word = pointers_a_word(self.plan.hardware)
-        kinds = len(kinds_of(lanes))
-        return ElementTable(
-            base + number * self.table_words[0], patch.words, len(CORNERS), self.plan.word_fill, kinds, per_word
-        )
+        hardware, kinds = self.plan.hardware, len(kinds_of(lanes))
+        first, fill = base + number * self.table_words[0], self.plan.word_fill
+        return ElementTable(first, patch.words, len(CORNERS), fill, kinds, pointers_a_word(hardware))
 
     def pointer_numbers(self, key: TableKey, lanes: Sequence[Lanes], patch: Patch) -> np.ndarray:
-        """The same as they stand: [word, number], each word of samples beginning a word."""
+        """The pointers of a place as they stand: [word, number], each word of samples beginning a word."""
         band = self.band(self.plan.blocks[key.block])
         numbers = self.samples.pointers(patch, kinds_of(lanes), band).reshape(patch.words, -1)
         table = self.table(lanes, patch, 0, 0)
         return np.pad(numbers, ((0, 0), (0, table.word_words * table.per_word - table.pointers)))
-
-    @cached_property
-    def pointer_bytes(self) -> int:
-        """Bytes of one pointer."""
-        return pointer_bytes(self.plan.hardware)
 
 
 # ---- blocks beside which there is room for what is gathered from
@@ -382,9 +348,12 @@ class _Estimate(Estimate):
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate."""
-        costs, loads = self._costs(tilings), self._gatherings(tilings)
-        places, words = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups
-        gathering = places * (words * self._beat.period + self._beat.result_delay)
+        costs, chunks = self._costs(tilings), self._chunks(tilings)
+        # Chunks are gathered for every block, and again for column folds that it does not keep.
+        again = -(-self.columns // tilings.kept_folds)
+        loads = self.shape.groups * tilings.blocks * np.where(chunks > 1, chunks * again, again)
+        places, words, beat = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups, self._beat
+        gathering = places * (words * beat.period + beat.result_delay)
         array = costs.results * self.passes * costs.per_pass
         filters = self.shape.groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
         # Two under way at once, each from its latency on.
@@ -395,15 +364,12 @@ class _Estimate(Estimate):
         """Nothing is left out that tells tilings apart."""
         return np.zeros(len(tilings.rows))
 
-    def _gatherings(self, tilings: Tiling[Counts]) -> Counts:
-        """Chunks that are gathered: for every block, and again for column folds that it does not keep."""
-        again = -(-self.columns // tilings.kept_folds)
-        chunks = np.where(self._chunks(tilings) > 1, self._chunks(tilings) * again, again)
-        return np.asarray(self.shape.groups * tilings.blocks * chunks)
-
     @cached_property
     def _beat(self) -> Beat:
-        return beat_for(most_kinds(self.cut), self.of.word_fill, self.hardware)
+        """How words of samples are gathered one after another."""
+        operations, elements = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ()), self.of.word_fill
+        pointers = pointer_words(most_kinds(self.cut), elements, self.hardware)
+        return beat_of(pointers + len(CORNERS) * (elements + 1), operations, elements, self.hardware)
 
 
 class _Doubled(Candidates):
@@ -417,8 +383,7 @@ class _Doubled(Candidates):
         """Words of buffers, bands and tables."""
         words = tilings.rows * tilings.cols * tilings.groups
         bands = tilings.chunk_folds * self._bands(tilings) * self.cut.layer.in_width * tilings.groups
-        kinds = most_kinds(self.cut)
-        a_word = pointer_words(kinds, self.word_fill, self.hardware) + len(CORNERS)
+        a_word = pointer_words(most_kinds(self.cut), self.word_fill, self.hardware) + len(CORNERS)
         tables = np.minimum(tilings.chunk_folds, self._tables) * words * a_word
         return np.asarray(tilings.words + self.copies * (bands + tables))
 

@@ -110,24 +110,15 @@ def units(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> Iterat
             none = range(at, at)
             yield from (WindowUnit(images, taps, held, cols, rows, at, none, none) for rows in downwards)
             continue
-        for rows, live, new, origin in _rolling(shape.row, downwards, span(taps, 0), at):
+        # One roll, whose first stored row is number `at`.
+        tap_rows = span(taps, 0)
+        origin = at - shape.row.stored(range(shape.row.extent), tap_rows).start
+        for rows in downwards:
+            stored = shape.row.stored(rows, tap_rows)
+            live = range(origin + stored.start, origin + stored.stop) if stored else range(at, at)
+            new = range(max(at, live.start), max(at, live.stop))
             yield WindowUnit(images, taps, held, cols, rows, origin, live, new)
-            at = live.stop
-
-
-def _rolling(
-    axis: MapAxis, downwards: list[range], taps: range, first: int
-) -> Iterator[tuple[range, range, range, int]]:
-    """(rows, live, new, origin) of the units of one roll, whose first stored row is number `first`."""
-    origin = first - axis.stored(range(axis.extent), taps).start
-    filled = first
-    for rows in downwards:
-        stored = axis.stored(rows, taps)
-        live = range(origin + stored.start, origin + stored.stop)
-        live = live if live else range(filled, filled)
-        new = range(max(filled, live.start), max(filled, live.stop))
-        yield rows, live, new, origin
-        filled = max(filled, live.stop)
+            at = max(at, live.stop)
 
 
 # ---- which window
@@ -158,17 +149,14 @@ def _ways(shape: ConvShape, hardware: Hardware) -> Iterator[list[RollingWindow]]
 
 
 def _window(shape: ConvShape, rows: int, cols: int, groups: int, taps: int, held: int, ahead: int) -> RollingWindow:
-    """With a ring for so many units at once."""
-    chunks, row, col = tap_chunks(shape, taps), shape.row, shape.col
+    """A window with a ring for the grid rows of `ahead` units at once."""
+    chunks, row, col, depth = tap_chunks(shape, taps), shape.row, shape.col, 1
     widths = (len(col.stored(each, span(some, 1))) for some in chunks for each in portions(col.extent, cols))
-    depth = max(_depth(row, rows * ahead, span(some, 0)) for some in chunks)
-    return RollingWindow(rows, cols, groups, taps, held, max(1, depth), groups * max(1, *widths), ahead)
-
-
-def _depth(axis: MapAxis, outputs: int, taps: range) -> int:
-    """Grid rows that so many neighbouring outputs need."""
-    reach = (min(outputs, axis.extent) - 1) * axis.step + (len(taps) - 1) * axis.tap_step + 1
-    return min(reach, len(axis.stored(range(axis.extent), taps)))
+    for some in chunks:
+        tap_rows = span(some, 0)
+        reach = (min(rows * ahead, row.extent) - 1) * row.step + (len(tap_rows) - 1) * row.tap_step + 1
+        depth = max(depth, min(reach, len(row.stored(range(row.extent), tap_rows))))
+    return RollingWindow(rows, cols, groups, taps, held, depth, groups * max(1, *widths), ahead)
 
 
 def again_of(shape: ConvShape, window: RollingWindow) -> float:
@@ -203,54 +191,28 @@ def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
 # ---- what a unit moves
 
 
-@dataclass(frozen=True)
 class Unfolding:
     """The ifmap of a layer of that `shape`, in a window that begins at a word `base`.
 
-    `plan` is that of the product which reads the lowered matrix: its words hold the same strips and images.
+    Attributes:
+        plan: that of the product which reads the `lowered` matrix: its words hold the same strips and images.
+        portions: the channels, as many at a time as there are lanes.
+        word_groups: words of a pixel.
+        copies: lane groups that hold the same channels, to spill as many taps at once: as few as need no more turns.
+        lanes: lanes that take part.
+        apart: ifmap rows and columns from one strip to the next.
     """
 
-    shape: ConvShape
-    plan: Plan
-    window: RollingWindow
-
-    @cached_property
-    def ifmap(self) -> Tensor:
-        """What is unfolded."""
-        ifmap = self.shape.tensors.ifmap
-        return Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, self.plan.hardware))
-
-    @property
-    def lowered(self) -> Tensor:
-        """What becomes of it."""
-        return self.plan.ifmap
-
-    @cached_property
-    def portions(self) -> list[range]:
-        """The channels, as many at a time as there are lanes."""
-        return channel_portions(self.shape, self.plan.hardware)
-
-    @cached_property
-    def word_groups(self) -> int:
-        """Words of a pixel."""
-        return word_groups(self.shape.word_images, self.plan.hardware.vector_memory.word_elements)[0]
-
-    @cached_property
-    def copies(self) -> int:
-        """Lane groups that hold the same channels, to spill as many taps at once: as few as need no more turns."""
-        room = max(1, self.plan.hardware.lanes // len(self.portions[0]))
-        return -(-self.window.taps // -(-self.window.taps // room))
-
-    @property
-    def lanes(self) -> int:
-        """Lanes that take part."""
-        return self.copies * len(self.portions[0])
-
-    @property
-    def apart(self) -> tuple[int, int]:
-        """Ifmap rows and columns from one strip to the next."""
-        row, col = self.shape.row, self.shape.col
-        return row.extent * row.stride, col.extent * col.stride
+    def __init__(self, shape: ConvShape, plan: Plan, window: RollingWindow) -> None:
+        self.shape, self.plan, self.window, ifmap = shape, plan, window, shape.tensors.ifmap
+        self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
+        self.lowered = plan.ifmap
+        self.portions = channel_portions(shape, plan.hardware)
+        self.word_groups, _ = word_groups(shape.word_images, plan.hardware.vector_memory.word_elements)
+        room = max(1, plan.hardware.lanes // len(self.portions[0]))
+        self.copies = -(-window.taps // -(-window.taps // room))
+        self.lanes = self.copies * len(self.portions[0])
+        self.apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
 
     # ---- into the window
 
@@ -303,7 +265,10 @@ class Unfolding:
                 taps = unit.taps[at : at + self.copies]
                 lane = (Along(CHANNEL, self._lowered_rows(taps, channels)),)
                 for rows in self._laps(unit, taps):
-                    feed = self._feed(unit, taps, rows, number, base)
+                    # A lane group a tap; each walks the grid points on which its tap stands.
+                    patterns = (self._pattern(unit, tap, rows, base + self._ring(unit, number)) for tap in taps)
+                    lanes = len(channels)
+                    feed = Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
                     items = self.plan.map_items(rows, unit.cols, unit.groups, apart)
                     yield Part(0, (0,), lane, items, self.plan.word_fill, feed)
 
@@ -334,14 +299,8 @@ class Unfolding:
 
     def _number(self, unit: WindowUnit, tap: Tap, row: int) -> int:
         """The number of the row on which a tap stands for an output."""
-        axis: MapAxis = self.shape.row
+        axis = self.shape.row
         return unit.origin + row * axis.step + tap[0] * axis.tap_step
-
-    def _feed(self, unit: WindowUnit, taps: tuple[Tap, ...], rows: range, portion: int, base: int) -> Feed:
-        """A lane group a tap; each walks the grid points on which its tap stands."""
-        lanes = len(self.portions[portion])
-        patterns = (self._pattern(unit, tap, rows, base + self._ring(unit, portion)) for tap in taps)
-        return Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
 
     def _pattern(self, unit: WindowUnit, tap: Tap, rows: range, ring: int) -> Counters:
         """Rows, columns and word groups of outputs whose rows lie in one lap of the ring."""
@@ -378,17 +337,13 @@ class Transformation(Units):
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """The window."""
-        work, window = self.work, self.work.window
+        work, words, depth = self.work, self.work.window.words, self.work.window.depth
 
         def live(place: int) -> range:
             return self.windows[place].live
 
-        return (
-            Area(
-                "window", work.ifmap.name, window.words, 1, work.lanes, self._rows,
-                gaps=one_ahead_if_free, live=live, depth=window.depth,
-            ),
-        )  # fmt: skip
+        gaps = one_ahead_if_free
+        return (Area("window", work.ifmap.name, words, 1, work.lanes, self._rows, gaps=gaps, live=live, depth=depth),)
 
     @property
     def policy(self) -> Policy:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -20,7 +19,6 @@ from tpusim.memory.layout import Box
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.row_op import RowOp, Stage
 
-_ALONE = MapAxis(1, 1, 1, (0, 0), 1)
 RESULT_BUFFERS = 2
 
 
@@ -28,13 +26,11 @@ class Spread(NamedTuple):
     """Where rows are.
 
     Attributes:
-        groups: times that all lanes get rows.
         fill: rows side by side in a lane.
         lanes: for a share of the rows, at most.
         shares: equal parts of the channels.
     """
 
-    groups: int
     fill: int
     lanes: int
     shares: int
@@ -56,26 +52,37 @@ class Pieces(NamedTuple):
     shared: int
 
 
-@dataclass(frozen=True)
 class RowPlan:
-    """A lane has some rows side by side, an element of each in a word, and the channels one after another."""
+    """A lane has some rows side by side, an element of each in a word, and the channels one after another.
 
-    layer: RowOp
-    batch: int
-    hardware: Hardware
+    Attributes:
+        shapes: of all tensors, by name; `rows`: how many there are.
+        stages: of the op; `given`: how many of them have a number a row that is read, which come first.
+        shared: sources of which all rows read the same.
+        reduces: whether a number a row comes out.
+        fill: elements of a word in use.
+        shares: shares that the channels of a row are cut into, each in other lanes; `channels`: those of a share.
+        lanes: in use at most.
+        units: the rows that are in the lanes at a time, the last of them perhaps beyond those that there are.
+        outputs: a map of one pixel.
+    """
 
-    @cached_property
-    def shapes(self) -> dict[str, Shape]:
-        """The shapes of all tensors, by name."""
-        return dict(self.layer.shapes(self.batch))
+    def __init__(self, layer: RowOp, batch: int, hardware: Hardware) -> None:
+        self.layer, self.hardware = layer, hardware
+        self.shapes: dict[str, Shape] = dict(layer.shapes(batch))
+        self.rows, self.stages = self.shapes["ifmap"][IMAGE], layer.stages
+        self.given = sum(bool(each.given) for each in self.stages)
+        self.shared = tuple(name for each in self.stages for name in each.shared)
+        self.reduces = bool(self.stages[-1].joins)
+        self.spread = self._spread()
+        self.fill, lanes, self.shares = self.spread
+        self.channels, self.lanes = layer.channels // self.shares, lanes * self.shares
+        held = portions(self.rows, lanes * self.fill)
+        self.units = [range(each.start, each.start + -(-len(each) // self.fill) * self.fill) for each in held]
+        alone = MapAxis(1, 1, 1, (0, 0), 1)
+        self.outputs = Maps(self.rows, alone, alone)
 
-    @cached_property
-    def rows(self) -> int:
-        """How many there are."""
-        return self.shapes["ifmap"][IMAGE]
-
-    @cached_property
-    def spread(self) -> Spread:
+    def _spread(self) -> Spread:
         """One row after the other over the lanes; of few, long ones their channels as well, in equal shares.
 
         What shares have come to goes through HBM, and is joined in all lanes: there are as many as make that, and the
@@ -85,77 +92,23 @@ class RowPlan:
         channels, fill = self.layer.channels, min(elements, self.rows)
         together = -(-self.rows // fill)
         if self.rows < lanes <= channels:
+            # Cycles of all stages: for an element of `fill` rows, and for a number that a share has come to.
+            joining = sum(self._period(each.joins, self.most(each), 0, fill) for each in self.stages if each.joins)
+            work = 0.0
+            for each in self.stages[self.given :]:
+                others = len(each.known) + len(each.shared)
+                work += self._period(each.operation, self.most(each) if each.joins else 1, others, fill)
             even = (each for each in range(1, lanes // together + 1) if channels % each == 0)
-            shares = min(even, key=lambda each: channels / each * self._work(fill) + each * self._joining(fill))
+            shares = min(even, key=lambda each: channels / each * work + each * joining)
             if shares > 1:
-                return Spread(1, fill, together, shares)
+                return Spread(fill, together, shares)
         groups, fill = word_groups(-(-self.rows // lanes), elements)
-        return Spread(groups, fill, -(-self.rows // (groups * fill)), 1)
+        return Spread(fill, -(-self.rows // (groups * fill)), 1)
 
-    def _work(self, fill: int) -> float:
-        """Cycles of all stages for an element of `fill` rows."""
-        counts = ((each, self.most(each) if each.joins else 1) for each in self.stages[self.given :])
-        return sum(self._period(each.operation, count, each, fill) for each, count in counts)
-
-    def _joining(self, fill: int) -> float:
-        """Cycles of all stages for a number that a share has come to."""
-        return sum(self._period(each.joins, self.most(each), None, fill) for each in self.stages if each.joins)
-
-    def _period(self, operation: str, elements: int, stage: Stage | None, fill: int) -> float:
-        operands = elements + (len(stage.known) + len(stage.shared) if stage else 0)
-        work = sum(work_of(operation, Arity(operands, 0, 0), (), self.hardware.vector_unit))
-        return beat_of(operands, work, fill, self.hardware).period / elements
-
-    @property
-    def fill(self) -> int:
-        """Elements of a word in use."""
-        return self.spread.fill
-
-    @property
-    def shares(self) -> int:
-        """How many shares the channels of a row are cut into, each in other lanes."""
-        return self.spread.shares
-
-    @cached_property
-    def channels(self) -> int:
-        """Those of a share."""
-        return self.layer.channels // self.shares
-
-    @cached_property
-    def lanes(self) -> int:
-        """In use at most."""
-        return self.spread.lanes * self.shares
-
-    @cached_property
-    def units(self) -> list[range]:
-        """The rows that are in the lanes at a time, the last of them perhaps beyond those that there are."""
-        held = portions(self.rows, self.spread.lanes * self.fill)
-        return [range(each.start, each.start + -(-len(each) // self.fill) * self.fill) for each in held]
-
-    @cached_property
-    def outputs(self) -> Maps:
-        """A map of one pixel."""
-        return Maps(self.rows, _ALONE, _ALONE)
-
-    @cached_property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages of the op."""
-        return self.layer.stages
-
-    @cached_property
-    def given(self) -> int:
-        """How many of them have a number a row that is read; those come first."""
-        return sum(bool(each.given) for each in self.stages)
-
-    @cached_property
-    def shared(self) -> tuple[str, ...]:
-        """Sources of which all rows read the same."""
-        return tuple(name for each in self.stages for name in each.shared)
-
-    @property
-    def reduces(self) -> bool:
-        """Whether a number a row comes out."""
-        return bool(self.stages[-1].joins)
+    def _period(self, operation: str, elements: int, others: int, fill: int) -> float:
+        """Cycles an element of steps that take some, and other operands."""
+        work = sum(work_of(operation, Arity(elements + others, 0, 0), (), self.hardware.vector_unit))
+        return beat_of(elements + others, work, fill, self.hardware).period / elements
 
     def tensor(self, name: str) -> Tensor:
         """One of the tensors, as it lies in HBM."""
@@ -178,7 +131,7 @@ class RowPlan:
         Raises:
             CapacityError: when not even an element at a time fits; says how much memory would do.
         """
-        return next(fitting(self._ways(), self.words, self.hardware))
+        return next(fitting(self._ways(), lambda pieces: self.areas(pieces)[-1], self.hardware))
 
     def _ways(self) -> Iterator[Pieces]:
         channels, kept = self.channels, self.hardware.mapping.rows == "kept"
@@ -200,17 +153,13 @@ class RowPlan:
     def _parts(self, count: int) -> list[range]:
         return portions(self.channels, -(-self.channels // count))
 
-    def words(self, pieces: Pieces) -> int:
-        """Words that a lane needs."""
-        return self.areas(pieces)[-1]
-
     def areas(self, pieces: Pieces) -> list[int]:
         """Where each area begins: slots of rows, what is shared, numbers on the way, the stages', those that lanes
         exchange, results; the end.
         """
         size = len(self._parts(pieces.number)[0])
         results = RESULT_BUFFERS * (1 if self.reduces else size)
-        on_the_way = self._most_joined(pieces.number)
+        on_the_way = self.most_joined(pieces.number)
         # What is given of the next rows is there before these are done.
         numbers = len(self.stages) + self.given
         exchanged = sum(bool(each.joins) for each in self.stages) * self.shares if self.shares > 1 else 0
@@ -222,20 +171,14 @@ class RowPlan:
         if not stage.joins:
             return [0]
         most = self.most(stage)
-        return [*_levels(sum(-(-len(part) // most) for part in self._parts(count)), most)]
+        return _levels(sum(-(-len(part) // most) for part in self._parts(count)), most)
 
-    @property
-    def most_joined(self) -> int:
-        """Words of the numbers that are still to be joined, at most."""
-        return self._most_joined(self.pieces.number)
-
-    def _most_joined(self, count: int) -> int:
-        return max(self._on_the_way(each, count) for each in self.stages)
-
-    def _on_the_way(self, stage: Stage, count: int) -> int:
-        """Words that they take at most, of shares or of what these have come to."""
-        exchanged = [*_levels(self.shares, self.most(stage))][1:] if self.shares > 1 else []
-        return max(sum(self.levels(stage, count)), sum(exchanged))
+    def most_joined(self, count: int) -> int:
+        """Words of the numbers that are still to be joined of so many pieces, of shares or of what these have come to,
+        at most.
+        """
+        exchanged = (sum(_levels(self.shares, self.most(each))[1:]) for each in self.stages)
+        return max(*(sum(self.levels(each, count)) for each in self.stages), *exchanged)
 
     # ---- elements
 
@@ -264,9 +207,9 @@ class RowPlan:
         return tuple(Box(shifted(channels, at), range(1), range(1), rows) for at in starts)
 
 
-def _levels(count: int, most: int) -> Iterator[int]:
-    """So many numbers, then those that are left of them when `most` are joined at a time, while there are more."""
-    yield count
-    while count > most:
-        count = -(-count // most)
-        yield count
+def _levels(count: int, most: int) -> list[int]:
+    """A count of numbers, then of those that are left when `most` are joined at a time, while there are more."""
+    found = [count]
+    while found[-1] > most:
+        found.append(-(-found[-1] // most))
+    return found

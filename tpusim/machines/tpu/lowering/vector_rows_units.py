@@ -69,10 +69,14 @@ class RowUnits(Units):
         """Rows, what they share, numbers to be joined, numbers given, those of stages, those of all shares, results."""
         plan, size, pieces, lanes = self.plan, len(self.plan.parts[0]), self.plan.pieces, self.plan.lanes
         joining = sum(bool(stage.joins) for stage in plan.stages) if plan.shares > 1 else 0
+
+        def ready(key: tuple[int, int, int]) -> int:
+            return delay_of(len(plan.parts[key[2]]), self.hardware)
+
         return (
-            Area("rows", "ifmap", size, pieces.slots, lanes, self._rows, self._ready),
+            Area("rows", "ifmap", size, pieces.slots, lanes, self._rows, ready),
             Area("shared", "filter", size * len(plan.shared), pieces.shared, lanes, self._shared),
-            Area("joined", OFMAP, plan.most_joined, 1, lanes),
+            Area("joined", OFMAP, plan.most_joined(pieces.number), 1, lanes),
             Area("given", OFMAP, plan.given, 2, lanes, self._given, gaps=with_the_one_ahead),
             Area("numbers", OFMAP, len(plan.stages) - plan.given, 1, lanes),
             Area("exchanged", OFMAP, plan.shares, joining, lanes, self._exchanged, gaps=when_needed),
@@ -115,9 +119,6 @@ class RowUnits(Units):
         """Some channels of each share of some rows, from word `base` on."""
         plan = self.plan
         return Part(base, (0,), plan.lane(rows), plan.items(channels), plan.fill), plan.boxed(channels, rows)
-
-    def _ready(self, key: tuple[int, int, int]) -> int:
-        return delay_of(len(self.plan.parts[key[2]]), self.hardware)
 
     def _rows(self, key: tuple[int, int, int], gaps: int, grows: bool) -> list[Piece]:
         def moves(base: int) -> Iterator[Moves]:
@@ -180,9 +181,11 @@ class RowUnits(Units):
     def _piece(self, of: Stretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[Work]:
         plan, first = self.plan, of.stage == self.plan.given
         assert of.piece is not None
-        channels, known = plan.parts[of.piece], self._known(stage, base)
+        channels, given = plan.parts[of.piece], plan.given
+        # Where the numbers of earlier stages stand.
+        known = [base["given"] + at if at < given else base["numbers"] + at - given for at in stage.known]
         reads = [Touch(place["rows"], None if first or not plan.pieces.kept else ())]
-        reads += [Touch(place["given"], None if first and not of.piece else ())] if plan.given else []
+        reads += [Touch(place["given"], None if first and not of.piece else ())] if given else []
         if stage.joins:
             most = plan.most(stage)
             to = base["joined"] + sum(-(-len(part) // most) for part in plan.parts[: of.piece])
@@ -224,11 +227,6 @@ class RowUnits(Units):
         to = base["results"] if final else number
         step = self._step(of, stage.ends, walks, to, 1, stage.coefficients)
         yield Work((step,), tuple(reads), place["results"] if final else -1, final)
-
-    def _known(self, stage: Stage, base: dict[str, int]) -> list[int]:
-        """Where the numbers of earlier stages stand."""
-        given = self.plan.given
-        return [base["given"] + each if each < given else base["numbers"] + each - given for each in stage.known]
 
     def _joined(
         self, of: Stretch, operation: str, known: list[int], base: int, count: int, to: int, most: int
