@@ -99,7 +99,7 @@ class Patch:
         return len(self.rows) * len(self.cols) * len(self.groups)
 
     def cut(self, pieces: int) -> list[Patch]:
-        """Into at most so many: by rows; one row by columns; one point by word groups."""
+        """Parts, `pieces` of them at most: by rows; of one row by columns; of one point by word groups."""
         name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
         whole: range = getattr(self, name)
         return [replace(self, **{name: whole[part.start : part.stop]}) for part in even(len(whole), pieces)]
@@ -131,7 +131,7 @@ def spanning(every: tuple[int, int, int], words: range) -> Block:
 
 
 def blocks_of(shape: InStrips, groups: int, sizes: tuple[int, int, int]) -> list[Block]:
-    """The outputs in blocks of so many rows, columns and word groups: word groups outside, then rows, then columns."""
+    """The outputs in blocks of `sizes` (rows, columns, word groups): word groups outside, then rows, then columns."""
     rows, cols, together = sizes
     return [
         Block(of_rows, of_cols, of_groups)

@@ -40,20 +40,21 @@ class _Array(NamedTuple):
     results: Counts
 
 
-class _Sections(NamedTuple):
-    """Sections of the filter of a column fold, how often they come, and how many come in all."""
-
-    of_fold: Counts
-    times: Counts
-    loads: Counts
-
-
 class Bound:
     """The least cycles of candidate tilings of one layer."""
 
     def __init__(self, candidates: Candidates) -> None:
         self.of, self.shape, self.hardware = candidates, candidates.shape, candidates.hardware
-        self.chunk, self.passes = candidates.chunk, len(candidates.passes)
+        self.chunk, self.passes, hardware = candidates.chunk, len(candidates.passes), candidates.hardware
+        self._whole = hardware.mapping.loads == "whole"
+        # Pieces of a load of the ifmap.
+        self._pieces = min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
+        # Cycles to the first byte of a fill; that of a DRAM is its own.
+        self._latency = 0 if hardware.hbm.dram else hardware.latency_cycles
+        self._element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_peak_bytes_per_cycle)
+        # Conversion cycles of an element: of a fill, no more stand in a word of all lanes.
+        in_a_word = hardware.lanes * hardware.vector_memory.word_elements
+        self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
         self._axes = (self.shape.row, self.chunk.tap_rows), (self.shape.col, self.chunk.tap_cols)
         self._known: dict[tuple[_Counting, int, bytes], Counts] = {}
 
@@ -63,17 +64,17 @@ class Bound:
         # How often the ifmap comes, for all column folds.
         held = chunks if tilings.loop_order == "block_major" else chunks * tilings.blocks
         again = np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
-        array, sections = self._array(tilings, chunks), self._sections(tilings, chunks)
+        array, (times, sections, pieces) = self._array(tilings, chunks), self._filters(tilings, chunks)
         ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
-        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * sections.times)
+        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * times)
         first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
         filled, last = self._in_turn(ifmap, filters), self._last_spill(array.words)
         # Weights take turns in buffers: a fill, then the preload of the last of them.
-        by_sections = filters.bus + sections.loads * (self._latency + self.hardware.preload_cycles)
+        by_sections = filters.bus + sections * (self._latency + self.hardware.preload_cycles)
         # Pieces of all loads, where every block is known to need one. Rows of a patch may come together.
         simple = (chunks == 1) & (tilings.span == 0)
         patches, every = tilings.blocks * self.shape.groups * again, self._every_filled(tilings)
-        fills = self._filter_fills(tilings, chunks, sections) + np.where(every & simple, patches * self._pieces, 0)
+        fills = pieces + np.where(every & simple, patches * self._pieces, 0)
         read = spills * (1 - 1 / array.words)
         paths = [
             first + array.all + self._after + last,
@@ -123,10 +124,6 @@ class Bound:
             fills = np.minimum(MOST_PIECES, tilings.section_passes) + np.where(points > 0, self._pieces, 0)
             filled = np.maximum(filled, self._two_at_once(filled - self._latency, fills))
         return np.maximum(self._latency + loaded, np.where(chunks == 1, filled, 0))
-
-    @property
-    def _whole(self) -> bool:
-        return self.hardware.mapping.loads == "whole"
 
     @cached_property
     def _begun_with(self) -> int:
@@ -184,21 +181,6 @@ class Bound:
 
     # ---- the bus: transfers by their bytes and by their conversion
 
-    @cached_property
-    def _latency(self) -> int:
-        """Cycles to the first byte of a fill; that of a DRAM is its own."""
-        return 0 if self.hardware.hbm.dram else self.hardware.latency_cycles
-
-    @cached_property
-    def _element_cycles(self) -> float:
-        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
-
-    @cached_property
-    def _unpacking(self) -> float:
-        """Conversion cycles of an element: of a fill, no more stand in a word of all lanes."""
-        words = self.hardware.lanes * self.hardware.vector_memory.word_elements
-        return float(self.hardware.vector_unit.unpack_cycles) / words
-
     def _in_turn(self, *moved: Demand) -> Cycles:
         """Cycles of transfers one after another. A DRAM may still move bursts while those after them are converted."""
         return sum(moved, Demand()).busiest if self.hardware.hbm.dram else sum(each.busiest for each in moved)
@@ -230,14 +212,19 @@ class Bound:
         moved = images * min(map(len, self.of.col_folds)) * self._element_cycles
         return words * max(moved, float(self.hardware.vector_unit.pack_cycles))
 
-    def _sections(self, tilings: Tiling[Counts], chunks: Counts) -> _Sections:
-        """How sections come: once, or for every block where those of all folds by turns do not find buffers."""
+    def _filters(self, tilings: Tiling[Counts], chunks: Counts) -> tuple[Counts, Counts, Counts]:
+        """How often the filter comes: once, or for every block where sections of all folds by turns do not find
+        buffers; how many sections come in all; and their pieces: of those in chunks, sections.
+        """
         sections = np.maximum(chunks, -(-self.passes // tilings.section_passes))
         kept = self.of.columns if tilings.loop_order == "block_major" else tilings.kept_folds
         left = self.of.columns % kept
         fewest = np.where(left, left, kept)
         times = np.where(fewest * sections > tilings.filter_buffers, tilings.blocks, 1)
-        return _Sections(sections, times, sections * times * self.of.columns * self.shape.groups)
+        folds = times * self.of.columns * self.shape.groups
+        full, last = self.passes // tilings.section_passes, self.passes % tilings.section_passes
+        pieces = full * np.minimum(MOST_PIECES, tilings.section_passes) + np.minimum(MOST_PIECES, last)
+        return times, sections * folds, folds * np.where(chunks == 1, pieces, sections)
 
     def _loads(self, tilings: Tiling[Counts], again: Counts) -> Demand:
         """All fills of the ifmap: with what lies between taps, where all taps are on chip."""
@@ -264,17 +251,6 @@ class Bound:
         """Each fill is under way from its latency to the cycle after its last word; beside it, one other transfer."""
         return (moved + fills * (self._latency + 1)) / 2
 
-    def _filter_fills(self, tilings: Tiling[Counts], chunks: Counts, sections: _Sections) -> Counts:
-        """Pieces of all sections; of those in chunks, sections."""
-        full, left = self.passes // tilings.section_passes, self.passes % tilings.section_passes
-        pieces = full * np.minimum(MOST_PIECES, tilings.section_passes) + np.minimum(MOST_PIECES, left)
-        return np.asarray(sections.loads // sections.of_fold * np.where(chunks == 1, pieces, sections.of_fold))
-
-    @cached_property
-    def _pieces(self) -> int:
-        """Pieces of a load of the ifmap."""
-        return min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
-
     def _every_filled(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
         """Whether no block is padding alone, which waits for nothing."""
         if self.chunk.by_tap:
@@ -287,12 +263,12 @@ class Bound:
     @cached_property
     def _touched(self) -> int:
         """Coordinates of the ifmap on which some tap stands, whatever the blocks."""
-        places = (
-            {out * axis.stride + tap * axis.dilation - axis.padding[0] for out in range(axis.outputs) for tap in taps}
-            & {*range(axis.size)}
-            for axis, taps in self._axes
-        )
-        return prod(map(len, places))
+        found = 1
+        for axis, taps in self._axes:
+            first, outputs = -axis.padding[0], range(axis.outputs)
+            stands = {out * axis.stride + tap * axis.dilation + first for out in outputs for tap in taps}
+            found *= len(stands & {*range(axis.size)})
+        return found
 
     def _points(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
         """What is counted along rows times what is counted along columns."""

@@ -163,19 +163,11 @@ class Candidates(LayerWork):
         rows, cols, groups, _, blocks, _ = self._blocks
         parts = self.shape.groups * blocks
         return _tilings(
-            self._blocks,
-            loop_order=order,
-            kept_folds=self._kept(order),
-            chunk_taps=self.taps,
-            chunk_folds=self.folds,
-            section_passes=section,
-            ifmap_buffers=np.minimum(ifmaps, parts),
-            filter_buffers=buffers,
+            self._blocks, order, kept_folds=self._kept(order), chunk_taps=self.taps, chunk_folds=self.folds,
+            section_passes=section, ifmap_buffers=np.minimum(ifmaps, parts), filter_buffers=buffers,
             psum_buffers=np.minimum(psums, parts * self.columns),
-            ifmap_words=self._held(self.chunk, rows, cols, groups),
-            section_words=section_words,
-            lag=lag,
-        )
+            ifmap_words=self._held(self.chunk, rows, cols, groups), section_words=section_words, lag=lag,
+        )  # fmt: skip
 
     def _kept(self, order: str) -> int:
         """Column folds of a block with its whole reduction: those given, or what the policy says of a block's own."""
@@ -197,19 +189,12 @@ class Candidates(LayerWork):
         stored = [self._held(chunk, rows, cols, groups) for chunk in kinds.values()]
         weights = max(sum(weight_words(part, self.hardware)) for chunk in each for part in summed(chunk))
         return _tilings(
-            extents,
-            loop_order=order,
-            kept_folds=kept,
-            chunk_taps=taps,
-            chunk_folds=folds,
-            section_passes=folds * max(map(len, whole.sums)),
-            ifmap_buffers=buffers,
+            extents, order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
+            section_passes=folds * max(map(len, whole.sums)), ifmap_buffers=buffers,
             filter_buffers=self.shape.groups * self.columns * len(each) // self.folds if resident else 2,
             psum_buffers=np.maximum(kept, np.minimum(2, parts * self.columns)),
-            ifmap_words=folds * np.max(stored, axis=0),
-            section_words=folds * weights,
-            lag=1,
-        )
+            ifmap_words=folds * np.max(stored, axis=0), section_words=folds * weights, lag=1,
+        )  # fmt: skip
 
     def _held(self, chunk: Chunk, rows: Counts, cols: Counts, groups: Counts) -> Counts:
         """Words of the places of a chunk, for the largest patch of each block."""

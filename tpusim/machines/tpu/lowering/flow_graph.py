@@ -61,7 +61,7 @@ class FlowGraph:
         return other
 
     def run_together(self) -> FlowGraph:
-        """The same with fewer words read and written, for more operations: sums of sums where that saves words."""
+        """A graph with fewer words read and written, for more operations: sums of sums where that saves words."""
         sums: Sums = {made: dict(factors) for made, factors in self.sums.items()}
         for name in [*sums]:
             users = [made for made, factors in sums.items() if name in factors]
@@ -157,12 +157,12 @@ def through(recipe: Recipe, given: Bound) -> Bound:
 
 
 def products(one: Bound, other: Bound, count: int) -> Bound:
-    """A sum of so many products."""
+    """The sum of `count` products."""
     large = count * one.large * other.large
     off = count * (one.off * (other.large + other.off) + other.off * one.large)
     return Bound(large, off + growth(count) * (large + off))
 
 
 def growth(terms: int) -> float:
-    """g of a sum of so many terms, its factors rounded."""
+    """g of a sum with that number of terms, its factors rounded."""
     return gamma(terms + 1 + FACTOR, DOUBLE)

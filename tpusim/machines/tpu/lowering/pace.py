@@ -77,6 +77,8 @@ class LayerWork:
         folds, taps: row folds and tap groups of it.
         col_folds: the output channels of a group, portion by portion, for each outcome; `columns`: how many.
         groups, word_fill: words of a pixel, and elements used of each.
+        drains: whether a block begins when the one before is done.
+        element_cycles, filter_cycles: cycles of the bus for an element, and for the filter of a channel group.
     """
 
     def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut) -> None:
@@ -87,11 +89,9 @@ class LayerWork:
         self.col_folds = col_folds(shape.out_channels, hardware) * len(self.chunk.sums)
         self.columns = len(self.col_folds)
         self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
-
-    @property
-    def drains(self) -> bool:
-        """Whether a block begins when the one before is done."""
-        return self.hardware.sequencer.between_blocks == "drain"
+        self.drains = hardware.sequencer.between_blocks == "drain"
+        self.element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
+        self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.element_cycles
 
     @cached_property
     def frame(self) -> Frame:
@@ -149,17 +149,6 @@ class LayerWork:
     def _stored_share(self) -> float:
         channels, images = stored_ifmap(self.shape, self.hardware)
         return channels * images / (self.shape.channels * self.shape.groups * self.shape.images)
-
-    @cached_property
-    def filter_cycles(self) -> float:
-        """Cycles of the bus for the filter of a channel group."""
-        weights = self.shape.taps * self.shape.channels * self.shape.out_channels // self.shape.bundle
-        return weights * self.element_cycles
-
-    @cached_property
-    def element_cycles(self) -> float:
-        """Cycles of the bus for an element."""
-        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_bytes_per_cycle)
 
     @cached_property
     def ready_cycles(self) -> float:
@@ -256,6 +245,13 @@ class Estimate:
     def __init__(self, of: LayerWork) -> None:
         self.of, self.shape, self.hardware, self.cut = of, of.shape, of.hardware, of.cut
         self.passes, self.folds, self.columns = len(of.passes), of.folds, of.columns
+        # Pieces of a load, of which passes wait for the first.
+        self._begun_with = 1 if self.hardware.mapping.loads == "whole" else MOST_PIECES
+        # Between the fill of one block and the spill of another the bus waits for the last words and the drain.
+        drain = self.hardware.array.rows + of.word_fill
+        self._turnaround = self.hardware.latency_cycles + drain
+        # A block's first preload and last results, where they are not hidden behind other blocks.
+        self._drain_cycles = self.hardware.preload_cycles + drain if of.drains else 0
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate."""
@@ -302,7 +298,7 @@ class Estimate:
         again = np.where(tilings.blocks > 2, held, 1) if tilings.loop_order == "filter_major" else 1
         loaded, turns = groups * (tilings.blocks * again), groups * tilings.blocks * held
         ahead = turns * self.hardware.sequencer.block_cycles + loaded * (tilings.ifmap_words * self.of.ready_cycles)
-        exposed = turns * self._drain_cycles() + self._exposed(ahead, turns, costs)
+        exposed = turns * self._drain_cycles + self._exposed(ahead, turns, costs)
         array = results * self.passes * costs.per_pass + exposed
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
         loads = loaded * self._loading(tilings, costs)
@@ -318,7 +314,7 @@ class Estimate:
         chunks = self._chunks(tilings)
         ready = tilings.ifmap_words * self.of.ready_cycles
         ahead = self._exposed(ready + self.hardware.sequencer.block_cycles, 1, costs)
-        array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles()) / tilings.kept_folds
+        array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles) / tilings.kept_folds
         # The next chunk but one may come when this one is done, unless there is a third buffer.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
         loads = (self._loading(tilings, costs) + freed) / tilings.kept_folds
@@ -338,11 +334,6 @@ class Estimate:
         turns = self.shape.groups * self.columns * self._turnaround
         return elements * self.of.element_cycles + turns > array
 
-    @property
-    def _turnaround(self) -> int:
-        """Between the fill of one block and the spill of another the bus waits for the last words and the drain."""
-        return self.hardware.latency_cycles + self.hardware.array.rows + self.of.word_fill
-
     def _chunks(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Chunks of a reduction; the last of them counts as what it is of a whole one."""
         return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
@@ -358,10 +349,6 @@ class Estimate:
         spare = 0 if self.of.drains else costs.per_pass - self.hardware.preload_cycles
         return np.asarray(np.maximum(cycles - times * spare, 0))
 
-    def _drain_cycles(self) -> int:
-        """A block's first preload and last results, where they are not hidden behind other blocks."""
-        return self.hardware.preload_cycles + self.hardware.array.rows + self.of.word_fill if self.of.drains else 0
-
     def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Bus time of the filter of one column fold, a section after the other."""
         sections = _ceil(self.passes, tilings.section_passes)
@@ -376,11 +363,6 @@ class Estimate:
     def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
         """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
         return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
-
-    @property
-    def _begun_with(self) -> int:
-        """Pieces of a load, of which passes wait for the first."""
-        return 1 if self.hardware.mapping.loads == "whole" else MOST_PIECES
 
 
 def _ceil(extent: Cycles, part: Counts | int) -> Counts:

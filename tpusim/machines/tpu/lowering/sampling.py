@@ -45,7 +45,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Samples:
-    """Those of a layer for so many images, in words of `word_fill` of them; [offset_group, tap, row, col, image]."""
+    """The samples of a layer, in words of `word_fill` images; [offset_group, tap, row, col, image]."""
 
     layer: DeformConv2d
     batch: int
@@ -214,12 +214,12 @@ def samples_for(cut: SampledTaps, hardware: Hardware) -> Samples:
 
 
 def kinds_of(lanes: Sequence[Lanes]) -> tuple[Kind, ...]:
-    """Those of a place, each once, in the order in which pointers stand side by side."""
+    """The kinds of a place, each once, in the order in which pointers stand side by side."""
     return tuple(dict.fromkeys(each.kind for each in lanes))
 
 
 def pointer_words(kinds: int, elements: int, hardware: Hardware) -> int:
-    """Pointer words of a word of samples, of which places have so many kinds side by side."""
+    """Pointer words of a word of samples, of which places have `kinds` side by side."""
     return -(-len(CORNERS) * elements * kinds // pointers_a_word(hardware))
 
 
@@ -243,7 +243,7 @@ class TableKey(NamedTuple):
 
 
 class Sampling:
-    """How samples are gathered for a `plan` whose cut is SampledTaps, with so many `copies` of bands and tables.
+    """How samples are gathered for a `plan` whose cut is SampledTaps, with some `copies` of bands and tables.
 
     Attributes:
         samples: where they lie.
@@ -395,13 +395,10 @@ class _Doubled(Candidates):
     def _bands(self, tilings: Tiling[Counts]) -> Counts:
         """Rows of the ifmap that any block samples, at most; one that ends within a row may begin with any."""
         samples, height = samples_for(self.cut, self.hardware), self.cut.layer.out_height
-        most = {
-            size: max(
-                len(samples.band(range(at, min(at + size, height))))
-                for at in range(0, height, 1 if tilings.span.any() else size)
-            )
-            for size in np.unique(tilings.rows).tolist()
-        }
+        most = dict[int, int]()
+        for size in np.unique(tilings.rows).tolist():
+            starts = range(0, height, 1 if tilings.span.any() else size)
+            most[size] = max(len(samples.band(range(at, min(at + size, height)))) for at in starts)
         return np.array([most[size] for size in tilings.rows.tolist()], np.int64)
 
 

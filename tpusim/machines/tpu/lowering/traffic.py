@@ -52,17 +52,13 @@ class Traffic:
                 box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
                 for down, across in product(range(row), range(col))
             ])  # fmt: skip
-            runs = map(self._lying(tensor).runs, strips)
+            if tensor.name not in self._stored:
+                order, sizes = axes_of(HWCN), (self.hardware.vector_memory.element_bytes, burst)
+                padded = tensor.padded or tensor.shape
+                self._stored[tensor.name] = Stored(0, tensor.shape, padded, order, order, *sizes)
+            runs = map(self._stored[tensor.name].runs, strips)
             self._known[key] = Moved(sum([each.moved(burst) for each in runs if each]), strips)
         return self._known[key]
-
-    def _lying(self, tensor: Tensor) -> Stored:
-        if tensor.name not in self._stored:
-            order, hardware = axes_of(HWCN), self.hardware
-            sizes = hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes
-            padded = tensor.padded or tensor.shape
-            self._stored[tensor.name] = Stored(0, tensor.shape, padded, order, order, *sizes)
-        return self._stored[tensor.name]
 
 
 # ---- Programs whose tensors lie in HBM as `hbm.layout` says, whichever lowering wrote them
@@ -81,7 +77,7 @@ def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
 
 
 def in_layout(program: Program, hardware: Hardware) -> Program:
-    """The same steps, each transfer with the bytes that its runs take.
+    """The steps of a Program, each transfer with the bytes that its runs take.
 
     Lowerings count those of words as they are streamed: where nothing else is asked for, it is what they wrote.
     """
@@ -95,7 +91,7 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
 
 
 def _check_room(program: Program, hardware: Hardware) -> None:
-    """That all tensors of the layer have room in the DRAM together: addresses beyond it would begin again at 0."""
+    """Raise where all tensors together have no room in the DRAM: addresses beyond it would begin again at 0."""
     device = hardware.hbm.dram
     if device is None:
         return

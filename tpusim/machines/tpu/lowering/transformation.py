@@ -83,7 +83,7 @@ def channel_portions(shape: ConvShape, hardware: Hardware) -> list[range]:
 
 
 def tap_chunks(shape: ConvShape, taps: int) -> list[tuple[Tap, ...]]:
-    """So many at a time."""
+    """The taps, that number of them at a time."""
     every = taps_of(shape)
     return [every[part.start : part.stop] for part in portions(len(every), taps)]
 
@@ -129,7 +129,7 @@ LEAST_WORDS = 1
 
 @lru_cache(maxsize=1 << 14)
 def window_of(shape: ConvShape, hardware: Hardware, words: int) -> RollingWindow | None:
-    """The smallest window of those that cost little more than the cheapest in so many words; None where none fits."""
+    """The smallest window of those that cost little more than the cheapest within `words`; None where none fits."""
     for windows in _ways(shape, hardware):
         costs = [(_cost(shape, hardware, each), each) for each in windows if each.words <= words]
         if costs:
@@ -169,7 +169,7 @@ def again_of(shape: ConvShape, window: RollingWindow) -> float:
 
 
 def _wide(axis: MapAxis, taps: tuple[Tap, ...], cols: int) -> int:
-    """Grid columns that are stored for all outputs, so many of them at a time."""
+    """Grid columns that are stored for all outputs, `cols` of them at a time."""
     return sum(len(axis.stored(each, span(taps, 1))) for each in portions(axis.extent, cols))
 
 
@@ -223,7 +223,7 @@ class Unfolding:
         return Box(range(held[0].start, held[-1].stop), rows, cols, self.plan.images(unit.groups))
 
     def filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
-        """The same, in every copy."""
+        """What is new to a unit, in every copy."""
         first_lanes = tuple(copy * len(self.portions[0]) for copy in range(self.copies))
         cols, fill, pitch = self.shape.col.coordinates(self._cols(unit)), self.plan.word_fill, self.window.pitch
         for number in unit.portions:
@@ -308,14 +308,9 @@ class Unfolding:
         depth, pitch, lap = self.window.depth, self.window.pitch, self._lap(unit, tap, rows.start)
         first, stop = max(lap * depth, unit.live.start), min((lap + 1) * depth, unit.live.stop)
         start = unit.cols.start * col.step + tap[1] * col.tap_step - cols.start
-        return Counters(
-            ring + first % depth * pitch,
-            (
-                Counter(len(rows), self._number(unit, tap, rows.start) - first, row.step, stop - first, pitch),
-                Counter(len(unit.cols), start, col.step, len(cols), groups),
-                Counter(groups, 0, 1, groups, 1),
-            ),
-        )
+        down = Counter(len(rows), self._number(unit, tap, rows.start) - first, row.step, stop - first, pitch)
+        across = Counter(len(unit.cols), start, col.step, len(cols), groups)
+        return Counters(ring + first % depth * pitch, (down, across, Counter(groups, 0, 1, groups, 1)))
 
 
 # ---- as units
@@ -331,7 +326,7 @@ class Transformation(Units):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those of the product know them."""
+        """None: the units of the product name them all."""
         return ()
 
     @cached_property

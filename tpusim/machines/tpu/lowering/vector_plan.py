@@ -14,7 +14,6 @@ from tpusim.machines.tpu.lowering.block import Block, Patch, halves, patch_of, p
 from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
 from tpusim.machines.tpu.lowering.pace import Demand, Sizes, step
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_outputs, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
@@ -64,24 +63,12 @@ class VectorCosts:
         blocks, (taps, folds) = prod(-(-extent // size) for extent, size in extents), self.chunks
         buffers = min(2, blocks * self.portions)
         return Tiling(
-            rows=rows,
-            cols=cols,
-            groups=groups,
-            span=0,
-            blocks=blocks,
-            loop_order="filter_major",
-            kept_folds=1,
-            chunk_taps=taps,
-            chunk_folds=folds,
-            section_passes=taps * folds,
-            ifmap_buffers=buffers,
-            filter_buffers=min(2, self.portions),
-            psum_buffers=buffers,
-            ifmap_words=sum(self.map_words(rows, cols, groups)),
-            section_words=self.scalar_words,
-            psum_words=rows * cols * groups,
-            lag=1,
-        )
+            rows, cols, groups, span=0, blocks=blocks, loop_order="filter_major", kept_folds=1,
+            chunk_taps=taps, chunk_folds=folds, section_passes=taps * folds,
+            ifmap_buffers=buffers, filter_buffers=min(2, self.portions), psum_buffers=buffers,
+            ifmap_words=sum(self.map_words(rows, cols, groups)), section_words=self.scalar_words,
+            psum_words=rows * cols * groups, lag=1,
+        )  # fmt: skip
 
     def chosen(self) -> Tiling[int]:
         """The cheapest that fits; of those `close` to it, the one with the largest block.
@@ -134,26 +121,18 @@ class VectorCosts:
         return self.outputs.row.extent, self.outputs.col.extent, self.word_groups[0]
 
 
-@dataclass(frozen=True)
 class VectorPlan:
-    """How a depthwise layer is cut up; `plan` tells how its maps lie, and where the buffers are."""
+    """How a depthwise layer is cut up; `plan` tells how its maps lie, and where the buffers are.
 
-    plan: Plan
+    Attributes:
+        portions: output channels, one a lane, of all groups.
+        tap_chunks: the taps, by number, whose weights a lane keeps at a time; `taps`: all, in the order of the filter.
+    """
 
-    @cached_property
-    def portions(self) -> list[range]:
-        """Output channels, one a lane, of all groups."""
-        return lane_portions(self.plan.shape, self.plan.hardware)
-
-    @cached_property
-    def tap_chunks(self) -> list[range]:
-        """The taps, by number, whose weights a lane keeps at a time."""
-        return tap_chunks(self.plan.shape, self.plan.hardware)
-
-    @cached_property
-    def taps(self) -> tuple[Tap, ...]:
-        """All taps in the order of the filter."""
-        return taps_of(self.plan.shape)
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.portions = lane_portions(plan.shape, plan.hardware)
+        self.tap_chunks, self.taps = tap_chunks(plan.shape, plan.hardware), taps_of(plan.shape)
 
     def patch(self, block: Block) -> Patch:
         """What is filled of the ifmap for a block."""
@@ -183,19 +162,15 @@ def plan_of(shape: ConvShape, hardware: Hardware) -> VectorPlan:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
     cut, chunks = TapGroups(shape, hardware), tap_chunks(shape, hardware)
-    lanes = min(hardware.lanes, shape.groups * shape.out_channels)
+    lanes, word = min(hardware.lanes, shape.groups * shape.out_channels), hardware.vector_memory.word_elements
     counts = [Arity(len(taps) + (number > 0), len(taps), 0) for number, taps in enumerate(chunks)]
+    steps = tuple((each.operands, OPERATIONS["multiply_add"].alu(each, ())) for each in counts)
+    # A Plan wants chunks; there are no passes.
     costs = _Costs(
-        hardware=hardware,
-        outputs=shape,
-        portions=len(lane_portions(shape, hardware)),
-        channels=lanes,
-        into=(-(-lanes // shape.out_channels),),
-        scalar_words=-(-shape.taps // hardware.vector_memory.word_elements),
-        steps=tuple((each.operands, OPERATIONS["multiply_add"].alu(each, ())) for each in counts),
-        # What a Plan wants; there are no passes.
+        hardware=hardware, outputs=shape, portions=len(lane_portions(shape, hardware)), channels=lanes,
+        into=(-(-lanes // shape.out_channels),), scalar_words=-(-shape.taps // word), steps=steps,
         chunks=(cut.groups, cut.folds),
-    )
+    )  # fmt: skip
     return VectorPlan(Plan(shape, hardware, costs.chosen(), cut))
 
 

@@ -40,17 +40,11 @@ def blocking_of(plan: Plan, col_folds: int | None = None) -> Blocking:
     tiling = plan.tiling
     (_, high, wide, _), row, col = plan.shape.tensors.ofmap, plan.shape.row, plan.shape.col
     return Blocking(
-        rows=min(tiling.rows * row.cell, high),
-        cols=min(tiling.cols * col.cell, wide),
-        images=min(tiling.groups * plan.word_fill, plan.shape.images),
-        blocks=len(plan.blocks),
-        row_folds=plan.cut.row_folds,
-        col_folds=col_folds or len(plan.col_folds),
-        loop_order=tiling.loop_order,
-        word_fill=plan.word_fill,
-        strips=plan.shape.strips,
-        chunks=len(plan.chunks),
-    )
+        rows=min(tiling.rows * row.cell, high), cols=min(tiling.cols * col.cell, wide),
+        images=min(tiling.groups * plan.word_fill, plan.shape.images), blocks=len(plan.blocks),
+        row_folds=plan.cut.row_folds, col_folds=col_folds or len(plan.col_folds), loop_order=tiling.loop_order,
+        word_fill=plan.word_fill, strips=plan.shape.strips, chunks=len(plan.chunks),
+    )  # fmt: skip
 
 
 def _taps(plan: Plan) -> str:
