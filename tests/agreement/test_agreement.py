@@ -38,8 +38,8 @@ from tpusim.machines.tpu.definition import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Lowering
-from tpusim.machines.tpu.lowering.laid_out import in_layout
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.lowering.traffic import in_layout
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm

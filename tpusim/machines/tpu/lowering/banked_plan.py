@@ -12,9 +12,8 @@ from functools import cached_property, lru_cache, partial
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, PatchExtents
-from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.block import CHANNEL, Block, Patch
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
-from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import add_cycles, word_latency
 from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded
+from tpusim.machines.tpu.lowering.geometry import MapAxis, padded
 from tpusim.machines.tpu.lowering.pace import Cycles, Demand
-from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.tiles import stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
 from tpusim.memory.layout import inside
@@ -41,48 +40,61 @@ class _Array(NamedTuple):
     results: Counts
 
 
-class _Sections(NamedTuple):
-    """Sections of the filter of a column fold, how often they come, and how many come in all."""
-
-    of_fold: Counts
-    times: Counts
-    loads: Counts
-
-
 class Bound:
     """The least cycles of candidate tilings of one layer."""
 
     def __init__(self, candidates: Candidates) -> None:
         self.of, self.shape, self.hardware = candidates, candidates.shape, candidates.hardware
-        self.chunk, self.passes = candidates.chunk, len(candidates.passes)
-        self._points = _Points(self.shape, self.chunk)
+        self.chunk, self.passes, hardware = candidates.chunk, len(candidates.passes), candidates.hardware
+        self._whole = hardware.mapping.loads == "whole"
+        # Pieces of a load of the ifmap.
+        self._pieces = min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
+        # Cycles to the first byte of a fill; that of a DRAM is its own.
+        self._latency = 0 if hardware.hbm.dram else hardware.latency_cycles
+        self._element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_peak_bytes_per_cycle)
+        # Conversion cycles of an element: of a fill, no more stand in a word of all lanes.
+        in_a_word = hardware.lanes * hardware.vector_memory.word_elements
+        self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
+        self._axes = (self.shape.row, self.chunk.tap_rows), (self.shape.col, self.chunk.tap_cols)
+        self._known: dict[tuple[_Counting, int, bytes], Counts] = {}
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The least cycles of every candidate: no run takes fewer."""
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
-        array, again, sections = (
-            self._array(tilings, chunks),
-            self._again(tilings, chunks),
-            self._sections(tilings, chunks),
-        )
-        ifmap, ofmap, last = self._loads(tilings, again), self._spills(tilings), self._last_spill(array.words)
-        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * sections.times)
+        # How often the ifmap comes, for all column folds.
+        held = chunks if tilings.loop_order == "block_major" else chunks * tilings.blocks
+        again = np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
+        array, (times, sections, pieces) = self._array(tilings, chunks), self._filters(tilings, chunks)
+        ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
+        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * times)
         first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
+        filled, last = self._in_turn(ifmap, filters), self._last_spill(array.words)
+        # Weights take turns in buffers: a fill, then the preload of the last of them.
+        by_sections = filters.bus + sections * (self._latency + self.hardware.preload_cycles)
+        # Pieces of all loads, where every block is known to need one. Rows of a patch may come together.
+        simple = (chunks == 1) & (tilings.span == 0)
+        patches, every = tilings.blocks * self.shape.groups * again, self._every_filled(tilings)
+        fills = pieces + np.where(every & simple, patches * self._pieces, 0)
+        read = spills * (1 - 1 / array.words)
         paths = [
             first + array.all + self._after + last,
             self._in_turn(ifmap, filters, ofmap),
-            self._in_turn(ifmap, filters) + self._latency + array.smallest + self._after + last,
-            self._by_sections(tilings, sections, filters) + array.smallest + self._after + last,
-            self._two_at_once(
-                self._in_turn(ifmap, filters) + spills * (1 - 1 / array.words),
-                self._filter_fills(tilings, chunks, sections) + self._ifmap_fills(tilings, chunks, again),
-            ),
+            filled + self._latency + array.smallest + self._after + last,
+            by_sections / tilings.filter_buffers + array.smallest + self._after + last,
+            self._two_at_once(filled + read, fills),
         ]
-        if (simple := (chunks == 1) & (tilings.span == 0)).any():
-            turns = [
-                first + self._by_results(tilings, array, spills),
-                *(self._by_loads(tilings, array, loads, again, spills, last) if not self.chunk.by_tap else ()),
-            ]
+        if simple.any():
+            # Partial sums take turns in buffers: passes, then their results, then the spill up to its last word.
+            results = array.issued + array.results * (self._after - array.short) + np.maximum(read - array.results, 0)
+            turns = [first + results / tilings.psum_buffers]
+            if not self.chunk.by_tap:
+                # Patches take turns in buffers: a fill, then all passes over it. Places are filled beside passes over
+                # others. Where each patch is for one result, the one queue takes its fill after the spill of the last
+                # but one.
+                turn = array.issued + patches * (self._after - array.short + self._latency)
+                turn = np.where(every, turn + (0 if self.chunk.one_by_one else loads), 0)
+                both = np.where((patches == array.results) & (turn > 0), (turn + spills) / (2 * tilings.lag), 0)
+                turns += [turn / tilings.ifmap_buffers + last, both]
             paths += [np.where(simple, each, 0) for each in turns]
         ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.lanes - 1
         # Cycles are whole; a little less, as these are not exact.
@@ -94,29 +106,24 @@ class Bound:
         """
         rotated = self.of.rotated(tilings.rows, tilings.cols, tilings.groups)
         drains = self.of.drains & (chunks == 1) & (tilings.span == 0)
-        own, waited = (self._first_weights(passes) for passes in (1, tilings.section_passes if self._whole else 1))
+        # Of the weights of a bundle, those of other groups are zeros from nowhere.
+        rows = np.cumsum([each.rows for each in self.of.passes])
+        waited = rows[np.minimum(tilings.section_passes, len(rows)) - 1] if self._whole else rows[0]
+        own, waited = (
+            each / self.shape.bundle * len(self.of.col_folds[0]) * self._element_cycles for each in (rows[0], waited)
+        )
         preload = self.hardware.sequencer.block_cycles + self.hardware.preload_cycles + np.where(drains, rotated, 0)
         loaded = np.where(chunks == 1, own + preload, preload)
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
             return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
-        points = self._points.of(_first, tilings)
+        points = self._points(_first, tilings)
         elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images) * self._begun_with
         ifmap = Demand(bus=elements * self._element_cycles, converted=elements * self._unpacking)
         filled = self._in_turn(Demand(bus=waited), ifmap) + self._latency
         if self._whole:
-            fills = np.minimum(MOST_PIECES, tilings.section_passes) + np.where(points > 0, self._ifmap_pieces, 0)
+            fills = np.minimum(MOST_PIECES, tilings.section_passes) + np.where(points > 0, self._pieces, 0)
             filled = np.maximum(filled, self._two_at_once(filled - self._latency, fills))
         return np.maximum(self._latency + loaded, np.where(chunks == 1, filled, 0))
-
-    def _first_weights(self, passes: Counts | int) -> Cycles:
-        """Bus time of the weights of the first passes. Of a bundle's, those of other groups are zeros from nowhere."""
-        rows = np.cumsum([each.rows for each in self.of.passes])
-        first = np.asarray(rows[np.minimum(passes, len(rows)) - 1]) / self.shape.bundle
-        return first * len(self.of.col_folds[0]) * self._element_cycles
-
-    @property
-    def _whole(self) -> bool:
-        return self.hardware.mapping.loads == "whole"
 
     @cached_property
     def _begun_with(self) -> int:
@@ -174,21 +181,6 @@ class Bound:
 
     # ---- the bus: transfers by their bytes and by their conversion
 
-    @cached_property
-    def _latency(self) -> int:
-        """Cycles to the first byte of a fill; that of a DRAM is its own."""
-        return 0 if self.hardware.hbm.dram else self.hardware.latency_cycles
-
-    @cached_property
-    def _element_cycles(self) -> float:
-        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
-
-    @cached_property
-    def _unpacking(self) -> float:
-        """Conversion cycles of an element: of a fill, no more stand in a word of all lanes."""
-        words = self.hardware.lanes * self.hardware.vector_memory.word_elements
-        return float(self.hardware.vector_unit.unpack_cycles) / words
-
     def _in_turn(self, *moved: Demand) -> Cycles:
         """Cycles of transfers one after another. A DRAM may still move bursts while those after them are converted."""
         return sum(moved, Demand()).busiest if self.hardware.hbm.dram else sum(each.busiest for each in moved)
@@ -220,26 +212,26 @@ class Bound:
         moved = images * min(map(len, self.of.col_folds)) * self._element_cycles
         return words * max(moved, float(self.hardware.vector_unit.pack_cycles))
 
-    def _sections(self, tilings: Tiling[Counts], chunks: Counts) -> _Sections:
-        """How sections come: once, or for every block where those of all folds by turns do not find buffers."""
+    def _filters(self, tilings: Tiling[Counts], chunks: Counts) -> tuple[Counts, Counts, Counts]:
+        """How often the filter comes: once, or for every block where sections of all folds by turns do not find
+        buffers; how many sections come in all; and their pieces: of those in chunks, sections.
+        """
         sections = np.maximum(chunks, -(-self.passes // tilings.section_passes))
         kept = self.of.columns if tilings.loop_order == "block_major" else tilings.kept_folds
         left = self.of.columns % kept
         fewest = np.where(left, left, kept)
         times = np.where(fewest * sections > tilings.filter_buffers, tilings.blocks, 1)
-        return _Sections(sections, times, sections * times * self.of.columns * self.shape.groups)
-
-    def _again(self, tilings: Tiling[Counts], chunks: Counts) -> Counts:
-        """How often the ifmap comes, for all column folds."""
-        held = chunks if tilings.loop_order == "block_major" else chunks * tilings.blocks
-        return np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
+        folds = times * self.of.columns * self.shape.groups
+        full, last = self.passes // tilings.section_passes, self.passes % tilings.section_passes
+        pieces = full * np.minimum(MOST_PIECES, tilings.section_passes) + np.minimum(MOST_PIECES, last)
+        return times, sections * folds, folds * np.where(chunks == 1, pieces, sections)
 
     def _loads(self, tilings: Tiling[Counts], again: Counts) -> Demand:
         """All fills of the ifmap: with what lies between taps, where all taps are on chip."""
         shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
-        points = np.full_like(tilings.blocks, self._points.touched)
+        points = np.full_like(tilings.blocks, self._touched)
         if not self.chunk.by_tap and not tilings.span.any():
-            points = np.where(tilings.chunk_taps < self.of.taps, points, self._points.of(_brought, tilings))
+            points = np.where(tilings.chunk_taps < self.of.taps, points, self._points(_brought, tilings))
         moved = points * channels * np.maximum(self._images(tilings), images) * self._element_cycles
         unpacked = points * self._unpacked_channels * shape.images * self._unpacking
         return Demand(bus=moved * again, converted=unpacked * again)
@@ -259,80 +251,26 @@ class Bound:
         """Each fill is under way from its latency to the cycle after its last word; beside it, one other transfer."""
         return (moved + fills * (self._latency + 1)) / 2
 
-    def _filter_fills(self, tilings: Tiling[Counts], chunks: Counts, sections: _Sections) -> Counts:
-        """Pieces of all sections; of those in chunks, sections."""
-        full, left = self.passes // tilings.section_passes, self.passes % tilings.section_passes
-        pieces = full * np.minimum(MOST_PIECES, tilings.section_passes) + np.minimum(MOST_PIECES, left)
-        return np.asarray(sections.loads // sections.of_fold * np.where(chunks == 1, pieces, sections.of_fold))
-
-    def _ifmap_fills(self, tilings: Tiling[Counts], chunks: Counts, again: Counts) -> Counts:
-        """Pieces of all loads, where every block is known to need one. Rows of a patch may come together."""
-        every = self._every_filled(tilings) & (chunks == 1) & (tilings.span == 0)
-        loads = tilings.blocks * self.shape.groups * again
-        return np.where(every, loads * self._ifmap_pieces, 0)
-
-    @cached_property
-    def _ifmap_pieces(self) -> int:
-        return min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
-
-    def _every_filled(self, tilings: Tiling[Counts]) -> Counts:
+    def _every_filled(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
         """Whether no block is padding alone, which waits for nothing."""
         if self.chunk.by_tap:
-            return np.zeros_like(tilings.blocks)
+            return np.zeros(tilings.blocks.shape, dtype=bool)
         of_groups = -(-self.of.groups // tilings.groups)
-        return np.asarray(self._points.of(_needing, tilings) * of_groups == tilings.blocks)
+        return np.asarray(self._points(_needing, tilings) * of_groups == tilings.blocks)
 
-    # ---- what takes turns in buffers
+    # ---- grid points of the ifmap that blocks of the outputs need for the taps of a chunk
 
-    def _by_results(self, tilings: Tiling[Counts], array: _Array, spills: Cycles) -> Cycles:
-        """Partial sums take turns in buffers: passes, then their results, then the spill up to its last word."""
-        read = np.maximum(spills * (1 - 1 / array.words) - array.results, 0)
-        return (array.issued + array.results * (self._after - array.short) + read) / tilings.psum_buffers
-
-    def _by_sections(self, tilings: Tiling[Counts], sections: _Sections, filters: Demand) -> Cycles:
-        """Weights take turns in buffers: a fill, then the preload of the last of them."""
-        turns = filters.bus + sections.loads * (self._latency + self.hardware.preload_cycles)
-        return turns / tilings.filter_buffers
-
-    def _by_loads(
-        self, tilings: Tiling[Counts], array: _Array, loads: Cycles, again: Counts, spills: Cycles, last: Cycles
-    ) -> list[Cycles]:
-        """Patches take turns in buffers: a fill, then all passes over it. Places are filled beside passes over others.
-
-        Where each patch is for one result, the one queue takes its fill after the spill of the last but one.
-        """
-        count = tilings.blocks * self.shape.groups * again
-        each = self._after - array.short + self._latency
-        turns = array.issued + count * each + (0 if self.chunk.one_by_one else loads)
-        turns = np.where(self._every_filled(tilings), turns, 0)
-        both = np.where(count == array.results, (turns + spills) / (2 * tilings.lag), 0)
-        return [turns / tilings.ifmap_buffers + last, np.where(turns > 0, both, 0)]
-
-
-def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
-    left = extent % sizes
-    return [(extent // sizes, sizes), (np.minimum(left, 1), left)]
-
-
-# ---- grid points of the ifmap that blocks of the outputs need
-
-_Counting: TypeAlias = Callable[[MapAxis, int, range], int]
-"""Of an axis, from the size of its blocks and the taps."""
-
-
-class _Points:
-    """What blocks need for the taps of a chunk: points by rows times points by columns, each worked out once."""
-
-    def __init__(self, shape: ConvShape, chunk: Chunk) -> None:
-        self._axes = (shape.row, chunk.tap_rows), (shape.col, chunk.tap_cols)
-        self._known: dict[tuple[_Counting, int, bytes], Counts] = {}
-
-    @property
-    def touched(self) -> int:
+    @cached_property
+    def _touched(self) -> int:
         """Coordinates of the ifmap on which some tap stands, whatever the blocks."""
-        return prod(_touched(axis, taps) for axis, taps in self._axes)
+        found = 1
+        for axis, taps in self._axes:
+            first, outputs = -axis.padding[0], range(axis.outputs)
+            stands = {out * axis.stride + tap * axis.dilation + first for out in outputs for tap in taps}
+            found *= len(stands & {*range(axis.size)})
+        return found
 
-    def of(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
+    def _points(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
         """What is counted along rows times what is counted along columns."""
         return self._by_size(counting, 0, tilings.rows) * self._by_size(counting, 1, tilings.cols)
 
@@ -344,6 +282,15 @@ class _Points:
             counts = [counting(axis, size, taps) for size in different.tolist()]
             self._known[key] = np.array(counts, dtype=np.int64)[where]
         return self._known[key]
+
+
+def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
+    left = extent % sizes
+    return [(extent // sizes, sizes), (np.minimum(left, 1), left)]
+
+
+_Counting: TypeAlias = Callable[[MapAxis, int, range], int]
+"""Of an axis, from the size of its blocks and the taps."""
 
 
 def _brought(axis: MapAxis, size: int, taps: range) -> int:
@@ -366,8 +313,3 @@ def _in_blocks(axis: MapAxis, size: int, taps: range) -> list[range]:
     """Grid points that blocks of `size` outputs need, block by block."""
     starts = range(0, axis.extent, size)
     return [axis.stored(range(at, min(at + size, axis.extent)), taps) for at in starts]
-
-
-def _touched(axis: MapAxis, taps: range) -> int:
-    stands = {out * axis.stride + tap * axis.dilation - axis.padding[0] for out in range(axis.outputs) for tap in taps}
-    return len(stands & {*range(axis.size)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain, product
 from math import prod
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.cuts import even_extents, halves
-from tpusim.machines.tpu.lowering.estimate import Estimate
+from tpusim.machines.tpu.lowering.block import even_extents, halves, span_of
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.pace import LayerWork, summed
+from tpusim.machines.tpu.lowering.pace import Estimate, LayerWork, summed
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, given_block, span_of, too_small, weight_words
+from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, given_block, too_small, weight_words
 
 
 class _Extents(NamedTuple):
@@ -45,11 +44,19 @@ class Candidates(LayerWork):
         self.block = block
         given = given_block(shape, hardware, cut)
         self.given = given._replace(kept_folds=given.kept_folds and given.kept_folds * len(self.chunk.sums))
+        wanted = hardware.mapping.loop_order
+        self._orders = ("block_major", "filter_major") if wanted == "auto" else (wanted,)
+        # Whether the ifmap of a whole reduction may be on chip; and whether a given block holds no less.
+        self._at_once = cut.together >= self.taps
+        all_taps, all_folds = given.chunk_taps in (None, self.taps), given.chunk_folds in (None, self.folds)
+        self._uncut = self._at_once and all_taps and all_folds
+        # Filter buffers for the column folds of a block, and one to be filled meanwhile.
+        self._few_buffers = min((self.given.kept_folds or 1) + 1, shape.groups * self.columns)
 
     def whole(self) -> Iterator[Tiling[Counts]]:
         """Whole filter resident; a column fold at a time in either order; ever smaller sections of a fold."""
         folds = self.shape.groups * self.columns
-        passes, orders = len(self.passes), self._orders() if self._uncut else ()
+        passes, orders = len(self.passes), self._orders if self._uncut else ()
         whole = self._section_words(passes)
         for order in orders:
             yield self._whole(order, passes, whole, folds)
@@ -65,7 +72,7 @@ class Candidates(LayerWork):
         Else a column fold at a time, with buffers for several blocks: where HBM sets the pace, it should not wait until
         the array has drained. A block that is given keeps the buffers it would have.
         """
-        passes, order = len(self.passes), self._orders()[0]
+        passes, order = len(self.passes), self._orders[0]
         whole = self._section_words(passes)
         if self.drains:
             kept = self._kept(order)
@@ -81,7 +88,7 @@ class Candidates(LayerWork):
 
         Where each tap comes by itself, every number of row folds of it; the filter comes again for each block or stays.
         """
-        order, wanted = self._orders()[0], self.given.chunk_folds
+        order, wanted = self._orders[0], self.given.chunk_folds
         if not self._at_once:
             yield self._chunks(order, self.cut.together, [wanted] if wanted else halves(self.folds))
             if wanted in (None, self.folds):
@@ -110,26 +117,6 @@ class Candidates(LayerWork):
         """An error: not even the smallest tiling finds room; and what to do."""
         return too_small(least_words(self.shape, self.hardware, self.cut, type(self)), self.hardware)
 
-    def _orders(self) -> tuple[str, ...]:
-        wanted = self.hardware.mapping.loop_order
-        return ("block_major", "filter_major") if wanted == "auto" else (wanted,)
-
-    @property
-    def _at_once(self) -> bool:
-        """Whether the ifmap of a whole reduction may be on chip."""
-        return self.cut.together >= self.taps
-
-    @property
-    def _uncut(self) -> bool:
-        """Whether it may be, and a given block holds no less."""
-        given = self.given
-        return self._at_once and given.chunk_taps in (None, self.taps) and given.chunk_folds in (None, self.folds)
-
-    @property
-    def _few_buffers(self) -> int:
-        """Filter buffers for the column folds of a block, and one to be filled meanwhile."""
-        return min((self.given.kept_folds or 1) + 1, self.shape.groups * self.columns)
-
     @cached_property
     def _blocks(self) -> _Extents:
         """Block extents (rows, cols, word groups) to try, whole rows or parts of one, of a wide map whole columns too;
@@ -138,10 +125,7 @@ class Candidates(LayerWork):
         row, col = self.shape.row.extent, self.shape.col.extent
         if isinstance(wanted := self.hardware.mapping.block_m, int):
             return self._spans(min(max(1, wanted // self.shape.cell), row * col * self.groups))
-        if self.block is not None:
-            rows, cols, groups = np.array([self.block], dtype=np.int64).T
-        else:
-            rows, cols, groups = np.array(self._rectangles, dtype=np.int64).T
+        rows, cols, groups = np.array([self.block] if self.block else self._rectangles, dtype=np.int64).T
         blocks = -(-row // rows) * -(-col // cols) * -(-self.groups // groups)
         return _Extents(rows, cols, groups, rows * cols * groups * self.shape.cell, blocks, np.zeros_like(blocks))
 
@@ -180,19 +164,12 @@ class Candidates(LayerWork):
         parts, queues = self.shape.groups * blocks, self.hardware.array.queues
         sections = self.shape.groups * self.columns * -(-len(self.passes) // section)
         return _tilings(
-            self._blocks,
-            loop_order=order,
-            kept_folds=self._kept(order),
-            chunk_taps=self.taps,
-            chunk_folds=self.folds,
-            section_passes=section,
-            ifmap_buffers=np.minimum(ifmaps, parts),
+            self._blocks, order, kept_folds=self._kept(order), chunk_taps=self.taps, chunk_folds=self.folds,
+            section_passes=section, ifmap_buffers=np.minimum(ifmaps, parts),
             filter_buffers=max(buffers, min(buffers * queues, sections)),
             psum_buffers=np.minimum(psums * queues, parts * self.columns),
-            ifmap_words=self._held(self.chunk, rows, cols, groups),
-            section_words=section_words,
-            lag=lag * queues,
-        )
+            ifmap_words=self._held(self.chunk, rows, cols, groups), section_words=section_words, lag=lag * queues,
+        )  # fmt: skip
 
     def _kept(self, order: str) -> int:
         """Column folds of a block with its whole reduction: those given, or what the policy says of a block's own."""
@@ -202,7 +179,10 @@ class Candidates(LayerWork):
     def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
         """Chunks of tap groups and row folds; the filter comes for each block, or stays for all."""
         columns = [self.given.kept_folds] if self.given.kept_folds else halves(self.columns)
-        at, kept, folds, buffers = _crossed(range(len(self._blocks.rows)), columns, chunk_folds, [2, 3])
+        # Every combination, the last moving fastest.
+        choices = range(len(self._blocks.rows)), columns, chunk_folds, (2, 3)
+        crossed = np.meshgrid(*(np.array(each, dtype=np.int64) for each in choices), indexing="ij")
+        at, kept, folds, buffers = (each.reshape(-1) for each in crossed)
         rows, cols, groups, _, blocks, _ = extents = _Extents(*(each[at] for each in self._blocks))
         parts = self.shape.groups * blocks
         whole, *_ = each = self.cut.chunks(taps, 1)
@@ -211,19 +191,12 @@ class Candidates(LayerWork):
         stored = [self._held(chunk, rows, cols, groups) for chunk in kinds.values()]
         weights = max(sum(weight_words(part, self.hardware)) for chunk in each for part in summed(chunk))
         return _tilings(
-            extents,
-            loop_order=order,
-            kept_folds=kept,
-            chunk_taps=taps,
-            chunk_folds=folds,
-            section_passes=folds * max(map(len, whole.sums)),
-            ifmap_buffers=buffers,
+            extents, order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
+            section_passes=folds * max(map(len, whole.sums)), ifmap_buffers=buffers,
             filter_buffers=self.shape.groups * self.columns * len(each) // self.folds if resident else 2,
             psum_buffers=np.maximum(kept, np.minimum(2, parts * self.columns)),
-            ifmap_words=folds * np.max(stored, axis=0),
-            section_words=folds * weights,
-            lag=1,
-        )
+            ifmap_words=folds * np.max(stored, axis=0), section_words=folds * weights, lag=1,
+        )  # fmt: skip
 
     def _held(self, chunk: Chunk, rows: Counts, cols: Counts, groups: Counts) -> Counts:
         """Words of the places of a chunk, for the largest patch of each block."""
@@ -232,8 +205,8 @@ class Candidates(LayerWork):
 
     def _patches(self, chunk: Chunk, rows: Counts, cols: Counts) -> tuple[Counts, Counts]:
         """Most grid points, by rows and by columns, that the taps of a chunk touch of each block."""
-        points = _own_points if chunk.by_tap else _points
-        return points(self.shape.row, rows, chunk.tap_rows), points(self.shape.col, cols, chunk.tap_cols)
+        down = _points(self.shape.row, rows, chunk.tap_rows, chunk.by_tap)
+        return down, _points(self.shape.col, cols, chunk.tap_cols, chunk.by_tap)
 
 
 def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> int:
@@ -257,19 +230,11 @@ def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling
     return Tiling(loop_order=loop_order, **extents._asdict(), **arrays)
 
 
-def _crossed(*choices: Sequence[int]) -> list[Counts]:
-    """Every combination: a column for each of the choices, the last moving fastest."""
-    each = np.meshgrid(*(np.array(every, dtype=np.int64) for every in choices), indexing="ij")
-    return [values.reshape(-1) for values in each]
-
-
-def _points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
-    """Most grid points that `taps` of any `outputs` neighbouring outputs touch."""
+def _points(axis: MapAxis, outputs: Counts, taps: range, by_tap: bool) -> Counts:
+    """Most grid points that `taps` of any `outputs` neighbouring outputs touch; those of each tap for itself, under
+    which one of them is not on padding: a point each.
+    """
+    if by_tap:
+        return np.minimum(outputs, len(axis.under(range(axis.extent), taps)))
     span = (outputs - 1) * axis.step + len(axis.places(taps))
-    real = len(axis.stored(range(axis.extent), taps))
-    return np.minimum(span, real)
-
-
-def _own_points(axis: MapAxis, outputs: Counts, taps: range) -> Counts:
-    """Most of any neighbouring `outputs` under which one of `taps` is not on padding: a point each."""
-    return np.minimum(outputs, len(axis.under(range(axis.extent), taps)))
+    return np.minimum(span, len(axis.stored(range(axis.extent), taps)))

@@ -10,8 +10,7 @@ from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Patch
-from tpusim.machines.tpu.lowering.cuts import even, growing
+from tpusim.machines.tpu.lowering.block import Patch, even, growing
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan

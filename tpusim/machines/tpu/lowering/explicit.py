@@ -23,9 +23,14 @@ from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.search import Ranked
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import too_small
-from tpusim.machines.tpu.lowering.transformation import Transformation
-from tpusim.machines.tpu.lowering.unfolding import Unfolding
-from tpusim.machines.tpu.lowering.window import LEAST_WORDS, RollingWindow, again_of, window_of
+from tpusim.machines.tpu.lowering.transformation import (
+    LEAST_WORDS,
+    RollingWindow,
+    Transformation,
+    Unfolding,
+    again_of,
+    window_of,
+)
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered
 from tpusim.machines.tpu.program.program import Program

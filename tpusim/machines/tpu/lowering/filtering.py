@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Beat, Frame, beat_of, frame_of
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.block import portions
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.recipe import Recipe, operations
 from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups

@@ -1,12 +1,20 @@
-"""Linear transforms as graphs of sums, and recipes made of them: transposed, with sums run together, given places."""
+"""Linear transforms as graphs of sums, and recipes made of them: transposed, with sums run together, given places.
+
+Bounds of what floating point may lose in them hold whatever the numbers and the order of sums: a sum of n terms, each a
+product with a rounded factor, is off by at most g(n + 1) times the sum of their sizes, where g is the gamma of
+numerics/bounds.py, of float64; what terms were off by before comes to that, times their factors.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpusim.machines.tpu.lowering.recipe import Factors, Line, Recipe
+from tpusim.numerics.bounds import DOUBLE, gamma
+from tpusim.numerics.element_types import EXACT_FLOAT32
 
 Sums = dict[str, dict[str, float]]
 """Each of what has a name already; inputs are x0, x1, ..."""
@@ -53,7 +61,7 @@ class FlowGraph:
         return other
 
     def run_together(self) -> FlowGraph:
-        """The same with fewer words read and written, for more operations: sums of sums where that saves words."""
+        """A graph with fewer words read and written, for more operations: sums of sums where that saves words."""
         sums: Sums = {made: dict(factors) for made, factors in self.sums.items()}
         for name in [*sums]:
             users = [made for made, factors in sums.items() if name in factors]
@@ -80,7 +88,10 @@ class FlowGraph:
             if name not in place:
                 place[name] = _free(free_from, due, at, last_used[name])
                 free_from[place[name]] = last_used[name]
-        return Recipe(Line(place[name], _renamed(factors, place)) for name, factors in sums.items())
+        return Recipe(
+            Line(place[name], {place.get(each, each): factor for each, factor in factors.items()})
+            for name, factors in sums.items()
+        )
 
 
 def _in_turn(sums: Sums) -> Sums:
@@ -105,13 +116,53 @@ def _free(free_from: Mapping[str, int], due: Mapping[str, int], at: int, until: 
     return next(fitting, f"z{sum(name.startswith('z') for name in free_from)}")
 
 
-def _renamed(factors: Factors, place: Mapping[str, str]) -> Factors:
-    return {place.get(name, name): factor for name, factor in factors.items()}
-
-
 def _merged(factors: Factors, name: str, its: Factors) -> dict[str, float]:
     """A sum with another, which it is made of, written out."""
     made = defaultdict(float, {each: factor for each, factor in factors.items() if each != name})
     for each, factor in its.items():
         made[each] += factors[name] * factor
     return {each: factor for each, factor in made.items() if factor}
+
+
+# ---- what floating point may lose
+
+FACTOR = 4
+"""Units by which a factor may be off: a cosine and its angle, rounded."""
+LARGEST_SUM = EXACT_FLOAT32
+"""Operands are such that the sizes of an output's products sum up to this at most."""
+
+
+class Bound(NamedTuple):
+    """Numbers are at most so `large`, and `off` by at most so much."""
+
+    large: float
+    off: float = 0.0
+
+
+def weighted(terms: Iterable[tuple[Bound, float]]) -> Bound:
+    """A sum of numbers times factors."""
+    terms = [*terms]
+    large = sum(abs(factor) * bound.large for bound, factor in terms)
+    off = sum(abs(factor) * bound.off for bound, factor in terms)
+    return Bound(large, off + growth(len(terms)) * (large + off))
+
+
+def through(recipe: Recipe, given: Bound) -> Bound:
+    """The worst output of a transform."""
+    known: dict[str, Bound] = {}
+    for line in recipe:
+        known[line.made] = weighted((known.get(name, given), factor) for name, factor in line.factors.items())
+    outputs = [bound for name, bound in known.items() if name.startswith("y")]
+    return Bound(max(each.large for each in outputs), max(each.off for each in outputs))
+
+
+def products(one: Bound, other: Bound, count: int) -> Bound:
+    """The sum of `count` products."""
+    large = count * one.large * other.large
+    off = count * (one.off * (other.large + other.off) + other.off * one.large)
+    return Bound(large, off + growth(count) * (large + off))
+
+
+def growth(terms: int) -> float:
+    """g of a sum with that number of terms, its factors rounded."""
+    return gamma(terms + 1 + FACTOR, DOUBLE)

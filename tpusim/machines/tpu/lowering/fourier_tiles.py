@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.tpu.lowering.flow_graph import LARGEST_SUM, Bound, products, through, weighted
 from tpusim.machines.tpu.lowering.fourier_recipes import real_transform
-from tpusim.machines.tpu.lowering.losses import LARGEST_SUM, Bound, products, through, weighted
 from tpusim.machines.tpu.lowering.tile_algorithm import AxisTransform, Grid, Mix, Product, TileAlgorithm
 
 Values = NDArray[np.float64]

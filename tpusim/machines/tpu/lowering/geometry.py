@@ -17,7 +17,7 @@ LEAST_FRAME = 3
 
 @dataclass(frozen=True)
 class MapAxis:
-    """One spatial axis. The *grid* is the set of padded coordinates any tap ever touches, renumbered 0, 1, ...
+    """A spatial axis. The *grid* is the set of padded coordinates any tap ever touches, renumbered 0, 1, ...
 
     Tap `t` of output `o` stands on padded coordinate `o * stride + t * dilation`; all of these are multiples
     of `pitch`, so only every `pitch`-th coordinate is fetched and stored (paper Fig. 8: the fill shrinks with
@@ -87,11 +87,11 @@ class MapAxis:
         return range(first, max(first, min(end_real, end)))
 
     def reach(self, outputs: int, taps: range) -> int:
-        """Grid points from the first to the last under so many neighbouring outputs, padding among them."""
+        """Grid points from the first to the last under neighbouring outputs, padding among them."""
         return (outputs - 1) * self.step + len(self.places(taps))
 
     def most_stored(self, outputs: int) -> int:
-        """Grid points that so many neighbouring outputs need at most; at least 1."""
+        """Grid points that a number of neighbouring outputs needs at most; at least 1."""
         taps = range(self.kernel)
         return min(self.reach(outputs, taps), max(1, len(self.stored(range(self.extent), taps))))
 
@@ -126,7 +126,7 @@ class MapAxis:
 
 
 class InStrips:
-    """Maps of so many images whose pixels share words, with those of other strips where rows or columns are cut."""
+    """Maps of `images` whose pixels share words, with those of other strips where rows or columns are cut."""
 
     __slots__ = ()
 
@@ -149,7 +149,7 @@ class InStrips:
 class ConvShape(InStrips):
     """A convolution with `groups` independent channel groups; channel counts are per group.
 
-    A group may itself be a `bundle` of so many of the layer's, side by side: an output channel then has weights for
+    A group may itself be a `bundle` of several of the layer's, side by side: an output channel then has weights for
     some of its channels only. The last bundle may reach past the channels that there are.
     """
 
@@ -165,11 +165,9 @@ class ConvShape(InStrips):
     """Words of results for each output and word group."""
 
     def bundled(self, groups: int) -> ConvShape:
-        """The same, with so many groups side by side."""
-        channels, out_channels = groups * self.channels, groups * self.out_channels
-        return replace(
-            self, groups=-(-self.groups // groups), channels=channels, out_channels=out_channels, bundle=groups
-        )
+        """The shape with such a number of groups side by side."""
+        bundles, channels, out_channels = -(-self.groups // groups), groups * self.channels, groups * self.out_channels
+        return replace(self, groups=bundles, channels=channels, out_channels=out_channels, bundle=groups)
 
     @property
     def taps(self) -> int:
@@ -177,7 +175,7 @@ class ConvShape(InStrips):
         return self.row.kernel * self.col.kernel
 
     def in_strips_of(self, other: ConvShape) -> ConvShape:
-        """The same with the strips of a shape that has as many outputs, so that words of both hold the same of them."""
+        """The shape with the strips of another of as many outputs, so that words of both hold the same of them."""
         pairs = (self.row, other.row), (self.col, other.col)
         row, col = (replace(a, strips=b.strips, least_extent=b.least_extent) for a, b in pairs)
         return replace(self, row=row, col=col)
@@ -208,23 +206,17 @@ def shape_with(
 
 
 def in_strips(row: MapAxis, col: MapAxis, images: int, hardware: Hardware) -> tuple[MapAxis, MapAxis]:
-    """The same cut into as many strips as fill words, by `mapping.strips`."""
+    """Rows and columns cut into as many strips as fill words, by `mapping.strips`."""
     room = hardware.vector_memory.word_elements
     if hardware.mapping.strips == "one_image":
-        return row, _as_batch(col, room) if images == 1 else col
+        # The columns of one image in as many strips as a word has room for, wide enough for what is padded, too. None
+        # where a strip would be narrower than what neighbours share. So does XLA (service/space_to_batch_converter.cc).
+        wide, reach = col.size + sum(col.padding), (col.reach(1, range(col.kernel)) - 1) * col.pitch + 1
+        if images > 1 or col.outputs == 1 or reach - col.stride > -(-wide // room):
+            return row, col
+        return row, replace(col, strips=room, least_extent=-(-wide // (room * col.stride)))
     rows, cols = best_strips(row.outputs, col.outputs, images, room)
     return replace(row, strips=rows), replace(col, strips=cols)
-
-
-def _as_batch(col: MapAxis, room: int) -> MapAxis:
-    """The columns of one image in as many strips as a word has room for, wide enough for what is padded, too.
-
-    None where a strip would be narrower than what neighbours share. So does XLA (service/space_to_batch_converter.cc).
-    """
-    wide, reach = col.size + sum(col.padding), (col.reach(1, range(col.kernel)) - 1) * col.pitch + 1
-    if col.outputs == 1 or reach - col.stride > -(-wide // room):
-        return col
-    return replace(col, strips=room, least_extent=-(-wide // (room * col.stride)))
 
 
 def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[int, int]:

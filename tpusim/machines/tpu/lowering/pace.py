@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, ReductionPass
 from tpusim.machines.tpu.lowering.tiles import stored_ifmap
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, col_folds, word_groups
+from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling, col_folds, word_groups
 
 Cycles: TypeAlias = Any  # a number, or an array of them: one a candidate
 
@@ -47,10 +47,7 @@ class Demand:
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(
-            self.cycles + other.cycles,
-            self.bus + other.bus,
-            self.converted + other.converted,
-            self.port + other.port,
+            self.cycles + other.cycles, self.bus + other.bus, self.converted + other.converted, self.port + other.port
         )
 
     @property
@@ -78,6 +75,8 @@ class LayerWork:
         folds, taps: row folds and tap groups of it.
         col_folds: the output channels of a group, portion by portion, for each outcome; `columns`: how many.
         groups, word_fill: words of a pixel, and elements used of each.
+        drains: whether a block begins when the one before is done.
+        element_cycles, filter_cycles: cycles of the bus for an element, and for the filter of a channel group.
     """
 
     def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut) -> None:
@@ -88,11 +87,9 @@ class LayerWork:
         self.col_folds = col_folds(shape.out_channels, hardware) * len(self.chunk.sums)
         self.columns = len(self.col_folds)
         self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
-
-    @property
-    def drains(self) -> bool:
-        """Whether a block begins when the one before is done."""
-        return self.hardware.sequencer.between_blocks == "drain"
+        self.drains = hardware.sequencer.between_blocks == "drain"
+        self.element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
+        self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.element_cycles
 
     @cached_property
     def frame(self) -> Frame:
@@ -141,7 +138,7 @@ class LayerWork:
         run_bytes, burst = run * self.hardware.vector_memory.element_bytes, self.hardware.hbm.burst_bytes
         return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)
 
-    @cached_property
+    @property
     def stored_channels(self) -> float:
         """Channels of a group as its ifmap is stored, so that padding counts."""
         return self.shape.channels * self._stored_share
@@ -150,17 +147,6 @@ class LayerWork:
     def _stored_share(self) -> float:
         channels, images = stored_ifmap(self.shape, self.hardware)
         return channels * images / (self.shape.channels * self.shape.groups * self.shape.images)
-
-    @cached_property
-    def filter_cycles(self) -> float:
-        """Cycles of the bus for the filter of a channel group."""
-        weights = self.shape.taps * self.shape.channels * self.shape.out_channels // self.shape.bundle
-        return weights * self.element_cycles
-
-    @cached_property
-    def element_cycles(self) -> float:
-        """Cycles of the bus for an element."""
-        return self.hardware.vector_memory.element_bytes / float(self.hardware.hbm_bytes_per_cycle)
 
     @cached_property
     def ready_cycles(self) -> float:
@@ -235,3 +221,147 @@ def _under(axis: MapAxis, tap: int, taps: range, outputs: int) -> slice:
 def patch(shape: ConvShape, chunk: Chunk, sizes: Sizes) -> tuple[int, int]:
     """Rows and columns of grid points, padding too."""
     return shape.row.reach(sizes[0], chunk.tap_rows), shape.col.reach(sizes[1], chunk.tap_cols)
+
+
+# ---- what a tiling would cost, roughly: it steers the choice only and is never reported
+
+
+class _Costs(NamedTuple):
+    """What every candidate has to bring out (`results`, one a block and column fold), and the cycles of its parts."""
+
+    results: Counts
+    per_pass: Counts
+    load: Cycles
+    spill: Cycles
+    first: Cycles
+    last: Cycles
+
+
+class Estimate:
+    """The first fill, the longer of array and HBM, and the last spill, for candidate tilings of one layer."""
+
+    def __init__(self, of: LayerWork) -> None:
+        self.of, self.shape, self.hardware, self.cut = of, of.shape, of.hardware, of.cut
+        self.passes, self.folds, self.columns = len(of.passes), of.folds, of.columns
+        # Pieces of a load, of which passes wait for the first.
+        self._begun_with = 1 if self.hardware.mapping.loads == "whole" else MOST_PIECES
+        # Between the fill of one block and the spill of another the bus waits for the last words and the drain.
+        drain = self.hardware.array.rows + of.word_fill
+        self._turnaround = self.hardware.latency_cycles + drain
+        # A block's first preload and last results, where they are not hidden behind other blocks.
+        self._drain_cycles = self.hardware.preload_cycles + drain if of.drains else 0
+
+    def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Estimated cycles of the layer for every candidate."""
+        costs = self._costs(tilings)
+        between = self._in_chunks if (self._chunks(tilings) > 1).any() else self._at_once
+        # Where blocks drain, all that lags behind goes out in the end.
+        behind = np.minimum(tilings.lag, costs.results) if self.of.drains else 1
+        return np.asarray(costs.first + between(tilings, costs) + costs.spill * behind, dtype=np.float64)
+
+    def late(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Cycles that `cycles` leaves out: the first block cannot hide behind others while its own operands come.
+
+        It hardly tells whole reductions apart, and one in chunks has next to none of it.
+        """
+        costs = self._costs(tilings)
+        sections, passes = self._section_cycles(tilings), tilings.section_passes
+        last = costs.per_pass * (self.passes // self.folds) * _ceil(tilings.chunk_folds, self._begun_with)
+        brought = costs.load - costs.first
+        all_in = brought + sections + last - self.passes * costs.per_pass
+        # The second section comes when all of the ifmap is there.
+        second = brought + 2 * sections * passes / self.passes - passes * costs.per_pass
+        late = np.maximum(all_in, np.where(passes < self.passes, second, 0))
+        whole = (self._chunks(tilings) == 1) & (self.folds > 1)
+        return np.asarray(np.where(whole, np.maximum(late, 0), 0), dtype=np.float64)
+
+    def _costs(self, tilings: Tiling[Counts]) -> _Costs:
+        results, passes = tilings.blocks * self.shape.groups * self.columns, tilings.section_passes
+        load, per_pass = self.of.load(tilings).busiest, self.of.turn(tilings)
+        # Passes left when the last piece is there: of a section, or of a block that is the only one.
+        alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
+        last = per_pass * np.maximum(_ceil(passes, self._begun_with), alone)
+        # The first pass waits for one fold; where blocks drain, for an even piece of the block and of the filter.
+        first = load / tilings.chunk_folds
+        if self.of.drains:
+            section = self.of.filter_cycles / self.columns * passes / self.passes
+            of_load, of_section = (np.minimum(self._begun_with, count) for count in (tilings.chunk_folds, passes))
+            first = load / of_load + section / of_section
+        return _Costs(results, per_pass, load, self.of.spill(tilings).busiest, first, last)
+
+    def _at_once(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
+        results, groups, held = costs.results, self.shape.groups, _ceil(self.columns, tilings.kept_folds)
+        # The ifmap of a block comes again for column folds that other blocks lie between.
+        again = np.where(tilings.blocks > 2, held, 1) if tilings.loop_order == "filter_major" else 1
+        loaded, turns = groups * (tilings.blocks * again), groups * tilings.blocks * held
+        ahead = turns * self.hardware.sequencer.block_cycles + loaded * (tilings.ifmap_words * self.of.ready_cycles)
+        exposed = turns * self._drain_cycles + self._exposed(ahead, turns, costs)
+        array = results * self.passes * costs.per_pass + exposed
+        filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
+        loads = loaded * self._loading(tilings, costs)
+        bus = filters + loads + costs.spill * results
+        # Stages that a spill lags behind hide the wait for what it spills, once there are enough of them under way.
+        hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
+        wait = np.where(results > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
+        waits = (results - 1) * wait + costs.last
+        return np.asarray(np.maximum(array, bus - costs.first - costs.spill + waits))
+
+    def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
+        chunks = self._chunks(tilings)
+        ready = tilings.ifmap_words * self.of.ready_cycles
+        ahead = self._exposed(ready + self.hardware.sequencer.block_cycles, 1, costs)
+        array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles) / tilings.kept_folds
+        # The next chunk but one may come when this one is done, unless there is a third buffer.
+        freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
+        loads = (self._loading(tilings, costs) + freed) / tilings.kept_folds
+        # Buffers that hold all of the filter are filled once, chunk by chunk of the first block.
+        held = tilings.filter_buffers >= self.shape.groups * self.columns * chunks
+        once = np.where(held & (self.cut.together < self.cut.groups), 1 / tilings.blocks, 1.0)
+        bus = self._section_cycles(tilings) * once / chunks + loads
+        end = np.maximum(array, bus + costs.spill + self._turnaround)
+        return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
+
+    @property
+    def bound_by_hbm(self) -> bool:
+        """Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes."""
+        elements = sum(map(prod, self.shape.tensors))
+        words = self.shape.row.extent * self.shape.col.extent * self.of.groups
+        array = self.shape.groups * self.columns * self.passes * words * self.of.word_fill / self.hardware.array.count
+        turns = self.shape.groups * self.columns * self._turnaround
+        return elements * self.of.element_cycles + turns > array
+
+    def _chunks(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Chunks of a reduction; the last of them counts as what it is of a whole one."""
+        return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
+
+    def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:
+        """How often the filter of a column fold comes: once, where it stays whole for all blocks."""
+        resident = tilings.filter_buffers >= self.shape.groups * self.columns
+        whole = tilings.section_passes == self.passes
+        return np.where(whole & (resident | (tilings.loop_order == "filter_major")), 1, tilings.blocks)
+
+    def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
+        """Waits that nothing hides before weights come; where blocks overlap, passes ahead hide some each time."""
+        spare = 0 if self.of.drains else costs.per_pass - self.hardware.preload_cycles
+        return np.asarray(np.maximum(cycles - times * spare, 0))
+
+    def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Bus time of the filter of one column fold, a section after the other."""
+        sections = _ceil(self.passes, tilings.section_passes)
+        pieces = sections * np.minimum(MOST_PIECES, tilings.section_passes)
+        return self._moving(self.of.filter_cycles / self.columns, pieces)
+
+    def _loading(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """Bus time of the ifmap of one block, in pieces of folds or else of rows."""
+        pieces = np.where(tilings.chunk_folds > 1, tilings.chunk_folds, self.shape.row.extent)
+        return self._moving(costs.load, np.minimum(MOST_PIECES, pieces))
+
+    def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
+        """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
+        return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
+
+
+def _ceil(extent: Cycles, part: Counts | int) -> Counts:
+    return np.asarray(-(-extent // part))

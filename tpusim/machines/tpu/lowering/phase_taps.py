@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.block import portions
 from tpusim.machines.tpu.lowering.cells import CellAxis, cell_axes
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.reduction import Chunk, Place, ReductionPass, Run, Tap, numbered, portions_within
 from tpusim.machines.tpu.lowering.tiling import col_folds
 

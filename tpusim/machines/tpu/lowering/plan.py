@@ -12,15 +12,28 @@ from typing import ClassVar
 
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Patch, spanning
+from tpusim.machines.tpu.lowering.block import (
+    CHANNEL,
+    COL,
+    ROW,
+    Block,
+    Columns,
+    Patch,
+    Section,
+    Stage,
+    blocks_of,
+    by_outcome,
+    images_of,
+    map_items,
+    portions,
+    spanning,
+    walk_of,
+)
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
-from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, blocks_of, images_of, map_items, portions
 from tpusim.machines.tpu.lowering.pace import Sizes, relaying, rotating
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
-from tpusim.machines.tpu.lowering.stages import Columns, Section, Stage, by_outcome
 from tpusim.machines.tpu.lowering.tiles import padded_map, stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words, word_groups
-from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.lowering.weights import Weights
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor

@@ -58,8 +58,8 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
             So do the drafts.
     """
     # Here, because help pages need none of what they import.
-    from tpusim.machines.tpu.lowering.laid_out import laid_out
     from tpusim.machines.tpu.lowering.riding import riding, spared
+    from tpusim.machines.tpu.lowering.traffic import laid_out
     from tpusim.network.ops import Fused
 
     found = LOWERINGS[lowering]

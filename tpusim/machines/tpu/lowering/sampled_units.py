@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 
 from tpusim.machines.tpu.definition import ready_delay
-from tpusim.machines.tpu.lowering.block import Block
+from tpusim.machines.tpu.lowering.block import CHANNEL, Block
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
-from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.reduction import Chunk
-from tpusim.machines.tpu.lowering.samples import CORNERS
-from tpusim.machines.tpu.lowering.sampling import OPERATION, POINTERS, Sampling, TableKey, kinds_of
+from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, POINTERS, Sampling, TableKey, kinds_of
+from tpusim.machines.tpu.lowering.vector_units import feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.pointers import Picked
 from tpusim.machines.tpu.program.program import Constant
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, Need, Piece, Policy, when_needed, when_read
-from tpusim.memory.layout import Box, Region, whole_bursts
+from tpusim.memory.layout import Box, whole_bursts
 from tpusim.memory.stored import Stored
 
 GATHERED_LAST = 1 << 30
@@ -54,15 +53,7 @@ class Sampled(Convolution):
         return (
             replace(ifmap, last=True, gaps=when_needed, ready=None),
             *others,
-            Area(
-                "bands",
-                "ifmap",
-                *bands,
-                self._band,
-                self._band_ready,
-                last=True,
-                gaps=when_read,
-            ),
+            Area("bands", "ifmap", *bands, self._band, self._band_ready, last=True, gaps=when_read),
             Area("pointers", POINTERS, pointers, copies, 1, self._pointers, last=True, gaps=when_read),
             Area("blends", sampling.blend.name, blends, copies, lanes, self._blends, last=True, gaps=when_read),
         )
@@ -152,22 +143,19 @@ class Sampled(Convolution):
         """Each lane gets those of its offset group and tap; HBM hands out what differs."""
         blend, width, fill = self.sampling.blend, self.sampling.cut.layer.kernel[1], self.plan.word_fill
         lanes, patch = key.lanes[kind], self.patch(key.block, self._chunks[key])
-        kinds = [
-            (group, row * width + col) for group, (row, col) in (each.kind for each in lanes for _ in range(each.lanes))
-        ]
+        own = (each.kind for each in lanes for _ in range(each.lanes))
+        kinds = [(group, row * width + col) for group, (row, col) in own]
         axes = patch.rows, patch.cols, patch.groups, range(len(CORNERS)), range(fill)
         items = tuple(Along(axis, each) for axis, each in enumerate(axes, 2))
         lane = tuple(Along(axis, every) for axis, every in enumerate(zip(*kinds, strict=True)))
         regions = tuple((range(og, og + 1), range(tap, tap + 1), *axes) for og, tap in dict.fromkeys(kinds))
         part = Part(base + kind * self.sampling.table_words[1], (0,), lane, items, fill)
-        yield Moves(blend, (part,), sum(map(self._moved, regions)), regions)
-
-    def _moved(self, region: Region) -> int:
-        """Bytes of a part of the blends, which lie as their axes follow one another."""
-        shape, burst = self.sampling.blend.shape, self.plan.hardware.hbm.burst_bytes
-        axes = tuple(range(len(shape)))
-        runs = Stored(0, shape, shape, axes, axes, self.plan.hardware.vector_memory.element_bytes, burst).runs(region)
-        return runs.moved(burst) if runs else 0
+        # Blends lie as their axes follow one another.
+        order, burst = tuple(range(len(blend.shape))), self.plan.hardware.hbm.burst_bytes
+        element_bytes = self.plan.hardware.vector_memory.element_bytes
+        stored = Stored(0, blend.shape, blend.shape, order, order, element_bytes, burst)
+        moved = sum(runs.moved(burst) for runs in map(stored.runs, regions) if runs)
+        yield Moves(blend, (part,), moved, regions)
 
     # ---- gathering
 
@@ -193,18 +181,11 @@ class Sampled(Convolution):
         own = numbers[:, : table.pointers].reshape(patch.words, table.operands, table.elements, table.together)
         stored = np.count_nonzero(own % 2 == 0, axis=(0, 2)).tolist()
         for corner in range(len(CORNERS)):
-            groups = [
-                LaneGroup(
-                    first, some, Picked(table, corner, kinds.index(each), base, stored[corner][kinds.index(each)])
-                )
-                for first, some, each in lanes
-            ]
+            groups = []
+            for first, some, each in lanes:
+                at = kinds.index(each)
+                groups.append(LaneGroup(first, some, Picked(table, corner, at, base, stored[corner][at])))
             walk = Counters(near + corner, (Counter(patch.words, 0, 1, patch.words, len(CORNERS)),))
-            operands += [Feed(tuple(groups)), _all(count, walk)]
+            operands += [Feed(tuple(groups)), feed(count, walk)]
         writes = Counters(into + place * patch.words, (Counter(patch.words, 0, 1, patch.words, 1),))
-        yield Compute(OPERATION, tuple(operands), _all(count, writes), patch.words)
-
-
-def _all(lanes: int, pattern: Counters) -> Feed:
-    """One pattern for all lanes of a place."""
-    return Feed((LaneGroup(0, lanes, pattern),))
+        yield Compute(OPERATION, tuple(operands), feed(count, writes), patch.words)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
@@ -20,17 +21,186 @@ from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.estimate import Estimate
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.lowering.pace import Estimate
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.sampled_taps import Lanes, SampledTaps, shape_of
-from tpusim.machines.tpu.lowering.samples import CORNERS, Kind, Samples, samples_of
+from tpusim.machines.tpu.lowering.reduction import Chunk, Tap
 from tpusim.machines.tpu.lowering.search import choose
+from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.pointers import ElementTable, pointer_bytes, pointers_a_word
+from tpusim.machines.tpu.program.pointers import ElementTable, encoded, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import DeformConv2d
+from tpusim.network.ops.offsets import MASK_PARTS, Offsets
+
+CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
+"""The elements around a sample: rows and columns beyond the one above and to the left of it."""
+
+Kind = tuple[int, Tap]
+"""Samples that differ: those of an offset group, for a tap."""
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a layer, in words of `word_fill` images; [offset_group, tap, row, col, image]."""
+
+    layer: DeformConv2d
+    batch: int
+    word_fill: int
+
+    @property
+    def parts(self) -> int:
+        """Equal parts of one that `blend` counts in."""
+        return self._offsets.parts**2 * MASK_PARTS
+
+    @cached_property
+    def words(self) -> int:
+        """Words of a pixel."""
+        return -(-self.batch // self.word_fill)
+
+    def band(self, rows: range) -> range:
+        """The rows of the ifmap that samples of some output rows have around them, one at least."""
+        first, stop = self._reach
+        low, high = int(first[rows.start : rows.stop].min()), int(stop[rows.start : rows.stop].max())
+        return range(low, high) if low < high else range(1)
+
+    def pointers(self, patch: Patch, kinds: Sequence[Kind], band: range) -> Numbers:
+        """[word, corner, element, kind] for the words of a patch of outputs: from the first word of a `band` of whole
+        rows, whose words stand as those of the patch do, to the word that has the element.
+        """
+        groups, width = len(patch.groups), self.layer.in_width
+        turns, images = np.arange(groups)[:, None], self._images(patch)
+        # Whether there is such an image, [group, element].
+        there, found = images.reshape(-1, self.word_fill) < self.batch, []
+        for row, col in (self._corner(patch, kinds, at) for at in CORNERS):
+            inside = (row >= 0) & (row < self.layer.in_height) & (col >= 0) & (col < width)
+            offsets = ((row - band.start) * width + col) * groups + turns
+            found.append(encoded(offsets, ~(inside & there)))
+        each = np.stack(found)
+        # From [corner, kind, row, col, group, element].
+        return np.moveaxis(each, (0, 1), (-3, -1)).reshape(patch.words, len(CORNERS), self.word_fill, len(kinds))
+
+    def blend(self) -> Numbers:
+        """How near each corner is, times the mask: [offset_group, tap, row, col, word, corner, element], in `parts`."""
+        given, shape = self._offsets, self._down.shape
+        down, across = self._down % given.parts, self._across % given.parts
+        weights = np.zeros((*shape[:-1], self.words * self.word_fill, len(CORNERS)), np.int64)
+        masks = given.masks.reshape(shape)
+        for number, (low, right) in enumerate(CORNERS):
+            near = (down if low else given.parts - down) * (across if right else given.parts - across)
+            weights[..., : self.batch, number] = near * masks
+        apart = weights.reshape(*shape[:-1], self.words, self.word_fill, len(CORNERS))
+        return np.swapaxes(apart, -1, -2)
+
+    # ---- in parts of the distance of neighbouring elements
+
+    @cached_property
+    def _offsets(self) -> Offsets:
+        return self.layer.displaced(self.batch)
+
+    @cached_property
+    def _down(self) -> Numbers:
+        stands = self._stands(0, self.layer.out_height)[:, None, :, None, None]
+        return self._by_tap(stands * self._offsets.parts + self._offsets.down)
+
+    @cached_property
+    def _across(self) -> Numbers:
+        stands = self._stands(1, self.layer.out_width)[None, :, None, :, None]
+        return self._by_tap(stands * self._offsets.parts + self._offsets.across)
+
+    def _stands(self, axis: int, outputs: int) -> Numbers:
+        """[tap, output]: the rows or columns on which taps stand without offsets."""
+        layer = self.layer
+        taps, places = np.arange(layer.kernel[axis]) * layer.dilation[axis], np.arange(outputs) * layer.stride[axis]
+        return taps[:, None] + places - layer.padding[axis]
+
+    def _by_tap(self, values: Numbers) -> Numbers:
+        groups, rows, cols, *rest = values.shape
+        return values.reshape(groups, rows * cols, *rest)
+
+    def _corner(self, patch: Patch, kinds: Sequence[Kind], corner: tuple[int, int]) -> tuple[Numbers, Numbers]:
+        """The rows and the columns of a corner, [kind, row, col, group, element]; of images that there are not, any."""
+        groups, (rows, cols) = [group for group, _ in kinds], zip(*(tap for _, tap in kinds), strict=True)
+        taps = np.array(rows) * self.layer.kernel[1] + np.array(cols)
+        images = np.minimum(self._images(patch), self.batch - 1)
+        at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), images)
+        found = []
+        for values, beyond in zip((self._down, self._across), corner, strict=True):
+            each = values[np.array(groups), taps][at] // self._offsets.parts + beyond
+            found.append(each.reshape(*each.shape[:3], len(patch.groups), self.word_fill))
+        return found[0], found[1]
+
+    def _images(self, patch: Patch) -> Numbers:
+        """The images in the words of a patch, some perhaps beyond those that there are."""
+        return np.arange(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
+
+    @cached_property
+    def _reach(self) -> tuple[Numbers, Numbers]:
+        """For each output row the first row of the ifmap around any of its samples, and the one after the last."""
+        above, around = self._down // self._offsets.parts, (0, 1, 3, 4)
+        last = np.minimum(above.max(axis=around) + 1, self.layer.in_height - 1)
+        return np.maximum(above.min(axis=around), 0), last + 1
+
+
+@lru_cache(maxsize=8)
+def _samples_of(layer: DeformConv2d, batch: int, word_fill: int) -> Samples:
+    """A layer is planned, and then lowered, perhaps several times."""
+    return Samples(layer, batch, word_fill)
+
+
+# ---- the cut: channel-first's, where each tap has words of its own, gathered from samples
+
+
+class Lanes(NamedTuple):
+    """Neighbouring lanes of a place whose samples lie alike."""
+
+    first_lane: int
+    lanes: int
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class SampledTaps(TapGroups):
+    """Row folds times groups of taps, of which one is on chip at a time. What a tap samples lies alike for all channels
+    of an offset group.
+    """
+
+    layer: DeformConv2d
+    batch: int
+
+    @property
+    def _by_tap(self) -> bool:
+        """Each tap always has words of its own."""
+        return True
+
+    def lanes_of(self, chunk: Chunk, place: int, group: int) -> tuple[Lanes, ...]:
+        """The lanes of a place of a chunk for a channel group, those together that sample alike."""
+        held = chunk.places[place]
+        size, first = self.layer.in_channels // self.layer.offset_groups, group * self.shape.channels
+        found, lane = list[Lanes](), 0
+        kinds = (((first + channel) // size, tap) for channel, tap in zip(held.channels, held.taps, strict=True))
+        for kind, alike in groupby(kinds):
+            found.append(Lanes(lane, len([*alike]), kind))
+            lane += found[-1].lanes
+        return tuple(found)
+
+
+def shape_of(layer: DeformConv2d, batch: int) -> ConvShape:
+    """A convolution of stride 1 over a map on which each tap of each output stands somewhere; what its taps multiply is
+    gathered. Words hold images alone: strips would have samples in one another.
+    """
+    rows, cols = (
+        MapAxis(size=outputs + kernel - 1, kernel=kernel, stride=1, padding=(0, 0), dilation=1)
+        for outputs, kernel in ((layer.out_height, layer.kernel[0]), (layer.out_width, layer.kernel[1]))
+    )
+    into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    return ConvShape(layer.groups, into, out, batch, rows, cols, layer.tensors(batch))
+
+
+# ---- the plan
 
 OPERATION = "sum_of_products"
 """What makes a word of samples: each corner times how near it is."""
@@ -40,25 +210,17 @@ POINTERS, BLEND, GATHERED = "pointers", "blend", "gathered"
 
 def samples_for(cut: SampledTaps, hardware: Hardware) -> Samples:
     """The samples of what is cut, in words of such a machine."""
-    _, fill = word_groups(cut.batch, hardware.vector_memory.word_elements)
-    return samples_of(cut.layer, cut.batch, fill)
+    return _samples_of(cut.layer, cut.batch, word_groups(cut.batch, hardware.vector_memory.word_elements)[1])
 
 
 def kinds_of(lanes: Sequence[Lanes]) -> tuple[Kind, ...]:
-    """Those of a place, each once, in the order in which pointers stand side by side."""
+    """The kinds of a place, each once, in the order in which pointers stand side by side."""
     return tuple(dict.fromkeys(each.kind for each in lanes))
 
 
 def pointer_words(kinds: int, elements: int, hardware: Hardware) -> int:
-    """Pointer words of a word of samples, of which places have so many kinds side by side."""
+    """Pointer words of a word of samples, of which places have `kinds` side by side."""
     return -(-len(CORNERS) * elements * kinds // pointers_a_word(hardware))
-
-
-def beat_for(kinds: int, elements: int, hardware: Hardware) -> Beat:
-    """How such words are gathered one after another."""
-    operations = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ())
-    reads = pointer_words(kinds, elements, hardware) + len(CORNERS) * (elements + 1)
-    return beat_of(reads, operations, elements, hardware)
 
 
 def most_kinds(cut: SampledTaps) -> int:
@@ -80,39 +242,26 @@ class TableKey(NamedTuple):
     lanes: tuple[tuple[Lanes, ...], ...]
 
 
-@dataclass(frozen=True)
 class Sampling:
-    """How samples are gathered for a `plan` whose cut is SampledTaps, with so many `copies` of bands and tables."""
+    """How samples are gathered for a `plan` whose cut is SampledTaps, with some `copies` of bands and tables.
 
-    plan: Plan
-    copies: int
+    Attributes:
+        samples: where they lie.
+        ifmap: what is sampled.
+        blend: how near each corner is: [offset_group, tap, row, col, word, corner, element].
+        pointer_bytes: bytes of one pointer.
+    """
 
-    @property
-    def cut(self) -> SampledTaps:
-        """The plan's."""
-        assert isinstance(self.plan.cut, SampledTaps)
-        return self.plan.cut
-
-    @cached_property
-    def samples(self) -> Samples:
-        """Where they lie."""
-        return samples_for(self.cut, self.plan.hardware)
-
-    # ---- tensors
-
-    @cached_property
-    def ifmap(self) -> Tensor:
-        """What is sampled."""
-        shape = self.plan.shape.tensors.ifmap
-        return Tensor("ifmap", shape, converted=True, padded=padded_map(shape, self.plan.hardware))
-
-    @cached_property
-    def blend(self) -> Tensor:
-        """How near each corner is: [offset_group, tap, row, col, word, corner, element]."""
-        layer, samples = self.cut.layer, self.samples
+    def __init__(self, plan: Plan, copies: int) -> None:
+        assert isinstance(plan.cut, SampledTaps)
+        self.plan, self.copies, self.cut = plan, copies, plan.cut
+        self.samples, layer = samples_for(plan.cut, plan.hardware), plan.cut.layer
+        ifmap, samples = plan.shape.tensors.ifmap, self.samples
+        self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
         taps, points = prod(layer.kernel), (layer.out_height, layer.out_width)
         shape = (layer.offset_groups, taps, *points, samples.words, len(CORNERS), samples.word_fill)
-        return Tensor(BLEND, shape, number_bytes=self.plan.hardware.vector_memory.element_bytes)
+        self.blend = Tensor(BLEND, shape, number_bytes=plan.hardware.vector_memory.element_bytes)
+        self.pointer_bytes = pointer_bytes(plan.hardware)
 
     def table_key(self, group: int, block: int, chunk: int) -> TableKey:
         """The table by which a chunk of a group and a block is gathered: places that sample alike share one."""
@@ -158,23 +307,16 @@ class Sampling:
 
     def table(self, lanes: Sequence[Lanes], patch: Patch, base: int, number: int) -> ElementTable:
         """The pointers of a place, whose table is one of those from word `base` on."""
-        per_word = pointers_a_word(self.plan.hardware)
-        kinds = len(kinds_of(lanes))
-        return ElementTable(
-            base + number * self.table_words[0], patch.words, len(CORNERS), self.plan.word_fill, kinds, per_word
-        )
+        hardware, kinds = self.plan.hardware, len(kinds_of(lanes))
+        first, fill = base + number * self.table_words[0], self.plan.word_fill
+        return ElementTable(first, patch.words, len(CORNERS), fill, kinds, pointers_a_word(hardware))
 
     def pointer_numbers(self, key: TableKey, lanes: Sequence[Lanes], patch: Patch) -> np.ndarray:
-        """The same as they stand: [word, number], each word of samples beginning a word."""
+        """The pointers of a place as they stand: [word, number], each word of samples beginning a word."""
         band = self.band(self.plan.blocks[key.block])
         numbers = self.samples.pointers(patch, kinds_of(lanes), band).reshape(patch.words, -1)
         table = self.table(lanes, patch, 0, 0)
         return np.pad(numbers, ((0, 0), (0, table.word_words * table.per_word - table.pointers)))
-
-    @cached_property
-    def pointer_bytes(self) -> int:
-        """Bytes of one pointer."""
-        return pointer_bytes(self.plan.hardware)
 
 
 # ---- blocks beside which there is room for what is gathered from
@@ -206,9 +348,12 @@ class _Estimate(Estimate):
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate."""
-        costs, loads = self._costs(tilings), self._gatherings(tilings)
-        places, words = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups
-        gathering = places * (words * self._beat.period + self._beat.result_delay)
+        costs, chunks = self._costs(tilings), self._chunks(tilings)
+        # Chunks are gathered for every block, and again for column folds that it does not keep.
+        again = -(-self.columns // tilings.kept_folds)
+        loads = self.shape.groups * tilings.blocks * np.where(chunks > 1, chunks * again, again)
+        places, words, beat = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups, self._beat
+        gathering = places * (words * beat.period + beat.result_delay)
         array = costs.results * self.passes * costs.per_pass
         filters = self.shape.groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
         # Two under way at once, each from its latency on.
@@ -219,15 +364,12 @@ class _Estimate(Estimate):
         """Nothing is left out that tells tilings apart."""
         return np.zeros(len(tilings.rows))
 
-    def _gatherings(self, tilings: Tiling[Counts]) -> Counts:
-        """Chunks that are gathered: for every block, and again for column folds that it does not keep."""
-        again = -(-self.columns // tilings.kept_folds)
-        chunks = np.where(self._chunks(tilings) > 1, self._chunks(tilings) * again, again)
-        return np.asarray(self.shape.groups * tilings.blocks * chunks)
-
     @cached_property
     def _beat(self) -> Beat:
-        return beat_for(most_kinds(self.cut), self.of.word_fill, self.hardware)
+        """How words of samples are gathered one after another."""
+        operations, elements = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ()), self.of.word_fill
+        pointers = pointer_words(most_kinds(self.cut), elements, self.hardware)
+        return beat_of(pointers + len(CORNERS) * (elements + 1), operations, elements, self.hardware)
 
 
 class _Doubled(Candidates):
@@ -241,8 +383,7 @@ class _Doubled(Candidates):
         """Words of buffers, bands and tables."""
         words = tilings.rows * tilings.cols * tilings.groups
         bands = tilings.chunk_folds * self._bands(tilings) * self.cut.layer.in_width * tilings.groups
-        kinds = most_kinds(self.cut)
-        a_word = pointer_words(kinds, self.word_fill, self.hardware) + len(CORNERS)
+        a_word = pointer_words(most_kinds(self.cut), self.word_fill, self.hardware) + len(CORNERS)
         tables = np.minimum(tilings.chunk_folds, self._tables) * words * a_word
         return np.asarray(tilings.words + self.copies * (bands + tables))
 
@@ -254,13 +395,10 @@ class _Doubled(Candidates):
     def _bands(self, tilings: Tiling[Counts]) -> Counts:
         """Rows of the ifmap that any block samples, at most; one that ends within a row may begin with any."""
         samples, height = samples_for(self.cut, self.hardware), self.cut.layer.out_height
-        most = {
-            size: max(
-                len(samples.band(range(at, min(at + size, height))))
-                for at in range(0, height, 1 if tilings.span.any() else size)
-            )
-            for size in np.unique(tilings.rows).tolist()
-        }
+        most = dict[int, int]()
+        for size in np.unique(tilings.rows).tolist():
+            starts = range(0, height, 1 if tilings.span.any() else size)
+            most[size] = max(len(samples.band(range(at, min(at + size, height)))) for at in starts)
         return np.array([most[size] for size in tilings.rows.tolist()], np.int64)
 
 

@@ -5,7 +5,7 @@ A simulation tries them in the order of what no run of them can beat, so that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -77,41 +77,38 @@ class _Choice(NamedTuple):
 
 def best(candidates: Candidates) -> Tiling[int] | None:
     """The cheapest; but deeper buffers, and the reduction in chunks, only where they beat what is simpler."""
-    best = _better(
-        candidates, _first_close(candidates, candidates.whole()), _first_close(candidates, candidates.deep())
-    )
-    if best is None or candidates.hardware.mapping.chunks == "auto":
-        best = _better(candidates, best, _first_close(candidates, candidates.chunked()))
-    return best and best.tiling
+    found = None
+    for ways in (candidates.whole, candidates.deep):
+        found = _better(candidates, found, _first_close(candidates, ways()))
+    if found is None or candidates.hardware.mapping.chunks == "auto":
+        found = _better(candidates, found, _first_close(candidates, candidates.chunked()))
+    return found and found.tiling
 
 
 def _better(candidates: Candidates, simple: _Choice | None, other: _Choice | None) -> _Choice | None:
-    return other if simple is None or (other is not None and _beats(candidates, other, simple)) else simple
-
-
-def _beats(candidates: Candidates, one: _Choice, other: _Choice) -> bool:
-    """Whether its estimate is clearly lower, or as low with fewer blocks to run and every tap of them at once."""
-    fewer = one.tiling.blocks < other.tiling.blocks and one.tiling.chunk_taps == other.tiling.chunk_taps
-    mine, others = (each.cost + float(candidates.estimate.late(each.tilings)[each.at]) for each in (one, other))
-    return mine * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < others
+    """The other one only if its estimate is clearly lower, or as low with fewer blocks to run and every tap of them at
+    once.
+    """
+    if simple is None or other is None:
+        return other or simple
+    fewer = other.tiling.blocks < simple.tiling.blocks and other.tiling.chunk_taps == simple.tiling.chunk_taps
+    others, mine = (each.cost + float(candidates.estimate.late(each.tilings)[each.at]) for each in (other, simple))
+    return other if others * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < mine else simple
 
 
 def _first_close(candidates: Candidates, ways: Iterable[Tiling[Counts]]) -> _Choice | None:
-    """The first of the ways whose estimate lies close to the best: it moves data in the fewest pieces."""
-    found = [each for tilings in ways if (each := _cheapest(candidates, tilings)) is not None]
-    close = min((each.cost for each in found), default=0) * (1 + TOLERANCE)
-    return next((each for each in found if each.cost <= close), None)
-
-
-def _cheapest(candidates: Candidates, tilings: Tiling[Counts]) -> _Choice | None:
-    """The cheapest that fits; of those close to it, the one with the largest block."""
-    fits = candidates.fits(tilings)
-    if not fits.any():
-        return None
-    cost = np.where(fits, candidates.estimate.cycles(tilings), np.inf)
-    close = cost <= cost.min() * (1 + TOLERANCE)
-    at = int(np.where(close, tilings.psum_words, 0).argmax())
-    return _Choice(float(cost[at]), tilings, at)
+    """The first of the ways whose estimate lies close to the best: it moves data in the fewest pieces. Of each way the
+    cheapest that fits; of those close to it, the one with the largest block.
+    """
+    found = list[_Choice]()
+    for tilings in ways:
+        if (fits := candidates.fits(tilings)).any():
+            cost = np.where(fits, candidates.estimate.cycles(tilings), np.inf)
+            close = cost <= cost.min() * (1 + TOLERANCE)
+            at = int(np.where(close, tilings.psum_words, 0).argmax())
+            found.append(_Choice(float(cost[at]), tilings, at))
+    least = min((each.cost for each in found), default=0) * (1 + TOLERANCE)
+    return next((each for each in found if each.cost <= least), None)
 
 
 def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
@@ -120,17 +117,14 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
     With a forced multi-tile, they have the block that the paper's rule would get, if it fits: only one thing changes at
     a time.
     """
-    for each in (_ruled(candidates), candidates):
-        if each is not None and (tiling := best(each)):
-            return each, tiling
-    raise candidates.too_small()
-
-
-def _ruled(candidates: Candidates) -> Candidates | None:
-    """Only the block that the rule would get, by its estimate, where another multi-tile is forced."""
     shape, hardware, cut, among = candidates.shape, candidates.hardware, candidates.cut, type(candidates)
-    ruled = best(among(shape, hardware, cut.ruled, None)) if cut.ruled else None
-    return among(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups)) if ruled else None
+    if cut.ruled and (ruled := best(among(shape, hardware, cut.ruled, None))):
+        alike = among(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups))
+        if tiling := best(alike):
+            return alike, tiling
+    if tiling := best(candidates):
+        return candidates, tiling
+    raise candidates.too_small()
 
 
 # ---- what a simulation should try
@@ -145,9 +139,8 @@ def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
     alike = _SECTION if candidates.hardware.mapping.loads == "pieces" else ()
     found = [*islice(_distinct(candidates, alike, most), MOST_TIMED)]
     least = min((each.least for each in found), default=0.0)
-    alone: dict[str, Any] = {
-        name: value if isinstance(value, str) else np.array([value]) for name, value in vars(chosen).items()
-    }
+    alone: dict[str, Any]
+    alone = {name: value if isinstance(value, str) else np.array([value]) for name, value in vars(chosen).items()}
     first = Ranked(chosen, least, partial(_estimated, candidates, Tiling(**alone), 0))
     return (first, *(each for each in found if each.tiling != chosen))
 
@@ -159,11 +152,14 @@ def every(candidates: Candidates) -> tuple[Ranked, ...]:
 
 def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
     """Tilings of at most `most` blocks that differ in something `but` these fields."""
-    known = set[Hashable]()
+    known = set[tuple[int | str, ...]]()
     for tilings, at, least in _in_order(candidates):
         if most is not None and tilings.blocks[at] > most:
             continue
-        key = _key(tilings, at, candidates.columns, but)
+        # Equal for tilings of the same stages: an order of one block, or of folds that are all kept, is none.
+        order = "" if tilings.blocks[at] == 1 or candidates.columns <= tilings.kept_folds[at] else tilings.loop_order
+        values = [each[at] for name, each in vars(tilings).items() if name not in but and name != "loop_order"]
+        key = (*values, order)
         if key not in known:
             known.add(key)
             yield Ranked(tilings.at(at), least, partial(_estimated, candidates, tilings, at))
@@ -171,13 +167,6 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
 
 def _estimated(candidates: Candidates, tilings: Tiling[Counts], at: int) -> float:
     return float(candidates.estimate.cycles(tilings)[at])
-
-
-def _key(tilings: Tiling[Counts], at: int, columns: int, but: Iterable[str]) -> Hashable:
-    """Equal for tilings of the same stages: an order of one block, or of folds that are all kept, is none."""
-    alone = tilings.blocks[at] == 1 or columns <= tilings.kept_folds[at]
-    values = (each[at] for name, each in vars(tilings).items() if name not in but and name != "loop_order")
-    return (*values, "" if alone else tilings.loop_order)
 
 
 def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float]]:

@@ -13,16 +13,14 @@ from math import prod
 from tpusim.base.errors import CapacityError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block
+from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Columns
 from tpusim.machines.tpu.lowering.cells import IGNORED, CellAxis, cell_axes, cells_of, chosen, with_aspect
 from tpusim.machines.tpu.lowering.convolution import draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.geometry import shifted
-from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW
 from tpusim.machines.tpu.lowering.phase_taps import Phase, PhaseTaps
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Run, as_coordinates
-from tpusim.machines.tpu.lowering.stages import Columns
 from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K, Weights
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box

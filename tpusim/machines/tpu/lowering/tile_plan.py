@@ -9,11 +9,9 @@ from itertools import product
 from math import prod
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Patch
-from tpusim.machines.tpu.lowering.cuts import halves
+from tpusim.machines.tpu.lowering.block import Block, Patch, halves, portions
 from tpusim.machines.tpu.lowering.filtering import Filtering, Tiles
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tap_groups import TapGroups

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from tpusim.machines.tpu.lowering.maps import CHANNEL
+from tpusim.machines.tpu.lowering.block import CHANNEL
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
 from tpusim.machines.tpu.lowering.tile_stages import data_stages, data_words, inverse_stages, mixed, streamed
 from tpusim.machines.tpu.lowering.traffic import Traffic

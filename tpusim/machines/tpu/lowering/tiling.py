@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,7 +14,6 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips, MapAxis
 from tpusim.machines.tpu.lowering.reduction import Cut, ReductionPass, portions_within
 from tpusim.machines.tpu.lowering.tiles import taps_on_chip
-from tpusim.machines.tpu.program.addresses import boxes_of
 
 Counts = NDArray[np.int64]
 
@@ -72,8 +71,9 @@ class Tiling(Generic[Extent]):
 
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """The candidate at a place of the arrays."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain: dict[str, Any] = {name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        plain: dict[str, Any] = {
+            name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in vars(self).items()
+        }
         return Tiling(**plain)
 
 
@@ -81,15 +81,6 @@ def word_groups(images: int, word_elements: int) -> tuple[int, int]:
     """(words per pixel, elements used of a word): images spread evenly over as few words as hold them."""
     groups = -(-images // word_elements)
     return groups, -(-images // groups)
-
-
-def span_of(every: tuple[int, int, int], words: range) -> tuple[range, range, range]:
-    """The smallest rows, columns and word groups that hold words `words` of all, row by row."""
-    boxes = boxes_of(every, words)
-    rows, cols, groups = (
-        range(min(box[axis].start for box in boxes), max(box[axis].stop for box in boxes)) for axis in range(3)
-    )
-    return rows, cols, groups
 
 
 def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:

@@ -1,16 +1,23 @@
-"""What the parts of a feature map that are moved take of the HBM bus."""
+"""What transfers take of the HBM bus: boxes of maps as lowerings stream them, and Programs as `hbm.layout` says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
+from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import InStrips, shifted
+from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.program.moves import Moves
+from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.layout import Box, Region
-from tpusim.memory.orders import HWCN, axes_of
+from tpusim.memory.orders import AS_READ, HWCN, Layouts, axes_of
 from tpusim.memory.stored import Stored
 
 
@@ -40,22 +47,71 @@ class Traffic:
         """For one, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
-            shape, burst = self.shape, self.hardware.hbm.burst_bytes
-            strips = (box,) if shape.strips == 1 else tuple(self._strips(box, apart))
-            runs = map(self._lying(tensor).runs, strips)
+            (row, col), burst = (self.shape.row.strips, self.shape.col.strips), self.hardware.hbm.burst_bytes
+            strips = tuple([
+                box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
+                for down, across in product(range(row), range(col))
+            ])  # fmt: skip
+            if tensor.name not in self._stored:
+                order, sizes = axes_of(HWCN), (self.hardware.vector_memory.element_bytes, burst)
+                padded = tensor.padded or tensor.shape
+                self._stored[tensor.name] = Stored(0, tensor.shape, padded, order, order, *sizes)
+            runs = map(self._stored[tensor.name].runs, strips)
             self._known[key] = Moved(sum([each.moved(burst) for each in runs if each]), strips)
         return self._known[key]
 
-    def _strips(self, box: Box, apart: tuple[int, int]) -> Iterator[Box]:
-        """`box` in every strip."""
-        row, col = self.shape.row.strips, self.shape.col.strips
-        for down, across in product(range(row), range(col)):
-            yield box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
 
-    def _lying(self, tensor: Tensor) -> Stored:
-        if tensor.name not in self._stored:
-            order, hardware = axes_of(HWCN), self.hardware
-            sizes = hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes
-            padded = tensor.padded or tensor.shape
-            self._stored[tensor.name] = Stored(0, tensor.shape, padded, order, order, *sizes)
-        return self._stored[tensor.name]
+# ---- Programs whose tensors lie in HBM as `hbm.layout` says, whichever lowering wrote them
+
+
+def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
+    """The Program `in_layout`, and people are told of it. Raises CapacityError where the DRAM has too little room."""
+    _check_room(lowered[0], hardware)
+    program, told = in_layout(lowered[0], hardware), lowered[1]
+    if hardware.hbm.layout == Layouts():
+        others = ", the filter as it is read" if any(each.name == "filter" for each in program.tensors) else ""
+        words = f"feature maps lie {HWCN} in HBM{others}"
+    else:
+        words = f"in HBM {'; '.join(_words(program, Moves(program, hardware)))}"
+    return program, replace(told, aspects={**told.aspects, "layout": words})
+
+
+def in_layout(program: Program, hardware: Hardware) -> Program:
+    """The steps of a Program, each transfer with the bytes that its runs take.
+
+    Lowerings count those of words as they are streamed: where nothing else is asked for, it is what they wrote.
+    """
+    if hardware.hbm.layout == Layouts():
+        return program
+    moves = Moves(program, hardware)
+    steps = (
+        replace(each, hbm_bytes=moves.bytes(each)) if isinstance(each, Transfer) else each for each in program.steps
+    )
+    return replace(program, steps=tuple(steps))
+
+
+def _check_room(program: Program, hardware: Hardware) -> None:
+    """Raise where all tensors together have no room in the DRAM: addresses beyond it would begin again at 0."""
+    device = hardware.hbm.dram
+    if device is None:
+        return
+    # No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read.
+    elements = sum(prod(each.padded or each.shape) for each in program.tensors)
+    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Transfer))
+    wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
+    if elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes <= device.capacity_bytes:
+        return
+    if (size := Moves(program, hardware).size) > device.capacity_bytes:
+        raise CapacityError(
+            f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
+            "give hbm.device more rows or channels, or choose a smaller batch"
+        )
+
+
+def _words(program: Program, moves: Moves) -> Iterator[str]:
+    """Which way each feature map and the filter lie, and how many bytes are moved for each that is wanted."""
+    for tensor in (each for each in program.tensors if each.number_bytes is None):
+        steps = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == tensor.name]
+        moved, wanted = sum(step.hbm_bytes for step in steps), sum(map(moves.wanted, steps))
+        order = "as it is read" if moves.order(tensor.name) == AS_READ else moves.order(tensor.name)
+        yield f"{tensor.name} lies {order}, {moved / max(wanted, 1):.3g} bytes moved for each that is wanted"

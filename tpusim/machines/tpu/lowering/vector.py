@@ -11,10 +11,9 @@ from functools import partial
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block
+from tpusim.machines.tpu.lowering.block import CHANNEL, Block
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed

@@ -13,9 +13,8 @@ from math import prod
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.block import CHANNEL, IMAGE, Block, Patch, blocks_of, images_of, map_items, walk_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.maps import CHANNEL, IMAGE, blocks_of, images_of, map_items
 from tpusim.machines.tpu.lowering.pace import delay_of
 from tpusim.machines.tpu.lowering.tiling import said, word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
@@ -28,7 +27,6 @@ from tpusim.machines.tpu.lowering.vector_ops_plan import (
     tiling_of,
 )
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
-from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor

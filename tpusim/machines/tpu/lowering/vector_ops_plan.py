@@ -11,15 +11,14 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Patch, patch_of, portions
 from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips, padded
-from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, portions
 from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.search import TOLERANCE
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.turned import Moved, PixelsInLanes, Turn, boxes_of, turn_of
-from tpusim.machines.tpu.lowering.vector_search import VectorCosts
+from tpusim.machines.tpu.lowering.vector_plan import VectorCosts
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import Move, VectorOp
@@ -46,10 +45,8 @@ class Source(NamedTuple):
 
     def patch(self, whole: Patch) -> Patch:
         """What it has of the grid points of a map."""
-        rows, cols = (
-            range(1) if self.spread[axis] else points for axis, points in ((ROW, whole.rows), (COL, whole.cols))
-        )
-        return Patch(rows, cols, whole.groups)
+        rows = range(1) if self.spread[ROW] else whole.rows
+        return Patch(rows, range(1) if self.spread[COL] else whole.cols, whole.groups)
 
 
 class Rectangle(NamedTuple):
@@ -59,13 +56,6 @@ class Rectangle(NamedTuple):
     cols: range
     taps: tuple[tuple[int, int], ...]
     counted: int
-
-
-class Joined(NamedTuple):
-    """What a step does with some operands, ahead of which comes what those before have come to."""
-
-    operation: str
-    operands: range
 
 
 @dataclass(frozen=True)
@@ -121,12 +111,12 @@ class VectorOpPlan:
 
     @cached_property
     def maps(self) -> tuple[Source, ...]:
-        """Those sources that are read word by word, the ifmap first."""
+        """Sources that are read word by word, the ifmap first."""
         return tuple(self._source(name) for name in self.layer.sources(self.batch) if not self._is_scalar(name))
 
     @cached_property
     def scalars(self) -> tuple[Source, ...]:
-        """Those of which a lane keeps one number."""
+        """Sources of which a lane keeps one number."""
         return tuple(self._source(name) for name in self.layer.sources(self.batch) if self._is_scalar(name))
 
     @cached_property
@@ -139,17 +129,9 @@ class VectorOpPlan:
         """The channels, one a lane."""
         return portions(self.shapes[OFMAP][0], self.hardware.lanes)
 
-    @cached_property
-    def most_operands(self) -> int:
-        """That a step takes: as many as a lane has scalars, or one of each map."""
-        scalars = self.hardware.vector_unit.scalar_words * self.hardware.vector_memory.word_elements
-        return max(scalars, len(self.maps))
-
     def patch(self, block: Block) -> Patch:
         """The grid points of the ifmap that a block needs."""
-        row, col = self.outputs.row, self.outputs.col
-        rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
-        return Patch(rows, cols, block.groups)
+        return patch_of(self.outputs, block)
 
     def rectangles(self, block: Block) -> list[Rectangle]:
         """The outputs of a block, those together whose windows are alike."""
@@ -166,14 +148,16 @@ class VectorOpPlan:
         taps = prod(axis.kernel for axis in self.layer.axes)
         return taps + len(self.maps) - 1 + self.layer.along_channels
 
-    def steps(self, operands: int) -> list[Joined]:
-        """What is done with so many of them."""
+    def steps(self, operands: int) -> list[tuple[str, range]]:
+        """What each step does with which of the operands, ahead of which comes what those before have come to."""
         layer, last = self.layer, operands - self.layer.along_channels
-        together = portions(last, self.most_operands)
+        # As many as a lane has scalars, or one of each map.
+        scalars = self.hardware.vector_unit.scalar_words * self.hardware.vector_memory.word_elements
+        together = portions(last, max(scalars, len(self.maps)))
         if layer.along_channels:
             together.append(range(last, operands))
         names = [layer.joining, *[layer.joining_more] * (len(together) - 2), layer.operation]
-        return [Joined(name, each) for name, each in zip(names[-len(together) :], together, strict=True)]
+        return [*zip(names[-len(together) :], together, strict=True)]
 
     @cached_property
     def _windows(self) -> tuple[Sequence[Window], Sequence[Window]]:
@@ -226,16 +210,11 @@ def tiling_of(plan: VectorOpPlan) -> Tiling[int]:
     for operation, together in plan.steps(plan.operands):
         counts = Arity(len(together) + (together.start > 0), scalars, 0)
         steps.append((counts.operands, sum(work_of(operation, counts, (), hardware.vector_unit))))
+    into = tuple(1 if each.spread[CHANNEL] else channels for each in plan.maps)
     return _Costs(
-        hardware=hardware,
-        outputs=plan.outputs,
-        portions=len(plan.portions),
-        channels=channels,
-        into=tuple(1 if each.spread[CHANNEL] else channels for each in plan.maps),
-        scalar_words=scalars,
-        steps=tuple(steps),
-        plan=plan,
-    ).chosen()
+        hardware=hardware, outputs=plan.outputs, portions=len(plan.portions), channels=channels, into=into,
+        scalar_words=scalars, steps=tuple(steps), plan=plan,
+    ).chosen()  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,23 +232,20 @@ class _Costs(VectorCosts):
         ]
 
     def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
-        """Of an op that does nothing else, the first block; runs are as long as along the axes of both maps."""
+        """Cycles of the bus; of an op that only moves, for the first block: runs are as long as both maps let them."""
         if self.plan.moved is None:
             return super().moved(tiling)
         plan, unit, bytes_per_cycle = self.plan, self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
         patch = Patch(range(tiling.rows), range(tiling.cols), range(tiling.groups))
         made = self.plan.moved.made(plan.outputs, plan.portions[0], patch, 0, self.word_groups[1])
-        filled, spilled = (
-            Demand(
-                bus=self._traffic.of(boxes_of(part), tensor, (0, 0)).bytes / bytes_per_cycle,
-                converted=tiling.psum_words * float(conversion),
-            ).busiest
-            for tensor, part, conversion in (
-                (plan.maps[0].tensor, self.plan.moved.read(made), unit.unpack_cycles),
-                (plan.ofmap, made, unit.pack_cycles),
-            )
-        )
-        return filled, spilled
+        times = []
+        for tensor, part, conversion in (
+            (plan.maps[0].tensor, self.plan.moved.read(made), unit.unpack_cycles),
+            (plan.ofmap, made, unit.pack_cycles),
+        ):
+            bus = self._traffic.of(boxes_of(part), tensor, (0, 0)).bytes / bytes_per_cycle
+            times.append(Demand(bus=bus, converted=tiling.psum_words * float(conversion)).busiest)
+        return times[0], times[1]
 
     @cached_property
     def _traffic(self) -> Traffic:

@@ -11,8 +11,7 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.vector_rows_plan import RowPlan
-from tpusim.machines.tpu.lowering.vector_rows_units import RowUnits
+from tpusim.machines.tpu.lowering.vector_rows_plan import RowPlan, RowUnits
 from tpusim.machines.tpu.lowering.vector_units import IGNORED
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.network.ops import RowOp

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from tpusim.machines.tpu.lowering.block import Columns
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
 from tpusim.machines.tpu.lowering.reduction import ReductionPass, as_coordinates
-from tpusim.machines.tpu.lowering.stages import Columns
 from tpusim.machines.tpu.program.tensor import Along, Part
 
 OUT_CHANNEL, K = range(2)

@@ -13,8 +13,6 @@ from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.network.ops import ArrayOp, Op
 from tpusim.result.records import Blocking
 
-_OWN = "; each fetched for itself (per_tap)"
-
 _ORDERS = {
     "block_major": "block by block, in each all output channels (block_major)",
     "filter_major": "column fold by column fold, in each all blocks (filter_major)",
@@ -42,63 +40,39 @@ def blocking_of(plan: Plan, col_folds: int | None = None) -> Blocking:
     tiling = plan.tiling
     (_, high, wide, _), row, col = plan.shape.tensors.ofmap, plan.shape.row, plan.shape.col
     return Blocking(
-        rows=min(tiling.rows * row.cell, high),
-        cols=min(tiling.cols * col.cell, wide),
-        images=min(tiling.groups * plan.word_fill, plan.shape.images),
-        blocks=len(plan.blocks),
-        row_folds=plan.cut.row_folds,
-        col_folds=col_folds or len(plan.col_folds),
-        loop_order=tiling.loop_order,
-        word_fill=plan.word_fill,
-        strips=plan.shape.strips,
-        chunks=len(plan.chunks),
-    )
+        rows=min(tiling.rows * row.cell, high), cols=min(tiling.cols * col.cell, wide),
+        images=min(tiling.groups * plan.word_fill, plan.shape.images), blocks=len(plan.blocks),
+        row_folds=plan.cut.row_folds, col_folds=col_folds or len(plan.col_folds), loop_order=tiling.loop_order,
+        word_fill=plan.word_fill, strips=plan.shape.strips, chunks=len(plan.chunks),
+    )  # fmt: skip
 
 
 def _taps(plan: Plan) -> str:
     shape, stacked = plan.shape, plan.cut.stacked
     rows, cols = shape.row.kernel, shape.col.kernel
-    groups = _groups(plan)
+    # How often the channels of a group are there, and what a bundle is.
+    groups = f" in each of {shape.groups} groups" if shape.groups > 1 else ""
+    if shape.bundle > 1:
+        bundles = f", in each of {shape.groups} bundles" if shape.groups > 1 else ""
+        groups = f" of {shape.bundle} groups side by side{bundles}"
     if rows * cols == 1:
         return f"1, over {counted(shape.channels, 'channel')}{groups}"
-    own = _OWN if plan.chunks[0].by_tap and not plan.chunks[0].scattered else ""
+    own = "; each fetched for itself (per_tap)" if plan.chunks[0].by_tap and not plan.chunks[0].scattered else ""
     each = f"{rows} x {cols} = {rows * cols}, each a 1 x 1 convolution over {counted(shape.channels, 'channel')}"
     return each + groups + (f"; {stacked}" if stacked else "") + own
 
 
-def _groups(plan: Plan) -> str:
-    """How often the channels of a group are there, and what a bundle is."""
-    groups, bundle = plan.shape.groups, plan.shape.bundle
-    if bundle == 1:
-        return f" in each of {groups} groups" if groups > 1 else ""
-    return f" of {bundle} groups side by side" + (f", in each of {groups} bundles" if groups > 1 else "")
-
-
 def _folds(plan: Plan, layer: ArrayOp, into: str) -> str:
-    channels, out = layer.folded
-    if plan.shape.bundle > 1:
-        channels, out = (
-            counted(plan.shape.channels, "input channel"),
-            counted(plan.shape.out_channels, "output channel"),
-        )
-    cols = counted(len(plan.col_folds), "column fold")
-    return f"{plan.cut.folded(into or channels)}, {cols} for {out}; a pass fills {_filled(plan)}{_zeros(plan)}"
-
-
-def _zeros(plan: Plan) -> str:
-    """How much of a bundle's weights is more than zeros between its groups."""
-    if plan.shape.bundle == 1:
-        return ""
-    share = 100 / plan.shape.bundle
-    return f", and {share:.3g} % of its weights are a group's own, the others zero"
-
-
-def _filled(plan: Plan) -> str:
-    """Rows and columns of the array in use, the mean over passes."""
-    array = plan.hardware.array
+    """Folds, and the rows and columns of the array in use: the mean over passes."""
+    (channels, out), shape, array, zeros = layer.folded, plan.shape, plan.hardware.array, ""
+    if shape.bundle > 1:
+        channels, out = counted(shape.channels, "input channel"), counted(shape.out_channels, "output channel")
+        zeros = f", and {100 / shape.bundle:.3g} % of its weights are a group's own, the others zero"
     rows = sum(each.rows for each in plan.passes) / len(plan.passes)
     cols = sum(map(plan.width, plan.columns)) / len(plan.columns)
-    return f"{rows:.4g} of {array.rows} rows and {cols:.4g} of {array.cols} columns"
+    filled = f"{rows:.4g} of {array.rows} rows and {cols:.4g} of {array.cols} columns"
+    folds = counted(len(plan.col_folds), "column fold")
+    return f"{plan.cut.folded(into or channels)}, {folds} for {out}; a pass fills {filled}{zeros}"
 
 
 def _passes(plan: Plan) -> str:
@@ -112,13 +86,10 @@ def _passes(plan: Plan) -> str:
 def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
     """How large a block is, what of the ifmap comes for it, and what was given of it."""
     wanted = said(plan.hardware)
-    return _extent(plan, blocking, layer) + _between(plan) + (f"; given: {wanted}" if wanted else "")
-
-
-def _between(plan: Plan) -> str:
-    """That more comes of the ifmap than taps touch, where so."""
-    more = any(axis.pitch < replace(axis, whole=False).pitch for axis in (plan.shape.row, plan.shape.col))
-    return "; the points between those that its stride touches come, too (window)" if more else ""
+    # More comes of the ifmap than taps touch, where so.
+    between = any(axis.pitch < replace(axis, whole=False).pitch for axis in (plan.shape.row, plan.shape.col))
+    more = "; the points between those that its stride touches come, too (window)" if between else ""
+    return _extent(plan, blocking, layer) + more + (f"; given: {wanted}" if wanted else "")
 
 
 def _extent(plan: Plan, blocking: Blocking, layer: Op) -> str:

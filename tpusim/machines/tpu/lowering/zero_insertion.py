@@ -11,14 +11,12 @@ from dataclasses import replace
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.block import Block, Patch
+from tpusim.machines.tpu.lowering.block import COL, ROW, Block, Columns, Patch
 from tpusim.machines.tpu.lowering.cells import IGNORED, cell_axes, cells_of, chosen, with_aspect
 from tpusim.machines.tpu.lowering.convolution import draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-from tpusim.machines.tpu.lowering.maps import COL, ROW
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import Tap
-from tpusim.machines.tpu.lowering.stages import Columns
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.memory.layout import Box
