@@ -1,10 +1,17 @@
-"""Convolutions whose ifmap stands in banks, whichever way their reduction is cut."""
+"""Convolutions whose ifmap stands in banks, whichever way their reduction is cut; and the maps that lay it out.
+
+A block's part of the ifmap stands in the banks once, as their map lays it out, and every row walks to its own words.
+Passes, blocks, weights and partial sums are those of any other plan. A word's address is the sum of one offset for each
+of its coordinates; it stands in bank address % banks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import count
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +20,304 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked_plan import BankedPlan, FromBanks, bank_map
+from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.geometry import shape_of
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded, shape_of, shifted
+from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.pace import Demand
-from tpusim.machines.tpu.lowering.reduction import Chunk
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.tensor import Along, BankPart
+from tpusim.machines.tpu.program.transfers import BankFill
+from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp
+
+
+class Spacing(NamedTuple):
+    """Positions along an axis, `stride` words apart; after every `wrap` of them come `jump` words more."""
+
+    stride: int
+    wrap: int = 1
+    jump: int = 0
+
+    def offsets(self, positions: range) -> tuple[int, ...]:
+        """Words from position 0 to each."""
+        return tuple(at * self.stride + at // self.wrap * self.jump for at in positions)
+
+
+class PatchExtents(NamedTuple):
+    """What is to be laid out, and how it is read.
+
+    Attributes:
+        channels, rows, cols, groups: of the patch: channels, grid points of either axis, word groups of each.
+        together: neighbouring channels that a word of a pass is made of.
+        row, col: the axes, whose taps are read at once.
+    """
+
+    channels: int
+    rows: int
+    cols: int
+    groups: int
+    together: int
+    row: MapAxis
+    col: MapAxis
+
+
+class BankMap(NamedTuple):
+    """Where each word stands: the sum of what its channel, row, column and word group are apart from the first.
+
+    `words` are the addresses in use, gaps among them included.
+    """
+
+    channel: Spacing
+    row: Spacing
+    col: Spacing
+    group: Spacing
+    words: int
+
+
+MapMaker: TypeAlias = Callable[[PatchExtents, int], BankMap]
+"""From what is wanted and the number of banks."""
+
+
+def chw(wanted: PatchExtents, banks: int) -> BankMap:
+    """One channel after another, in each row after row."""
+    channels, rows, cols, groups = wanted[:4]
+    channel, row = rows * cols * groups, cols * groups
+    return BankMap(Spacing(channel), Spacing(row), Spacing(groups), Spacing(1), channels * channel)
+
+
+def hwc(wanted: PatchExtents, banks: int) -> BankMap:
+    """One pixel after another, in each channel after channel."""
+    channels, rows, cols, groups = wanted[:4]
+    row, col = cols * groups * channels, groups * channels
+    return BankMap(Spacing(1), Spacing(row), Spacing(col), Spacing(channels), rows * row)
+
+
+def window(wanted: PatchExtents, banks: int) -> BankMap:
+    """The words that are read at once stand in different banks, wherever the window stands.
+
+    The patch is cut into cells, in which each channel's points are neighbours and channels follow one another: bank
+    (height width c + width (h mod height) + (w mod width)) mod banks. A cell takes whole lines of all banks, and no two
+    taps of a window have the same place in theirs. Of such cells the one that wastes the fewest words is taken.
+    """
+    most = max(1, banks // wanted.together)
+    height, width = np.array(_apart(wanted.row, most))[:, None], np.array(_apart(wanted.col, most))
+    cells = -(-wanted.rows // height) * -(-wanted.cols // width)
+    words = cells * padded(height * width * wanted.channels * wanted.groups, banks)
+    # The least cell is taken where none has room.
+    fits = height * width <= max(most, int(height[0, 0] * width[0]))
+    row, col = divmod(int(np.where(fits, words, words.max() + 1).argmin()), len(width))
+    return _in_cells(wanted, banks, int(height[row, 0]), int(width[col]))
+
+
+@lru_cache(maxsize=1024)
+def _apart(axis: MapAxis, most: int) -> list[int]:
+    """Lengths of a cell, ascending, in which no two taps have the same place: the least, and others up to `most`."""
+    # Taps that span fewer points than a cell is long are apart in it.
+    least = next(length for length in count(axis.kernel) if _tells_apart(axis, length))
+    return [least, *(length for length in range(least + 1, most + 1) if _tells_apart(axis, length))]
+
+
+def _tells_apart(axis: MapAxis, length: int) -> bool:
+    return len({tap * axis.tap_step % length for tap in range(axis.kernel)}) == axis.kernel
+
+
+def _in_cells(wanted: PatchExtents, banks: int, height: int, width: int) -> BankMap:
+    points = height * width
+    group = points * wanted.channels
+    cell = padded(group * wanted.groups, banks)
+    down, across = -(-wanted.rows // height), -(-wanted.cols // width)
+    return BankMap(
+        channel=Spacing(points),
+        row=Spacing(width, height, across * cell - points),
+        col=Spacing(1, width, cell - width),
+        group=Spacing(group),
+        words=down * across * cell,
+    )
+
+
+MAPS: dict[str, MapMaker] = {"window": window, "chw": chw, "hwc": hwc}
+
+
+@dataclass(frozen=True)
+class FromBanks:
+    """Another cut, for rows that find any word where it stands: no copies, and a place for what a pass needs first.
+
+    Of a block nothing is filled twice: all passes have its ifmap together.
+    """
+
+    shape: ConvShape
+    hardware: Hardware
+    cut: Cut
+    folds = 1
+    copies = False
+    transposed = False
+    ruled = None
+
+    @property
+    def groups(self) -> int:
+        """Passes."""
+        return len(self._passes)
+
+    together = groups
+
+    @property
+    def row_folds(self) -> int:
+        """As without banks."""
+        return self.cut.row_folds
+
+    @property
+    def per_fold(self) -> float:
+        """Channels that HBM hands out."""
+        return self.shape.channels
+
+    @property
+    def multi_tile(self) -> int:
+        """As without banks."""
+        return self.cut.multi_tile
+
+    @property
+    def stacked(self) -> str:
+        """As without banks."""
+        return self.cut.stacked
+
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """All passes."""
+        return taps and self.groups, channels and self.folds
+
+    def folded(self, into: str) -> str:
+        """As without banks."""
+        return self.cut.folded(into)
+
+    def size_of(self, groups: int) -> str:
+        """As without banks."""
+        return self.cut.size_of(groups)
+
+    @cached_property
+    def at_once(self) -> int:
+        """Most channels that a pass reads."""
+        return max(len(_channels(each)) for each in self._passes)
+
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """One, of all passes."""
+        return self._whole
+
+    @cached_property
+    def _passes(self) -> tuple[ReductionPass, ...]:
+        (chunk,) = self.cut.chunks(self.cut.groups, self.cut.folds)
+        return chunk.passes
+
+    @cached_property
+    def _whole(self) -> tuple[Chunk, ...]:
+        place_of: dict[int, int] = {}
+        places: list[Place] = []
+        for each in self._passes:
+            new = sorted(_channels(each) - {*place_of})
+            place_of.update(dict.fromkeys(new, len(places)))
+            places += [Place((0,), range(new[0], new[-1] + 1))] if new else []
+        passes = [ReductionPass.of([*_rows(each, place_of)]) for each in self._passes]
+        return numbered([(passes, places)])
+
+
+def _channels(each: ReductionPass) -> set[int]:
+    return {channel for run in each.runs for channel in run.channels}
+
+
+def _rows(each: ReductionPass, place_of: Mapping[int, int]) -> Iterator[Run]:
+    """A run a row: each finds its words for itself."""
+    for run in each.runs:
+        for row, channel in enumerate(run.channels, run.first_lane):
+            yield Run(row, run.tap, range(channel, channel + 1), place_of[channel])
+
+
+@lru_cache(maxsize=1 << 14)
+def bank_map(cut: FromBanks, rows: int, cols: int, groups: int) -> BankMap:
+    """How a patch of so many grid points and word groups lies in the banks."""
+    shape, hardware = cut.shape, cut.hardware
+    wanted = PatchExtents(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
+    return MAPS[hardware.vector_memory.bank_map](wanted, hardware.banks)
+
+
+@dataclass(frozen=True)
+class BankedPlan(Plan):
+    """As any plan, but for the ifmap: its buffers are addresses of the banks, and the lanes have none of it."""
+
+    cut: FromBanks
+    ifmap_memory = "banks"
+    ifmap_lanes = 1
+
+    @property
+    def fill(self) -> Callable[..., BankFill]:  # type: ignore[override]
+        """A transfer to so many banks."""
+        return partial(BankFill, banks=self.hardware.banks)
+
+    def filled(
+        self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
+    ) -> tuple[tuple[BankPart, ...], list[Box]]:
+        """Some places of a patch, with all channels from the first of them to the last."""
+        shape, first, last = self.shape, chunk.places[places.start].channels, chunk.places[places.stop - 1].channels
+        channels = range(first[0], last[-1] + 1)
+        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
+        items, offsets = (
+            self.map_items(rows, cols, filled.groups, self.ifmap_apart),
+            self._offsets(patch, filled, channels),
+        )
+        channels = shifted(channels, group * shape.channels)
+        part = BankPart(base, offsets, (Along(CHANNEL, channels),), items, self.word_fill)
+        return (part,), [Box(channels, rows, cols, self.images(filled.groups))]
+
+    def _offsets(self, patch: Patch, filled: Patch, channels: range) -> tuple[tuple[int, ...], ...]:
+        """Where channels, rows, columns and word groups of a part of the patch stand."""
+        laid = self.map_of(patch)
+        places = (
+            range(part.start - whole.start, part.stop - whole.start)
+            for whole, part in ((patch.rows, filled.rows), (patch.cols, filled.cols), (patch.groups, filled.groups))
+        )
+        spacings = laid.row, laid.col, laid.group
+        map_offsets = (spacing.offsets(place) for spacing, place in zip(spacings, places, strict=True))
+        return (laid.channel.offsets(channels), *map_offsets)
+
+    def map_of(self, patch: Patch) -> BankMap:
+        """How a patch lies in the banks."""
+        return bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
+
+    def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
+        """What the rows of each pass read of the patch at address `base`."""
+        patch = self.patch(block, chunk)
+        laid = self.map_of(patch)
+        walks = {tap: _spaced(self.walk(tap, block, patch, by_tap=False), laid) for tap in sorted(chunk.taps)}
+        key = base, laid.channel, *walks.values()
+        if key not in self._known:
+            starts = [base + offset for offset in laid.channel.offsets(range(self.shape.channels))]
+            self._known[key] = [_feed(each, starts, walks) for each in chunk.passes]
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[object, ...], list[Feed]]:
+        """What blocks have in common: all but those at the edges read alike."""
+        return {}
+
+
+def _spaced(walk: Counters, laid: BankMap) -> Counters:
+    """The same walk over words that lie as the map says: rows, columns, word groups."""
+    spacings = laid.row, laid.col, laid.group
+    pairs = zip(walk.counters, spacings, strict=True)
+    return walk._replace(counters=tuple(Counter(*counter[:4], *spacing) for counter, spacing in pairs))
+
+
+def _feed(each: ReductionPass, channels: Sequence[int], walks: Mapping[Tap, Counters]) -> Feed:
+    """What the rows of a pass read, each from where its channel begins."""
+    rows = ((run.first_lane, walks[run.tap], channels[run.channels.start]) for run in each.runs)
+    return BankFeed(tuple(LaneGroup(row, 1, walk._replace(base=base)) for row, walk, base in rows))
 
 
 def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:

@@ -13,15 +13,16 @@ from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first, on_chip
+from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.candidates import least_words
 from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_a_product, tilings_by
+from tpusim.machines.tpu.lowering.dense import OnChip
 from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.search import Ranked
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import too_small
 from tpusim.machines.tpu.lowering.transformation import Transformation
 from tpusim.machines.tpu.lowering.unfolding import Unfolding
@@ -48,7 +49,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when window and product do not fit the vector memories.
     """
     if hardware.mapping.transformation == "on_chip":
-        return convolved(on_chip.cut, layer, batch, hardware)
+        return convolved(OnChip, layer, batch, hardware)
     return [_draft(work, layer, rank) for work, rank in _works(*layer.convolution(batch), hardware)]
 
 

@@ -1,14 +1,353 @@
-"""Convolutions by fast Fourier transforms, in tiles of 16 x 16 elements of the ifmap: large kernels."""
+"""Convolution by the discrete Fourier transform, tile by tile, for large kernels: overlap-save.
+
+A tile of N x N elements gives N - taps + 1 outputs each way. Real transforms along both axes leave sums of cosines and
+sines: cc, cs, sc and ss of each pair of frequencies. The spectrum a, of exp(i (u y + v x)), has as many numbers: of (u,
+v) it is (cc - ss) + i (cs + sc), of (u, -v) it is (cc + ss) + i (sc - cs); frequencies 0 and N/2 have no sines. Others
+follow by symmetry, as data are real. The spectrum of the outputs is a times the conjugate of the filter's, and the way
+back is the same way transposed: A. Oppenheim and R. Schafer, "Discrete-Time Signal Processing", chapter 8; M. Mathieu,
+M. Henaff and Y. LeCun, "Fast Training of Convolutional Networks through FFTs" (2013).
+
+A complex product is four real ones: weights Re(h) meet (Re(a), Im(a)), weights Im(h) meet (-Im(a), Re(a)).
+
+Transforms are flow graphs: split radix, by conjugate pairs. Of x0 ... x(N-1) they make the sums a(u) = sum of x(t)
+exp(2 pi i u t / N), of which u = 0 ... N/2 tell all: real parts are sums of cosines, imaginary ones of sines. That takes
+2 N log2 N - 4 N + 6 operations, multiplications and additions together: H. Sorensen, D. Jones, M. Heideman and C.
+Burrus, "Real-Valued Fast Fourier Transform Algorithms" (IEEE Transactions on Acoustics, Speech, and Signal Processing
+35, 1987). Conjugate pairs: I. Kamar and Y. Elcherif (1989).
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from itertools import product
+from math import cos, pi, sin, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.base.errors import UnsuitableError
-from tpusim.machines.tpu.lowering.fourier_tiles import fourier_tiles
-from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
+from tpusim.machines.tpu.lowering.flow_graph import FlowGraph
+from tpusim.machines.tpu.lowering.losses import LARGEST_SUM, Bound, products, through, weighted
+from tpusim.machines.tpu.lowering.tile_algorithm import AxisTransform, Grid, Mix, Product, TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_lowering import in_tiles, told
 from tpusim.network.ops.conv2d import Conv2d
+
+
+class Wave(NamedTuple):
+    """a(u): the names of its real part and of its imaginary part; the latter of 0 and N/2 is nothing."""
+
+    real: str
+    imaginary: str = ""
+
+
+def real_transform(length: int) -> FlowGraph:
+    """That of `length` real numbers, a power of two from 2 on: real parts of 0 and N/2, then both of each between."""
+    graph = FlowGraph()
+    waves = _waves(graph, [f"x{at}" for at in range(length)])
+    between = (part for wave in waves[1:-1] for part in wave)
+    graph.outputs = [waves[0].real, waves[-1].real, *between]
+    return graph
+
+
+def _waves(graph: FlowGraph, given: Sequence[str]) -> list[Wave]:
+    """From 0 to half their number."""
+    length = len(given)
+    if length == 1:
+        return [Wave(given[0])]
+    if length == 2:
+        return [Wave(graph.sum((given[0], 1), (given[1], 1))), Wave(graph.sum((given[0], 1), (given[1], -1)))]
+    even, quarter = _waves(graph, given[::2]), length // 4
+    ahead, behind = _waves(graph, given[1::4]), _waves(graph, [given[4 * at - 1] for at in range(quarter)])
+    waves = _first(graph, even[0], even[quarter], ahead[0], behind[0], quarter)
+    if length > 4:
+        waves.update(_middle(graph, even[length // 8], ahead[-1], behind[-1], quarter))
+    for at in range(1, length // 8):
+        waves.update(_four(graph, at, length, even, ahead[at], behind[at]))
+    return [waves[at] for at in range(length // 2 + 1)]
+
+
+def _first(graph: FlowGraph, even: Wave, quarter_even: Wave, one: Wave, other: Wave, quarter: int) -> dict[int, Wave]:
+    """Those of 0, N/4 and N/2: nothing is turned."""
+    both = graph.sum((one.real, 1), (other.real, 1))
+    apart = graph.sum((one.real, 1), (other.real, -1))
+    return {
+        0: Wave(graph.sum((even.real, 1), (both, 1))),
+        2 * quarter: Wave(graph.sum((even.real, 1), (both, -1))),
+        quarter: Wave(quarter_even.real, apart),
+    }
+
+
+def _middle(graph: FlowGraph, even: Wave, one: Wave, other: Wave, quarter: int) -> dict[int, Wave]:
+    """Those of N/8 and 3N/8: real numbers are turned by an eighth, one way and the other."""
+    half = sqrt(0.5)
+    real = graph.sum((graph.sum((one.real, 1), (other.real, 1)), half))
+    imaginary = graph.sum((graph.sum((one.real, 1), (other.real, -1)), half))
+    return dict(zip((quarter // 2, 3 * quarter // 2), _sum_and_mirror(graph, even, Wave(real, imaginary)), strict=True))
+
+
+def _four(graph: FlowGraph, at: int, length: int, even: Sequence[Wave], ahead: Wave, behind: Wave) -> dict[int, Wave]:
+    """Those of u, N/4 - u, N/4 + u and N/2 - u."""
+    quarter, angle = length // 4, 2 * pi * at / length
+    one, other = _turned(graph, ahead, angle), _turned(graph, behind, -angle)
+    both, apart = (Wave(*(graph.sum((a, 1), (b, sign)) for a, b in zip(one, other, strict=True))) for sign in (1, -1))
+    first, last = _sum_and_mirror(graph, even[at], both)
+    far = even[quarter - at]
+    below = Wave(graph.sum((far.real, 1), (apart.imaginary, 1)), graph.sum((far.imaginary, 1), (apart.real, 1)))
+    above = Wave(graph.sum((far.real, 1), (apart.imaginary, -1)), graph.sum((apart.real, 1), (far.imaginary, -1)))
+    return {at: first, 2 * quarter - at: last, quarter - at: below, quarter + at: above}
+
+
+def _turned(graph: FlowGraph, wave: Wave, angle: float) -> Wave:
+    """Times exp(i angle)."""
+    c, s = cos(angle), sin(angle)
+    real, imaginary = wave
+    return Wave(graph.sum((real, c), (imaginary, -s)), graph.sum((real, s), (imaginary, c)))
+
+
+def _sum_and_mirror(graph: FlowGraph, even: Wave, odd: Wave) -> tuple[Wave, Wave]:
+    """Two waves: the sum of both is that of u, their difference, conjugated, that of N/2 - u."""
+    ahead = Wave(graph.sum((even.real, 1), (odd.real, 1)), graph.sum((even.imaginary, 1), (odd.imaginary, 1)))
+    behind = Wave(graph.sum((even.real, 1), (odd.real, -1)), graph.sum((odd.imaginary, 1), (even.imaginary, -1)))
+    return ahead, behind
+
+
+Values = NDArray[np.float64]
+
+
+class Point(NamedTuple):
+    """A pair of frequencies: places of the data's real part, imaginary part, and that negated; of the sums' parts, side
+    by side, the first place; and whether the imaginary one comes first.
+    """
+
+    real: int
+    imaginary: int
+    negated: int
+    results: int
+    swapped: bool = False
+
+    @property
+    def products(self) -> tuple[Product, Product]:
+        """With the real part of a weight, and with its imaginary part."""
+        first, second = (self.real, self.imaginary), (self.negated, self.real)
+        if self.swapped:
+            first, second = first[::-1], second[::-1]
+        return Product(first, self.results), Product(second, self.results, adds=True)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Where the numbers of a tile of `length` by `length` elements stand.
+
+    Transformed along both axes, places are row by row and in a row 0, N/2, and then cosines and sines of each frequency
+    between. `more` places follow.
+    """
+
+    length: int
+
+    @property
+    def between(self) -> int:
+        """Frequencies between 0 and N/2."""
+        return self.length // 2 - 1
+
+    def _quarter(self, row: int, col: int) -> Grid:
+        """The places of all pairs of frequencies between: cosines (0) or sines (1) down and across."""
+        first = (2 + row) * self.length + 2 + col
+        return Grid(first, self.between, self.between, (2 * self.length, 2))
+
+    def _row_ends(self, col: int) -> Grid:
+        """The places of frequencies 0 and N/2 down: cosines or sines across."""
+        return Grid(2 + col, 2, self.between, (self.length, 2))
+
+    def _col_ends(self, row: int) -> Grid:
+        """The places of frequencies 0 and N/2 across: cosines or sines down."""
+        return Grid((2 + row) * self.length, self.between, 2, (2 * self.length, 1))
+
+    def _more(self, first: int, down: int, across: int, each: int = 1) -> Grid:
+        """Behind the tile."""
+        return Grid(self.length**2 + first, down, across, (across * each, each))
+
+    @cached_property
+    def _quarters(self) -> tuple[Grid, Grid, Grid, Grid]:
+        cc, cs, sc, ss = (self._quarter(row, col) for row in (0, 1) for col in (0, 1))
+        return cc, cs, sc, ss
+
+    # ---- data
+
+    @cached_property
+    def _of_data(self) -> tuple[Grid, Grid, Grid, Grid]:
+        """Beside the tile: real parts of (u, v), negated imaginary ones of (u, -v), of row ends, of column ends."""
+        h = self.between
+        sizes = (h, h), (h, h), (2, h), (h, 2)
+        firsts = np.cumsum([0, *(down * across for down, across in sizes)]).tolist()
+        one, other, rows, cols = (self._more(first, *size) for first, size in zip(firsts, sizes, strict=False))
+        return one, other, rows, cols
+
+    @property
+    def data_places(self) -> int:
+        """Places of data, of the tile and beside it."""
+        return self.length**2 + sum(grid.size for grid in self._of_data)
+
+    @property
+    def data_mixes(self) -> tuple[Mix, ...]:
+        """From sums of cosines and sines to the spectrum, and its imaginary parts negated."""
+        (cc, cs, sc, ss), (one, other, rows, cols) = self._quarters, self._of_data
+        return (
+            Mix(one, ((cc, 1), (ss, -1))),
+            Mix(ss, ((cc, 1), (ss, 1))),
+            Mix(cc, ((cs, 1), (sc, 1))),
+            Mix(sc, ((sc, 1), (cs, -1))),
+            Mix(cs, ((cc, -1),)),
+            Mix(other, ((sc, -1),)),
+            Mix(rows, ((self._row_ends(1), -1),)),
+            Mix(cols, ((self._col_ends(1), -1),)),
+        )
+
+    # ---- sums
+
+    @cached_property
+    def _of_sums(self) -> tuple[Grid, Grid]:
+        """Beside the tile: real parts of (u, v), of column ends; the imaginary parts follow each."""
+        h = self.between
+        return self._more(0, h, h, 2), self._more(2 * h * h, h, 2, 2)
+
+    @property
+    def result_places(self) -> int:
+        """Places of results, of the tile and beside it."""
+        return self.length**2 + 2 * sum(grid.size for grid in self._of_sums)
+
+    @property
+    def result_mixes(self) -> tuple[Mix, ...]:
+        """From the spectrum of the outputs to factors of cosines and sines."""
+        (cc, cs, sc, ss), (one, ends) = self._quarters, self._of_sums
+        imaginary, end_imaginary = (grid._replace(first=grid.first + 1) for grid in (one, ends))
+        return (
+            Mix(cc, ((one, 1), (ss, 1))),
+            Mix(ss, ((ss, 1), (one, -1))),
+            Mix(cs, ((imaginary, 1), (sc, -1))),
+            Mix(sc, ((imaginary, 1), (sc, 1))),
+            Mix(self._col_ends(0), ((ends, 1),)),
+            Mix(self._col_ends(1), ((end_imaginary, 1),)),
+        )
+
+    # ---- products
+
+    @property
+    def real_points(self) -> list[int]:
+        """Places of what is real: frequencies 0 and N/2 both ways."""
+        return [row * self.length + col for row in (0, 1) for col in (0, 1)]
+
+    @property
+    def points(self) -> list[Point]:
+        """All others: (u, v), then (u, -v), then row ends and column ends."""
+        (cc, cs, sc, ss), (one, other, rows, cols) = self._quarters, self._of_data
+        sums, ends = self._of_sums
+        rows_real, rows_imaginary = self._row_ends(0), self._row_ends(1)
+        return [
+            *_points(one, cc, cs, sums),
+            *_points(ss, sc, other, sc, swapped=True),
+            *_points(rows_real, rows_imaginary, rows, rows_real),
+            *_points(self._col_ends(0), self._col_ends(1), cols, ends),
+        ]
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """One for each real number of the spectrum."""
+        real = (Product((place,), place) for place in self.real_points)
+        return *real, *(each for point in self.points for each in point.products)
+
+    def weights(self, filter_: NDArray[Any], taps: tuple[int, int]) -> Values:
+        """The filters [out_channel, (row, col,) channel] of all products, [product, out_channel, channel].
+
+        They are conjugate, and smaller or larger by what makes the way back, transposed, the inverse.
+        """
+        by_taps = filter_.reshape(len(filter_), *taps, -1).astype(np.float64)
+        down, across = (waves(self.length)[:, :count] for count in taps)
+        made: Values = np.einsum("ir,js,orsc->ijoc", down, across, by_taps, optimize=True) / self.length**2
+        at = made.reshape(self.length**2, *made.shape[2:])
+        cc, cs, sc, ss = (at[[*places(grid)]] for grid in self._quarters)
+        ends = [at[[*places(grid)]] for grid in (self._row_ends(0), self._row_ends(1))]
+        more = [at[[*places(grid)]] for grid in (self._col_ends(0), self._col_ends(1))]
+        parts = ((cc - ss, cs + sc), (cc + ss, sc - cs), ends, more)
+        pairs = (np.stack([2 * real, -2 * imaginary], axis=1) for real, imaginary in parts)
+        real = at[self.real_points]
+        return np.concatenate([real, *(pair.reshape(-1, *real.shape[1:]) for pair in pairs)])
+
+
+def places(grid: Grid) -> Iterator[int]:
+    """All of them, row by row."""
+    down, across = grid.apart
+    return (grid.first + i * down + j * across for i, j in product(range(grid.down), range(grid.across)))
+
+
+def _points(real: Grid, imaginary: Grid, negated: Grid, results: Grid, swapped: bool = False) -> Iterator[Point]:
+    for a, b, c, first in zip(*map(places, (real, imaginary, negated, results)), strict=True):
+        yield Point(a, b, c, first, swapped)
+
+
+def waves(length: int) -> Values:
+    """The real transform's matrix: 1, alternating signs, then cosines and sines of each frequency between."""
+    turns = np.outer(np.arange(length // 2 + 1), np.arange(length)) % length * (2 * np.pi / length)
+    cosines, sines = np.cos(turns), np.sin(turns)
+    between = np.stack([cosines[1:-1], sines[1:-1]], axis=1).reshape(-1, length)
+    return np.concatenate([cosines[[0, -1]], between])
+
+
+@lru_cache
+def fourier_tiles(length: int, taps: tuple[int, int]) -> TileAlgorithm:
+    """Tiles of `length` by `length`, a power of two and at least 4, for a filter that is not larger."""
+    spectrum, (down, across) = Spectrum(length), (_axis(length, each) for each in taps)
+    return TileAlgorithm(
+        name=f"FFT of {length} x {length}",
+        down=down,
+        across=across,
+        products=spectrum.products,
+        transformed=partial(_weights, length, taps),
+        data_places=spectrum.data_places,
+        result_places=spectrum.result_places,
+        data_mixes=spectrum.data_mixes,
+        result_mixes=spectrum.result_mixes,
+        lost=partial(_lost, length, taps),
+    )
+
+
+def _weights(length: int, taps: tuple[int, int], filter_: NDArray[Any]) -> Values:
+    return Spectrum(length).weights(filter_, taps)
+
+
+@lru_cache
+def _axis(length: int, taps: int) -> AxisTransform:
+    """Few operations, or few words: which is faster depends on the machine."""
+    outputs = length - taps + 1
+    graph = real_transform(length)
+    back = graph.transposed(outputs)
+    # Data are transformed again with the next tile; sums are not, but of outputs some may be beyond the map.
+    data, inverse = (
+        (each.recipe(over_inputs), each.run_together().recipe(over_inputs))
+        for each, over_inputs in ((graph, False), (back, True))
+    )
+    return AxisTransform(taps, outputs, data, inverse)
+
+
+@lru_cache
+def _lost(length: int, taps: tuple[int, int], channels: int) -> float:
+    """How far at most an output is from the whole number that it should be."""
+    down, across = (_axis(length, each) for each in taps)
+    # Of operands of size 1; the worst recipe each, and the worst place: all sums and differences are of two.
+    data = max(_through(down.data, across.data, Bound(1.0)))
+    data = weighted([(data, 1), (data, 1)])
+    rows = weighted([(Bound(1.0), 1)] * taps[0])
+    weights = weighted([(weighted([(rows, 1)] * taps[1]), 2 / length**2)] * 2)
+    sums = products(data, weights, 2 * channels)
+    output = max(_through(down.inverse, across.inverse, weighted([(sums, 1), (sums, 1)])))
+    return output.off * LARGEST_SUM / (channels * taps[0] * taps[1])
+
+
+def _through(down: tuple[Any, ...], across: tuple[Any, ...], given: Bound) -> list[Bound]:
+    return [through(second, through(first, given)) for first in down for second in across]
+
 
 LENGTH = 16
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tpusim.machines.tpu.lowering.recipe import Factors, Line, Recipe
+from tpusim.machines.tpu.lowering.tile_algorithm import Factors, Line, Recipe
 
 Sums = dict[str, dict[str, float]]
 """Each of what has a name already; inputs are x0, x1, ..."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tpusim.machines.tpu.lowering.recipe import Recipe
+from tpusim.machines.tpu.lowering.tile_algorithm import Recipe
 from tpusim.numerics.bounds import DOUBLE, gamma
 from tpusim.numerics.element_types import EXACT_FLOAT32
 

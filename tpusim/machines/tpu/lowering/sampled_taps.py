@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.reduction import Chunk
+from tpusim.machines.tpu.lowering.reduction import Chunk, TapGroups
 from tpusim.machines.tpu.lowering.samples import Kind
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.network.ops import DeformConv2d
 
 

@@ -16,9 +16,8 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.filtering import Filtering, Recipes
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
+from tpusim.machines.tpu.lowering.tile_algorithm import Filtering, Mix, Recipes, TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan, plan_of
 from tpusim.machines.tpu.lowering.tile_units import TileUnits
 from tpusim.machines.tpu.lowering.vector_units import IGNORED

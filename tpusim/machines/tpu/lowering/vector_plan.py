@@ -12,8 +12,7 @@ from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
 from tpusim.machines.tpu.lowering.maps import portions
 from tpusim.machines.tpu.lowering.pace import Sizes
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Tap
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.reduction import Tap, TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.vector_search import VectorCosts
 from tpusim.machines.tpu.lowering.window import taps_of
