@@ -7,11 +7,11 @@ of its coordinates; it stands in bank address % banks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,10 +84,6 @@ class BankMap(NamedTuple):
     words: int
 
 
-MapMaker: TypeAlias = Callable[[PatchExtents, int], BankMap]
-"""From what is wanted and the number of banks."""
-
-
 def chw(wanted: PatchExtents, banks: int) -> BankMap:
     """One channel after another, in each row after row."""
     channels, rows, cols, groups = wanted[:4]
@@ -116,36 +112,31 @@ def window(wanted: PatchExtents, banks: int) -> BankMap:
     # The least cell is taken where none has room.
     fits = height * width <= max(most, int(height[0, 0] * width[0]))
     row, col = divmod(int(np.where(fits, words, words.max() + 1).argmin()), len(width))
-    return _in_cells(wanted, banks, int(height[row, 0]), int(width[col]))
+    high, wide = int(height[row, 0]), int(width[col])
+    channel, group = high * wide, high * wide * wanted.channels
+    down, across, cell = -(-wanted.rows // high), -(-wanted.cols // wide), padded(group * wanted.groups, banks)
+    return BankMap(
+        Spacing(channel),
+        Spacing(wide, high, across * cell - channel),
+        Spacing(1, wide, cell - wide),
+        Spacing(group),
+        down * across * cell,
+    )
 
 
 @lru_cache(maxsize=1024)
 def _apart(axis: MapAxis, most: int) -> list[int]:
     """Lengths of a cell, ascending, in which no two taps have the same place: the least, and others up to `most`."""
+
+    def tells_apart(length: int) -> bool:
+        return len({tap * axis.tap_step % length for tap in range(axis.kernel)}) == axis.kernel
+
     # Taps that span fewer points than a cell is long are apart in it.
-    least = next(length for length in count(axis.kernel) if _tells_apart(axis, length))
-    return [least, *(length for length in range(least + 1, most + 1) if _tells_apart(axis, length))]
+    least = next(filter(tells_apart, count(axis.kernel)))
+    return [least, *filter(tells_apart, range(least + 1, most + 1))]
 
 
-def _tells_apart(axis: MapAxis, length: int) -> bool:
-    return len({tap * axis.tap_step % length for tap in range(axis.kernel)}) == axis.kernel
-
-
-def _in_cells(wanted: PatchExtents, banks: int, height: int, width: int) -> BankMap:
-    points = height * width
-    group = points * wanted.channels
-    cell = padded(group * wanted.groups, banks)
-    down, across = -(-wanted.rows // height), -(-wanted.cols // width)
-    return BankMap(
-        channel=Spacing(points),
-        row=Spacing(width, height, across * cell - points),
-        col=Spacing(1, width, cell - width),
-        group=Spacing(group),
-        words=down * across * cell,
-    )
-
-
-MAPS: dict[str, MapMaker] = {"window": window, "chw": chw, "hwc": hwc}
+MAPS: dict[str, Callable[[PatchExtents, int], BankMap]] = {"window": window, "chw": chw, "hwc": hwc}
 
 
 @dataclass(frozen=True)
@@ -218,25 +209,22 @@ class FromBanks:
 
     @cached_property
     def _whole(self) -> tuple[Chunk, ...]:
+        """A run a row: each finds its words for itself."""
         place_of: dict[int, int] = {}
         places: list[Place] = []
+        passes: list[ReductionPass] = []
         for each in self._passes:
-            new = sorted(_channels(each) - {*place_of})
+            new = sorted(_channels(each) - place_of.keys())
             place_of.update(dict.fromkeys(new, len(places)))
             places += [Place((0,), range(new[0], new[-1] + 1))] if new else []
-        passes = [ReductionPass.of([*_rows(each, place_of)]) for each in self._passes]
+            rows = ((run.tap, channel) for run in each.runs for channel in run.channels)
+            runs = [Run(row, tap, range(at, at + 1), place_of[at]) for row, (tap, at) in enumerate(rows)]
+            passes.append(ReductionPass.of(runs))
         return numbered([(passes, places)])
 
 
 def _channels(each: ReductionPass) -> set[int]:
     return {channel for run in each.runs for channel in run.channels}
-
-
-def _rows(each: ReductionPass, place_of: Mapping[int, int]) -> Iterator[Run]:
-    """A run a row: each finds its words for itself."""
-    for run in each.runs:
-        for row, channel in enumerate(run.channels, run.first_lane):
-            yield Run(row, run.tap, range(channel, channel + 1), place_of[channel])
 
 
 @lru_cache(maxsize=1 << 14)
@@ -267,24 +255,20 @@ class BankedPlan(Plan):
         shape, first, last = self.shape, chunk.places[places.start].channels, chunk.places[places.stop - 1].channels
         channels = range(first[0], last[-1] + 1)
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
-        items, offsets = (
-            self.map_items(rows, cols, filled.groups, self.ifmap_apart),
-            self._offsets(patch, filled, channels),
+        items, laid = self.map_items(rows, cols, filled.groups, self.ifmap_apart), self.map_of(patch)
+        spacings = (
+            (laid.row, patch.rows, filled.rows),
+            (laid.col, patch.cols, filled.cols),
+            (laid.group, patch.groups, filled.groups),
         )
+        offsets = [
+            spacing.offsets(range(part.start - whole.start, part.stop - whole.start))
+            for spacing, whole, part in spacings
+        ]
+        offsets.insert(0, laid.channel.offsets(channels))
         channels = shifted(channels, group * shape.channels)
-        part = BankPart(base, offsets, (Along(CHANNEL, channels),), items, self.word_fill)
+        part = BankPart(base, tuple(offsets), (Along(CHANNEL, channels),), items, self.word_fill)
         return (part,), [Box(channels, rows, cols, self.images(filled.groups))]
-
-    def _offsets(self, patch: Patch, filled: Patch, channels: range) -> tuple[tuple[int, ...], ...]:
-        """Where channels, rows, columns and word groups of a part of the patch stand."""
-        laid = self.map_of(patch)
-        places = (
-            range(part.start - whole.start, part.stop - whole.start)
-            for whole, part in ((patch.rows, filled.rows), (patch.cols, filled.cols), (patch.groups, filled.groups))
-        )
-        spacings = laid.row, laid.col, laid.group
-        map_offsets = (spacing.offsets(place) for spacing, place in zip(spacings, places, strict=True))
-        return (laid.channel.offsets(channels), *map_offsets)
 
     def map_of(self, patch: Patch) -> BankMap:
         """How a patch lies in the banks."""
@@ -294,11 +278,22 @@ class BankedPlan(Plan):
         """What the rows of each pass read of the patch at address `base`."""
         patch = self.patch(block, chunk)
         laid = self.map_of(patch)
-        walks = {tap: _spaced(self.walk(tap, block, patch, by_tap=False), laid) for tap in sorted(chunk.taps)}
+        spacings = laid.row, laid.col, laid.group
+        walks: dict[Tap, Counters] = {}
+        for tap in sorted(chunk.taps):
+            walk = self.walk(tap, block, patch, by_tap=False)
+            pairs = zip(walk.counters, spacings, strict=True)
+            walks[tap] = walk._replace(counters=tuple(Counter(*counter[:4], *spacing) for counter, spacing in pairs))
         key = base, laid.channel, *walks.values()
         if key not in self._known:
             starts = [base + offset for offset in laid.channel.offsets(range(self.shape.channels))]
-            self._known[key] = [_feed(each, starts, walks) for each in chunk.passes]
+            self._known[key] = [
+                BankFeed(tuple([
+                    LaneGroup(run.first_lane, 1, walks[run.tap]._replace(base=starts[run.channels.start]))
+                    for run in each.runs
+                ]))
+                for each in chunk.passes
+            ]  # fmt: skip
         return self._known[key]
 
     @cached_property
@@ -307,29 +302,8 @@ class BankedPlan(Plan):
         return {}
 
 
-def _spaced(walk: Counters, laid: BankMap) -> Counters:
-    """The same walk over words that lie as the map says: rows, columns, word groups."""
-    spacings = laid.row, laid.col, laid.group
-    pairs = zip(walk.counters, spacings, strict=True)
-    return walk._replace(counters=tuple(Counter(*counter[:4], *spacing) for counter, spacing in pairs))
-
-
-def _feed(each: ReductionPass, channels: Sequence[int], walks: Mapping[Tap, Counters]) -> Feed:
-    """What the rows of a pass read, each from where its channel begins."""
-    rows = ((run.first_lane, walks[run.tap], channels[run.channels.start]) for run in each.runs)
-    return BankFeed(tuple(LaneGroup(row, 1, walk._replace(base=base)) for row, walk, base in rows))
-
-
 def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """The drafts of a convolution that is cut in such a way, on a machine with banks. Raises as `convolved`."""
-
-    def draft(plan: BankedPlan, rank: Ranked) -> Draft:
-        return replace(draft_of(plan, layer, rank), finish=lambda program: (program, _explained(plan, layer)))
-
-    return [draft(plan, rank) for plan, rank in _plans(cutting, layer, batch, hardware)]
-
-
-def _plans(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[BankedPlan, Ranked]]:
     shape = shape_of(layer, batch, hardware)
     if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
@@ -339,7 +313,12 @@ def _plans(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> 
         raise CapacityError([Problem(problem, f"mapping.block.{name}") for name in parts])
     from_lanes = cutting(shape, hardware)
     cut = FromBanks(from_lanes.shape, hardware, from_lanes)
-    return [(BankedPlan(cut.shape, hardware, rank.tiling, cut), rank) for rank in found(cut)]
+
+    def draft(rank: Ranked) -> Draft:
+        plan = BankedPlan(cut.shape, hardware, rank.tiling, cut)
+        return replace(draft_of(plan, layer, rank), finish=lambda program: (program, _explained(plan, layer)))
+
+    return [draft(rank) for rank in found(cut)]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -404,15 +383,12 @@ class BankedCandidates(Candidates):
 
 def _explained(plan: BankedPlan, layer: ArrayOp) -> Explanation:
     """What any plan tells of its lanes, which have no ifmap here, and of the banks."""
-    told = explanation_of(replace(plan, tiling=replace(plan.tiling, ifmap_words=0)), layer)
-    return replace(told, aspects={**told.aspects, "banks": _banks(plan)}, choices=dict(vars(plan.tiling)))
-
-
-def _banks(plan: BankedPlan) -> str:
     tiling, hardware = plan.tiling, plan.hardware
+    told = explanation_of(replace(plan, tiling=replace(tiling, ifmap_words=0)), layer)
     memory, words = hardware.vector_memory, -(-tiling.ifmap_words // hardware.banks)
     held = f"; {tiling.ifmap_buffers} x {SIZE.format(words * hardware.word_bytes)} of ifmap in each" if words else ""
-    return (
+    banks = (
         f"{counted(hardware.banks, 'bank')} of {SIZE.format(memory.bank_capacity_bytes)}, "
         f"{counted(memory.bank_ports, 'port')} each to read, map {memory.bank_map}{held}"
     )
+    return replace(told, aspects={**told.aspects, "banks": banks}, choices=dict(vars(tiling)))

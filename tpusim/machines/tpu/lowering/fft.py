@@ -10,7 +10,7 @@ M. Henaff and Y. LeCun, "Fast Training of Convolutional Networks through FFTs" (
 A complex product is four real ones: weights Re(h) meet (Re(a), Im(a)), weights Im(h) meet (-Im(a), Re(a)).
 
 Transforms are flow graphs: split radix, by conjugate pairs. Of x0 ... x(N-1) they make the sums a(u) = sum of x(t)
-exp(2 pi i u t / N), of which u = 0 ... N/2 tell all: real parts are sums of cosines, imaginary ones of sines. That takes
+exp(2 pi i u t / N), of which u = 0 ... N/2 tell all: real parts are sums of cosines, imaginary ones of sines. They take
 2 N log2 N - 4 N + 6 operations, multiplications and additions together: H. Sorensen, D. Jones, M. Heideman and C.
 Burrus, "Real-Valued Fast Fourier Transform Algorithms" (IEEE Transactions on Acoustics, Speech, and Signal Processing
 35, 1987). Conjugate pairs: I. Kamar and Y. Elcherif (1989).
@@ -19,8 +19,7 @@ Burrus, "Real-Valued Fast Fourier Transform Algorithms" (IEEE Transactions on Ac
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import product
 from math import cos, pi, sin, sqrt
 from typing import Any, NamedTuple
@@ -58,34 +57,24 @@ def _waves(graph: FlowGraph, given: Sequence[str]) -> list[Wave]:
     if length == 1:
         return [Wave(given[0])]
     if length == 2:
-        return [Wave(graph.sum((given[0], 1), (given[1], 1))), Wave(graph.sum((given[0], 1), (given[1], -1)))]
+        return [Wave(graph.sum((given[0], 1), (given[1], sign))) for sign in (1, -1)]
     even, quarter = _waves(graph, given[::2]), length // 4
     ahead, behind = _waves(graph, given[1::4]), _waves(graph, [given[4 * at - 1] for at in range(quarter)])
-    waves = _first(graph, even[0], even[quarter], ahead[0], behind[0], quarter)
+    # At 0, N/4 and N/2 nothing is turned.
+    both, apart = (graph.sum((ahead[0].real, 1), (behind[0].real, sign)) for sign in (1, -1))
+    waves = {
+        0: Wave(graph.sum((even[0].real, 1), (both, 1))),
+        2 * quarter: Wave(graph.sum((even[0].real, 1), (both, -1))),
+        quarter: Wave(even[quarter].real, apart),
+    }
     if length > 4:
-        waves.update(_middle(graph, even[length // 8], ahead[-1], behind[-1], quarter))
+        # At N/8 and 3N/8 real numbers are turned by an eighth, one way and the other.
+        parts = (graph.sum((ahead[-1].real, 1), (behind[-1].real, sign)) for sign in (1, -1))
+        turned = Wave(*(graph.sum((part, sqrt(0.5))) for part in parts))
+        waves[quarter // 2], waves[3 * quarter // 2] = _sum_and_mirror(graph, even[length // 8], turned)
     for at in range(1, length // 8):
         waves.update(_four(graph, at, length, even, ahead[at], behind[at]))
     return [waves[at] for at in range(length // 2 + 1)]
-
-
-def _first(graph: FlowGraph, even: Wave, quarter_even: Wave, one: Wave, other: Wave, quarter: int) -> dict[int, Wave]:
-    """Those of 0, N/4 and N/2: nothing is turned."""
-    both = graph.sum((one.real, 1), (other.real, 1))
-    apart = graph.sum((one.real, 1), (other.real, -1))
-    return {
-        0: Wave(graph.sum((even.real, 1), (both, 1))),
-        2 * quarter: Wave(graph.sum((even.real, 1), (both, -1))),
-        quarter: Wave(quarter_even.real, apart),
-    }
-
-
-def _middle(graph: FlowGraph, even: Wave, one: Wave, other: Wave, quarter: int) -> dict[int, Wave]:
-    """Those of N/8 and 3N/8: real numbers are turned by an eighth, one way and the other."""
-    half = sqrt(0.5)
-    real = graph.sum((graph.sum((one.real, 1), (other.real, 1)), half))
-    imaginary = graph.sum((graph.sum((one.real, 1), (other.real, -1)), half))
-    return dict(zip((quarter // 2, 3 * quarter // 2), _sum_and_mirror(graph, even, Wave(real, imaginary)), strict=True))
 
 
 def _four(graph: FlowGraph, at: int, length: int, even: Sequence[Wave], ahead: Wave, behind: Wave) -> dict[int, Wave]:
@@ -137,128 +126,68 @@ class Point(NamedTuple):
         return Product(first, self.results), Product(second, self.results, adds=True)
 
 
-@dataclass(frozen=True)
 class Spectrum:
     """Where the numbers of a tile of `length` by `length` elements stand.
 
     Transformed along both axes, places are row by row and in a row 0, N/2, and then cosines and sines of each frequency
-    between. `more` places follow.
+    between. More places follow: beside data and beside sums.
+
+    Attributes:
+        quarters: the places of all pairs of frequencies between: cc, cs, sc and ss.
+        row_ends, col_ends: those of frequencies 0 and N/2 down, and across, with cosines of the others, and with sines.
+        data_places, result_places: how many there are, of the tile and beside it.
+        data_mixes: from sums of cosines and sines to the spectrum, and its imaginary parts negated.
+        result_mixes: from the spectrum of the outputs to factors of cosines and sines.
+        real_points: places of what is real: frequencies 0 and N/2 both ways.
+        points: all others: (u, v), then (u, -v), then row ends and column ends.
     """
 
-    length: int
+    def __init__(self, length: int) -> None:
+        h = length // 2 - 1
+        self.length = length
+        quarters = [Grid((2 + row) * length + 2 + col, h, h, (2 * length, 2)) for row in (0, 1) for col in (0, 1)]
+        self.quarters = cc, cs, sc, ss = quarters
+        self.row_ends = rows, row_sines = [Grid(2 + col, 2, h, (length, 2)) for col in (0, 1)]
+        self.col_ends = cols, col_sines = [Grid((2 + row) * length, h, 2, (2 * length, 1)) for row in (0, 1)]
 
-    @property
-    def between(self) -> int:
-        """Frequencies between 0 and N/2."""
-        return self.length // 2 - 1
+        def more(first: int, down: int, across: int, each: int = 1) -> Grid:
+            return Grid(length**2 + first, down, across, (across * each, each))
 
-    def _quarter(self, row: int, col: int) -> Grid:
-        """The places of all pairs of frequencies between: cosines (0) or sines (1) down and across."""
-        first = (2 + row) * self.length + 2 + col
-        return Grid(first, self.between, self.between, (2 * self.length, 2))
-
-    def _row_ends(self, col: int) -> Grid:
-        """The places of frequencies 0 and N/2 down: cosines or sines across."""
-        return Grid(2 + col, 2, self.between, (self.length, 2))
-
-    def _col_ends(self, row: int) -> Grid:
-        """The places of frequencies 0 and N/2 across: cosines or sines down."""
-        return Grid((2 + row) * self.length, self.between, 2, (2 * self.length, 1))
-
-    def _more(self, first: int, down: int, across: int, each: int = 1) -> Grid:
-        """Behind the tile."""
-        return Grid(self.length**2 + first, down, across, (across * each, each))
-
-    @cached_property
-    def _quarters(self) -> tuple[Grid, Grid, Grid, Grid]:
-        cc, cs, sc, ss = (self._quarter(row, col) for row in (0, 1) for col in (0, 1))
-        return cc, cs, sc, ss
-
-    # ---- data
-
-    @cached_property
-    def _of_data(self) -> tuple[Grid, Grid, Grid, Grid]:
-        """Beside the tile: real parts of (u, v), negated imaginary ones of (u, -v), of row ends, of column ends."""
-        h = self.between
-        sizes = (h, h), (h, h), (2, h), (h, 2)
-        firsts = np.cumsum([0, *(down * across for down, across in sizes)]).tolist()
-        one, other, rows, cols = (self._more(first, *size) for first, size in zip(firsts, sizes, strict=False))
-        return one, other, rows, cols
-
-    @property
-    def data_places(self) -> int:
-        """Places of data, of the tile and beside it."""
-        return self.length**2 + sum(grid.size for grid in self._of_data)
-
-    @property
-    def data_mixes(self) -> tuple[Mix, ...]:
-        """From sums of cosines and sines to the spectrum, and its imaginary parts negated."""
-        (cc, cs, sc, ss), (one, other, rows, cols) = self._quarters, self._of_data
-        return (
+        # Beside data: real parts of (u, v), negated imaginary ones of (u, -v), of row ends, of column ends.
+        one, other = more(0, h, h), more(h * h, h, h)
+        no_rows, no_cols = more(2 * h * h, 2, h), more(2 * h * h + 2 * h, h, 2)
+        self.data_places = length**2 + sum(grid.size for grid in (one, other, no_rows, no_cols))
+        self.data_mixes = (
             Mix(one, ((cc, 1), (ss, -1))),
             Mix(ss, ((cc, 1), (ss, 1))),
             Mix(cc, ((cs, 1), (sc, 1))),
             Mix(sc, ((sc, 1), (cs, -1))),
             Mix(cs, ((cc, -1),)),
             Mix(other, ((sc, -1),)),
-            Mix(rows, ((self._row_ends(1), -1),)),
-            Mix(cols, ((self._col_ends(1), -1),)),
+            Mix(no_rows, ((row_sines, -1),)),
+            Mix(no_cols, ((col_sines, -1),)),
         )
-
-    # ---- sums
-
-    @cached_property
-    def _of_sums(self) -> tuple[Grid, Grid]:
-        """Beside the tile: real parts of (u, v), of column ends; the imaginary parts follow each."""
-        h = self.between
-        return self._more(0, h, h, 2), self._more(2 * h * h, h, 2, 2)
-
-    @property
-    def result_places(self) -> int:
-        """Places of results, of the tile and beside it."""
-        return self.length**2 + 2 * sum(grid.size for grid in self._of_sums)
-
-    @property
-    def result_mixes(self) -> tuple[Mix, ...]:
-        """From the spectrum of the outputs to factors of cosines and sines."""
-        (cc, cs, sc, ss), (one, ends) = self._quarters, self._of_sums
-        imaginary, end_imaginary = (grid._replace(first=grid.first + 1) for grid in (one, ends))
-        return (
-            Mix(cc, ((one, 1), (ss, 1))),
-            Mix(ss, ((ss, 1), (one, -1))),
+        # Beside sums: real parts of (u, v), of column ends; the imaginary parts follow each.
+        sums, ends = more(0, h, h, 2), more(2 * h * h, h, 2, 2)
+        imaginary, end_imaginary = (grid._replace(first=grid.first + 1) for grid in (sums, ends))
+        self.result_places = length**2 + 2 * (sums.size + ends.size)
+        self.result_mixes = (
+            Mix(cc, ((sums, 1), (ss, 1))),
+            Mix(ss, ((ss, 1), (sums, -1))),
             Mix(cs, ((imaginary, 1), (sc, -1))),
             Mix(sc, ((imaginary, 1), (sc, 1))),
-            Mix(self._col_ends(0), ((ends, 1),)),
-            Mix(self._col_ends(1), ((end_imaginary, 1),)),
+            Mix(cols, ((ends, 1),)),
+            Mix(col_sines, ((end_imaginary, 1),)),
         )
-
-    # ---- products
-
-    @property
-    def real_points(self) -> list[int]:
-        """Places of what is real: frequencies 0 and N/2 both ways."""
-        return [row * self.length + col for row in (0, 1) for col in (0, 1)]
-
-    @property
-    def points(self) -> list[Point]:
-        """All others: (u, v), then (u, -v), then row ends and column ends."""
-        (cc, cs, sc, ss), (one, other, rows, cols) = self._quarters, self._of_data
-        sums, ends = self._of_sums
-        rows_real, rows_imaginary = self._row_ends(0), self._row_ends(1)
-        return [
+        self.real_points = [row * length + col for row in (0, 1) for col in (0, 1)]
+        self.points = [
             *_points(one, cc, cs, sums),
             *_points(ss, sc, other, sc, swapped=True),
-            *_points(rows_real, rows_imaginary, rows, rows_real),
-            *_points(self._col_ends(0), self._col_ends(1), cols, ends),
+            *_points(rows, row_sines, no_rows, rows),
+            *_points(cols, col_sines, no_cols, ends),
         ]
 
-    @property
-    def products(self) -> tuple[Product, ...]:
-        """One for each real number of the spectrum."""
-        real = (Product((place,), place) for place in self.real_points)
-        return *real, *(each for point in self.points for each in point.products)
-
-    def weights(self, filter_: NDArray[Any], taps: tuple[int, int]) -> Values:
+    def weights(self, taps: tuple[int, int], filter_: NDArray[Any]) -> Values:
         """The filters [out_channel, (row, col,) channel] of all products, [product, out_channel, channel].
 
         They are conjugate, and smaller or larger by what makes the way back, transposed, the inverse.
@@ -267,10 +196,8 @@ class Spectrum:
         down, across = (waves(self.length)[:, :count] for count in taps)
         made: Values = np.einsum("ir,js,orsc->ijoc", down, across, by_taps, optimize=True) / self.length**2
         at = made.reshape(self.length**2, *made.shape[2:])
-        cc, cs, sc, ss = (at[[*places(grid)]] for grid in self._quarters)
-        ends = [at[[*places(grid)]] for grid in (self._row_ends(0), self._row_ends(1))]
-        more = [at[[*places(grid)]] for grid in (self._col_ends(0), self._col_ends(1))]
-        parts = ((cc - ss, cs + sc), (cc + ss, sc - cs), ends, more)
+        cc, cs, sc, ss, *ends = (at[[*places(grid)]] for grid in (*self.quarters, *self.row_ends, *self.col_ends))
+        parts = ((cc - ss, cs + sc), (cc + ss, sc - cs), ends[:2], ends[2:])
         pairs = (np.stack([2 * real, -2 * imaginary], axis=1) for real, imaginary in parts)
         real = at[self.real_points]
         return np.concatenate([real, *(pair.reshape(-1, *real.shape[1:]) for pair in pairs)])
@@ -299,22 +226,19 @@ def waves(length: int) -> Values:
 def fourier_tiles(length: int, taps: tuple[int, int]) -> TileAlgorithm:
     """Tiles of `length` by `length`, a power of two and at least 4, for a filter that is not larger."""
     spectrum, (down, across) = Spectrum(length), (_axis(length, each) for each in taps)
+    real = (Product((place,), place) for place in spectrum.real_points)
     return TileAlgorithm(
         name=f"FFT of {length} x {length}",
         down=down,
         across=across,
-        products=spectrum.products,
-        transformed=partial(_weights, length, taps),
+        products=(*real, *(each for point in spectrum.points for each in point.products)),
+        transformed=partial(spectrum.weights, taps),
         data_places=spectrum.data_places,
         result_places=spectrum.result_places,
         data_mixes=spectrum.data_mixes,
         result_mixes=spectrum.result_mixes,
         lost=partial(_lost, length, taps),
     )
-
-
-def _weights(length: int, taps: tuple[int, int], filter_: NDArray[Any]) -> Values:
-    return Spectrum(length).weights(filter_, taps)
 
 
 @lru_cache
@@ -353,7 +277,7 @@ LENGTH = 16
 
 
 def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
-    """Those of a convolution of stride 1 and one channel group, of whose outputs a tile has two each way at least.
+    """The tiles of a convolution of stride 1 and one channel group, of whose outputs a tile has two each way at least.
 
     Nor is there anything to gain of a single tap.
 

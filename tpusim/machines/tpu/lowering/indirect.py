@@ -9,12 +9,12 @@ images share their pointers, and padding is a pointer of its own kind.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate, product
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.addresses import AddressPattern, Counter, Counters, Feed, Table, walked
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, Table, walked
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.pointers import Pointers, PointerTable, encoded, pointer_bytes, pointers_a_word
@@ -117,13 +117,6 @@ class Pointed:
     hbm_bytes: int
 
 
-class _Content(NamedTuple):
-    """A table's pointers [pixel, lane group]; the first of them in the tensor."""
-
-    numbers: NDArray[np.int64]
-    first: int
-
-
 def with_pointers(program: Program, hardware: Hardware) -> Pointed:
     """The same passes over the same words, every address of theirs read from the vector memory.
 
@@ -141,17 +134,13 @@ class _Pointing:
     def __init__(self, program: Program, hardware: Hardware) -> None:
         self.program, self.hardware = program, hardware
         self.per_word, self.bytes = pointers_a_word(hardware), pointer_bytes(hardware)
-        known: dict[Feed, Key] = {}
-        self.keys = [
-            known.get(step.reads) or known.setdefault(step.reads, table_of(step.reads)) for step in program.streams
-        ]
-        self.contents: dict[Key, _Content] = {}
-        first = 0
-        for key in dict.fromkeys(self.keys):
-            self.contents[key] = content = _Content(_numbers(key), first)
-            first += content.numbers.size
-        self.tensor = Tensor(NAME, (1, first), number_bytes=self.bytes)
-        sizes = [table_words(key, each.numbers.shape[0] * key[0], hardware) for key, each in self.contents.items()]
+        self.known = {feed: table_of(feed) for feed in dict.fromkeys(step.reads for step in program.streams)}
+        self.keys = [self.known[step.reads] for step in program.streams]
+        # The pointers of each table, [pixel, lane group]; in the tensor one follows the other.
+        self.tables = {key: _numbers(key) for key in dict.fromkeys(self.keys)}
+        self.firsts = dict(zip(self.tables, accumulate(map(np.size, self.tables.values()), initial=0), strict=False))
+        self.tensor = Tensor(NAME, (1, sum(map(np.size, self.tables.values()))), number_bytes=self.bytes)
+        sizes = [table_words(key, each.shape[0] * key[0], hardware) for key, each in self.tables.items()]
         # Biases stand in words that `hardware` was left without.
         biases = sum(each.words for each in program.buffers if each.tensor == BIAS)
         bases, self.words = places(sizes, program.words - biases, hardware)
@@ -161,17 +150,16 @@ class _Pointing:
     def pointed(self) -> Pointed:
         """The Program with everything put in."""
         fills = self._fills()
-        steps = _with_fills(self.program, fills, self._feeds(), self.uses)
-        numbers = np.concatenate([each.numbers.reshape(-1) for each in self.contents.values()])
+        numbers = np.concatenate([each.reshape(-1) for each in self.tables.values()])
         program = replace(
             self.program,
             tensors=(*self.program.tensors, self.tensor),
             buffers=(*self.program.buffers, Buffer(NAME, self.program.words, self.words, 1)),
-            steps=steps,
+            steps=_with_fills(self.program, fills, self._feeds(), self.uses),
             constants=(*self.program.constants, Constant(NAME, numbers.astype(np.int32).tobytes())),
         )
         moved = sum(fill.hbm_bytes for _, fill in fills)
-        return Pointed(program, len(self.contents), self.tensor.size, self.words, len(fills), moved)
+        return Pointed(program, len(self.tables), self.tensor.size, self.words, len(fills), moved)
 
     def _fills(self) -> list[tuple[int, Fill]]:
         """Each load of a table as a fill, and the step before which it stands: the first that brings what only the
@@ -181,42 +169,33 @@ class _Pointing:
         brought, fills = _brought(self.program), []
         for load in self.loads:
             ahead = self.program.streams[max(0, load.stage - 1)].preload
-            freed = tuple(streams[load.freed : load.freed + 1]) if load.freed >= 0 else ()
+            freed = (streams[load.freed],) if load.freed >= 0 else ()
             place = max(min(ahead, brought[load.stage]), *(index + 1 for index in freed), 0)
-            fills.append((place, self._fill(load, freed)))
+            first, size = self.firsts[load.key], self.tables[load.key].size
+            items = (Along(1, range(first, first + size)),)
+            part = Part(self.bases[load.buffer], (0,), (Along(0, range(1)),), items, self.per_word)
+            moved = whole_bursts(size * self.bytes, self.hardware.hbm.burst_bytes)
+            fills.append((place, Fill(freed, self.tensor, (part,), moved)))
         return fills
-
-    def _fill(self, load: Load[Key], freed: tuple[int, ...]) -> Fill:
-        numbers, first = self.contents[load.key]
-        items = (Along(1, range(first, first + numbers.size)),)
-        part = Part(self.bases[load.buffer], (0,), (Along(0, range(1)),), items, self.per_word)
-        moved = whole_bursts(numbers.size * self.bytes, self.hardware.hbm.burst_bytes)
-        return Fill(freed, self.tensor, (part,), moved)
 
     def _feeds(self) -> list[Feed]:
         """What each pass reads now."""
-        made: dict[tuple[Feed, int], Feed] = {}
-        feeds = []
-        for step, use in zip(self.program.streams, self.uses, strict=True):
-            load = self.loads[use]
-            name = step.reads, load.buffer
-            if name not in made:
-                made[name] = self._feed(step.reads, load)
-            feeds.append(made[name])
-        return feeds
 
-    def _feed(self, feed: Feed, load: Load[Key]) -> Feed:
-        repeat, _ = load.key
-        numbers = self.contents[load.key].numbers
-        pixels, together = numbers.shape
-        table = PointerTable(self.bases[load.buffer], pixels, together, self.per_word, repeat)
-        stored = np.count_nonzero(numbers % 2 == 0, axis=0).tolist()
-        return Feed(
-            tuple(
-                group._replace(pattern=Pointers(table, which, _base(group.pattern), stored[which]))
-                for which, group in enumerate(feed.groups)
-            )
-        )
+        @cache
+        def feed(reads: Feed, buffer: int) -> Feed:
+            key = self.known[reads]
+            numbers = self.tables[key]
+            pixels, together = numbers.shape
+            table = PointerTable(self.bases[buffer], pixels, together, self.per_word, key[0])
+            stored = np.count_nonzero(numbers % 2 == 0, axis=0).tolist()
+            groups = []
+            for which, group in enumerate(reads.groups):
+                base = group.pattern.base if isinstance(group.pattern, Counters) else 0
+                groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
+            return Feed(tuple(groups))
+
+        buffers = [self.loads[use].buffer for use in self.uses]
+        return [feed(step.reads, buffer) for step, buffer in zip(self.program.streams, buffers, strict=True)]
 
 
 def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
@@ -296,24 +275,17 @@ def _renumbered(step: Step, at: Mapping[int, int]) -> Step:
 
 def table_of(feed: Feed) -> Key:
     """The table that a pass would read by."""
-    walks = [_walk(group.pattern) for group in feed.groups]
+    walks: list[Walk] = []
+    for group in feed.groups:
+        pattern = group.pattern
+        if not isinstance(pattern, Counters | Table):
+            raise TypeError("the pass reads through pointers already")
+        walks.append(pattern._replace(base=0) if isinstance(pattern, Counters) else pattern)
     repeats = {_shared(walk) for walk in walks}
     if len(repeats) == 1 and (repeat := repeats.pop()) > 1:
-        return repeat, tuple(_once(walk) for walk in walks)
+        # Of words that share a pointer the first is walked over.
+        return repeat, tuple(walk._replace(counters=walk.counters[:-1]) for walk in walks if isinstance(walk, Counters))
     return 1, tuple(walks)
-
-
-def _walk(pattern: AddressPattern) -> Walk:
-    match pattern:
-        case Counters():
-            return pattern._replace(base=0)
-        case Table():
-            return pattern
-    raise TypeError("the pass reads through pointers already")
-
-
-def _base(pattern: AddressPattern) -> int:
-    return pattern.base if isinstance(pattern, Counters) else 0
 
 
 def _shared(walk: Walk) -> int:
@@ -322,11 +294,6 @@ def _shared(walk: Walk) -> int:
         return 1
     last = walk.counters[-1]
     return last.length if last == Counter(last.length, 0, 1, last.length, 1) else 1
-
-
-def _once(walk: Walk) -> Walk:
-    """The first of the words that share a pointer."""
-    return walk._replace(counters=walk.counters[:-1]) if isinstance(walk, Counters) else walk
 
 
 def _numbers(key: Key) -> NDArray[np.int64]:
@@ -445,26 +412,21 @@ def _explained(told: Explanation, pointed: Pointed, plan: Plan) -> Explanation:
         "pointers": pointed.pointers, "pointer_words": pointed.words, "tables": pointed.tables,
         "initialisations": pointed.fills, "pointer_hbm_bytes": pointed.hbm_bytes,
     }  # fmt: skip
-    aspects = {**told.aspects, "pointer": "; ".join(_words(pointed, plan))}
-    return replace(told, choices={**told.choices, **choices}, aspects=aspects)
-
-
-def _words(pointed: Pointed, plan: Plan) -> Iterator[str]:
     hardware, shape = plan.hardware, plan.shape
     size, word = pointer_bytes(hardware), hardware.word_bytes
     taps, outputs = shape.row.kernel * shape.col.kernel, shape.row.extent * shape.col.extent
     more = 100 * pointed.hbm_bytes / (pointed.program.use.hbm_read_bytes - pointed.hbm_bytes)
-    yield (
+    words = [
         f"{pointed.pointers:,} of {size} B, {word // size} to a word, for {taps} x {outputs:,} taps of outputs: images "
-        "share them, and so do blocks that differ only in where they lie"
-    )
-    yield f"{SIZE.format(pointed.words * word)} of lane 0 beside the buffers"
-    yield (
+        "share them, and so do blocks that differ only in where they lie",
+        f"{SIZE.format(pointed.words * word)} of lane 0 beside the buffers",
         f"{counted(pointed.fills, 'initialisation')} of {counted(pointed.tables, 'table')}, "
-        f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without"
-    )
+        f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without",
+    ]
     if all(plan.tiling != each.tiling for each in tilings_by(channel_first.cut, shape, hardware)):
-        yield "with counters the blocks would be others"
+        words.append("with counters the blocks would be others")
+    aspects = {**told.aspects, "pointer": "; ".join(words)}
+    return replace(told, choices={**told.choices, **choices}, aspects=aspects)
 
 
 INDIRECT = Lowering(

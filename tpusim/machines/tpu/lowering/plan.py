@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 from math import ceil, prod
 from typing import ClassVar
 
@@ -40,8 +40,17 @@ class Weights:
     word: int
 
     def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """Those of a pass for some columns, from word `base` on."""
-        return (Part(base, (0,), self._columns(at, group), (self.rows[number],), self.word),)
+        """The weights of a pass for some columns, from word `base` on: an output channel a lane.
+
+        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
+        not have: zero.
+        """
+        shape, own = self.shape, self._groups_of(at.channels)
+        lane = [Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels))]
+        if any(own):
+            apart = -prod(shape.tensors.filter[1:])
+            lane.append(Along(K, tuple([apart * each for each in own])))
+        return (Part(base, (0,), tuple(lane), (self.rows[number],), self.word),)
 
     def count(self, at: Columns, group: int, numbers: range) -> int:
         """The weights of some passes that come from HBM: without the zeros of a bundle."""
@@ -56,28 +65,12 @@ class Weights:
     def rows(self) -> list[Along]:
         """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
         width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
-        rows = (
-            [
-                (c // size * taps + run.tap[0] * width + run.tap[1]) * size + c % size
-                for run in each.runs
-                for c in run.channels
-            ]
-            for each in self.passes
-        )
-        return [Along(K, as_coordinates(ks)) for ks in rows]
-
-    def _columns(self, at: Columns, group: int) -> tuple[Along, ...]:
-        """The output channels of a column fold, one a lane.
-
-        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
-        not have: zero.
-        """
-        shape, own = self.shape, self._groups_of(at.channels)
-        lane = (Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels)),)
-        if not any(own):
-            return lane
-        apart = -prod(shape.tensors.filter[1:])
-        return (*lane, Along(K, tuple([apart * each for each in own])))
+        found = []
+        for each in self.passes:
+            taps_of = ((c, run.tap[0] * width + run.tap[1]) for run in each.runs for c in run.channels)
+            ks = [(c // size * taps + tap) * size + c % size for c, tap in taps_of]
+            found.append(Along(K, as_coordinates(ks)))
+        return found
 
     def _groups_of(self, columns: range) -> list[int]:
         """The group in its bundle of each output channel."""
@@ -171,12 +164,12 @@ class Plan:
 
     @cached_property
     def first_passes(self) -> frozenset[int]:
-        """The numbers of those with which sums begin."""
+        """The numbers of passes with which sums begin."""
         return frozenset(numbers.start for numbers in self.chunks[0].sums)
 
     @cached_property
     def last_sections(self) -> frozenset[int]:
-        """The numbers of those with which sums are done."""
+        """The numbers of sections with which sums are done."""
         return frozenset(sections[-1] for sections in by_outcome(self.sections)[-1])
 
     @cached_property
@@ -225,20 +218,6 @@ class Plan:
             return Patch(row.stood_on(rows), col.stood_on(cols), block.groups)
         return Patch(row.stored(block.rows, chunk.tap_rows), col.stored(block.cols, chunk.tap_cols), block.groups)
 
-    def brought(self, chunk: Chunk, places: range, filled: Patch, group: int) -> Iterator[Box]:
-        """What HBM hands out, in strip 0, where some places of a chunk are `filled` for a channel group."""
-        (row, col), (rows, cols), images = (self.shape.row, self.shape.col), (filled.rows, filled.cols), filled.groups
-        if chunk.shares_points:
-            rows, cols = row.touched(rows, chunk.tap_rows), col.touched(cols, chunk.tap_cols)
-        rows, cols = row.coordinates(rows), col.coordinates(cols)
-        for (down, across), channels in chunk.brought(places):
-            yield Box(
-                shifted(channels, group * self.shape.channels),
-                shifted(rows, down * row.dilation),
-                shifted(cols, across * col.dilation),
-                self.images(images),
-            )
-
     # ---- where the ifmap stands
 
     ifmap_memory: ClassVar[str] = "lanes"
@@ -256,21 +235,36 @@ class Plan:
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
     ) -> tuple[tuple[Elements, ...], Iterable[Box]]:
         """Some places of a patch that stands from word `base` on, each in all its copies; the boxes in strip 0."""
-        rows, cols = self.shape.row.coordinates(filled.rows), self.shape.col.coordinates(filled.cols)
-        items, first = self.map_items(rows, cols, filled.groups, self.ifmap_apart), base + patch.words_before(filled)
+        row, col = self.shape.row, self.shape.col
+        items = self.map_items(
+            row.coordinates(filled.rows), col.coordinates(filled.cols), filled.groups, self.ifmap_apart
+        )
+        first = base + patch.words_before(filled)
         held = [(first + at * patch.words, chunk.places[at]) for at in places]
         parts = tuple([
             Part(at, place.first_lanes, self.lanes_of(place, group), items, self.word_fill) for at, place in held
         ])  # fmt: skip
-        return parts, self.brought(chunk, places, filled, group)
+        rows, cols = filled.rows, filled.cols
+        if chunk.shares_points:
+            rows, cols = row.touched(rows, chunk.tap_rows), col.touched(cols, chunk.tap_cols)
+        rows, cols, images = row.coordinates(rows), col.coordinates(cols), self.images(filled.groups)
+        boxes = (
+            Box(
+                shifted(channels, group * self.shape.channels),
+                shifted(rows, down * row.dilation),
+                shifted(cols, across * col.dilation),
+                images,
+            )
+            for (down, across), channels in chunk.brought(places)
+        )
+        return parts, boxes
 
     @cached_property
     def stages(self) -> list[Stage]:
         """Blocks outside and the column folds kept inside, or the other way round; in these, chunk after chunk."""
-        blocks, kept = range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds)
-        block_major = [(block, folds) for block in blocks for folds in kept]
-        filter_major = [(block, folds) for folds in kept for block in blocks]
-        pairs = block_major if self.tiling.loop_order == "block_major" else filter_major
+        pairs = [*product(range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds))]
+        if self.tiling.loop_order != "block_major":
+            pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
         return [
             Stage(group, block, fold, section)
@@ -301,8 +295,7 @@ class Plan:
     def lanes_of(self, place: Place, group: int) -> tuple[Along, ...]:
         """What differs from lane to lane of a place: the channel of a group, and the tap where each has its own."""
         by, at = group * self.shape.channels, place.channels
-        channels = shifted(at, by) if isinstance(at, range) else tuple([each + by for each in at])
-        lane = [Along(CHANNEL, channels)]
+        lane = [Along(CHANNEL, shifted(at, by) if isinstance(at, range) else tuple([each + by for each in at]))]
         for number, (name, axis) in enumerate(((ROW, self.shape.row), (COL, self.shape.col))):
             shifts = [tap[number] * axis.dilation for tap in place.taps]
             lane += [Along(name, as_coordinates(shifts))] if any(shifts) else []

@@ -19,18 +19,16 @@ from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.cells import IGNORED, CellAxis, cell_axes, cells_of, chosen, with_aspect
 from tpusim.machines.tpu.lowering.convolution import draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shifted
+from tpusim.machines.tpu.lowering.geometry import shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, portions
 from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K, Plan, Weights
 from tpusim.machines.tpu.lowering.reduction import (
     Chunk,
-    Place,
-    ReductionPass,
-    Run,
     Tap,
+    TapGroups,
     as_coordinates,
     numbered,
-    portions_within,
+    stacked,
 )
 from tpusim.machines.tpu.lowering.stages import Columns
 from tpusim.machines.tpu.lowering.tiling import col_folds
@@ -50,15 +48,10 @@ class PhaseOutcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PhaseTaps:
+class PhaseTaps(TapGroups):
     """Taps of an outcome stacked while the rows of the array hold them, times row folds; a fold is a place."""
 
-    shape: ConvShape
-    hardware: Hardware
     groups = 1
-    together = 1
-    copies = False
-    transposed = False
     ruled = None
 
     @cached_property
@@ -77,7 +70,7 @@ class PhaseTaps:
             for high, wide in product(range(1, len(row.phases) + 1), range(1, len(col.phases) + 1))
             if high * wide <= room
         ]
-        return tuple(self._side_by_side(min(sizes, key=self._stacks)))
+        return tuple(self._side_by_side(min(sizes, key=self._passes)))
 
     def tap_of(self, tap: Tap, phase: Phase) -> Tap | None:
         """The tap of a phase that stands where another does; None where none of its taps stands there."""
@@ -90,57 +83,33 @@ class PhaseTaps:
         return min(self._room, max(len(each.taps) for each in self.outcomes))
 
     @property
-    def folds(self) -> int:
-        """Row folds."""
-        return len(self._portions)
-
-    row_folds = folds
-
-    @property
-    def per_fold(self) -> float:
-        """The channels."""
-        return self.shape.channels
-
-    @property
     def stacked(self) -> str:
         """What is told of the taps of a pass."""
         return f"up to {self.multi_tile} stacked in a pass" if self.multi_tile > 1 else ""
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """All taps of so many row folds at a time: outcome by outcome, in each the folds inside."""
-        return numbered([self._chunk(portion) for portion in portions(self.folds, folds)])
+        parts = []
+        for part in portions(self.folds, folds):
+            channels = [self._portions[fold] for fold in part]
+            passes = [
+                stacked(outcome.taps[at.start : at.stop], each, place, number)
+                for number, outcome in enumerate(self.outcomes)
+                for at in portions(len(outcome.taps), self._room)
+                for place, each in enumerate(channels)
+            ]
+            parts.append((passes, [self._place((), each) for each in channels]))
+        return numbered(parts)
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
         """All taps, and the folds of the first so many channels."""
         return taps and self.groups, channels and sum(fold.start < channels for fold in self._portions)
 
-    def folded(self, into: str) -> str:
-        """Row folds, in words."""
-        return f"{counted(self.folds, 'row fold')} for {into}"
-
     def size_of(self, groups: int) -> str:
         """All of them."""
         return "all taps"
 
-    def _chunk(self, folds: range) -> tuple[list[ReductionPass], list[Place]]:
-        stacks = (
-            (number, outcome.taps[at.start : at.stop], fold)
-            for number, outcome in enumerate(self.outcomes)
-            for at in portions(len(outcome.taps), self._room)
-            for fold in folds
-        )
-        passes = [self._pass(number, taps, fold, fold - folds.start) for number, taps, fold in stacks]
-        return passes, [self._place(self._portions[fold]) for fold in folds]
-
-    def _pass(self, outcome: int, taps: tuple[Tap, ...], fold: int, place: int) -> ReductionPass:
-        channels = self._portions[fold]
-        runs = [Run(number * len(channels), tap, channels, place) for number, tap in enumerate(taps)]
-        return ReductionPass.of(runs, outcome)
-
-    def _place(self, channels: range) -> Place:
-        return Place(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
-
-    def _stacks(self, size: tuple[int, int]) -> int:
+    def _passes(self, size: tuple[int, int]) -> int:
         """The passes of a row fold with rectangles of so many rows and columns."""
         down, across = ([len(taps) for _, taps in along] for along in self._portioned(size))
         return sum(-(-max(1, rows * cols) // self._room) for rows, cols in product(down, across))
@@ -168,12 +137,6 @@ class PhaseTaps:
         """Taps that the rows of the array hold, or the forced number where it fits."""
         room, wanted = max(1, self.hardware.array.rows // self.shape.channels), self.hardware.mapping.multi_tile
         return min(room, wanted) if isinstance(wanted, int) else room
-
-    @cached_property
-    def _portions(self) -> tuple[range, ...]:
-        """The channels of a group in portions of at most R, and of those that a block is to hold."""
-        held = self.hardware.mapping.block.given.get("in_channels")
-        return portions_within(self.shape.channels, held, self.hardware.array.rows)
 
 
 def _one_a_place(axis: CellAxis, phases: range) -> list[int]:
@@ -214,7 +177,7 @@ class PhaseWeights(Weights):
     cut: PhaseTaps
 
     def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """Those of each phase in lanes of its own."""
+        """The weights of each phase, in lanes of its own."""
         lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
         return tuple(
             Part(base, (place * len(at.channels),), lane, (Along(K, self._ks_of(number, phase)),), self.word)
@@ -222,28 +185,26 @@ class PhaseWeights(Weights):
         )
 
     def count(self, at: Columns, group: int, numbers: range) -> int:
-        """Those of taps that there are."""
+        """The weights of taps that there are."""
         phases = self.cut.outcomes[at.outcome].phases
         every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
         return (len(every) - every.count(NOWHERE)) * len(at.channels)
 
     def _ks_of(self, number: int, phase: Phase) -> Coordinates:
         """The k of the filter in each array row of a pass, for the columns of a phase."""
-        key = number, phase
-        if key not in self._known:
-            self._known[key] = as_coordinates([k for run in self.passes[number].runs for k in self._ks(run, phase)])
-        return self._known[key]
+        if (number, phase) not in self._known:
+            ks: list[int] = []
+            for run in self.passes[number].runs:
+                tap = self.cut.tap_of(run.tap, phase)
+                first = 0 if tap is None else (tap[0] * self.shape.col.kernel + tap[1]) * self.shape.channels
+                ks += [NOWHERE if tap is None else first + channel for channel in run.channels]
+            self._known[number, phase] = as_coordinates(ks)
+        return self._known[number, phase]
 
     @cached_property
     def _known(self) -> dict[tuple[int, Phase], Coordinates]:
         """Blocks have them in common."""
         return {}
-
-    def _ks(self, run: Run, phase: Phase) -> list[int]:
-        tap, width, channels = self.cut.tap_of(run.tap, phase), self.shape.col.kernel, self.shape.channels
-        if tap is None:
-            return [NOWHERE] * len(run.channels)
-        return [(tap[0] * width + tap[1]) * channels + channel for channel in run.channels]
 
 
 class PhasePlan(Plan):
@@ -253,7 +214,7 @@ class PhasePlan(Plan):
 
     def width(self, at: Columns) -> int:
         """Columns of the array in use: the output channels of each phase."""
-        return len(at.channels) * len(self._phases(at))
+        return len(at.channels) * len(self.cut.outcomes[at.outcome].phases)
 
     @cached_property
     def weights(self) -> PhaseWeights:
@@ -262,7 +223,8 @@ class PhasePlan(Plan):
 
     def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Every so manieth row and column of the ofmap; lanes of several phases lie apart in it."""
-        channels, phases = shifted(at.channels, group * self.shape.out_channels), self._phases(at)
+        channels = shifted(at.channels, group * self.shape.out_channels)
+        phases = self.cut.outcomes[at.outcome].phases
         (row, col), *_ = phases
         rows, cols = _spread(self.cut.axes[0], block.rows, row), _spread(self.cut.axes[1], block.cols, col)
         items = self.map_items(rows, cols, block.groups, self.strips_apart)
@@ -275,9 +237,6 @@ class PhasePlan(Plan):
         images = self.images(block.groups)
         boxes = [Box(channels, shifted(rows, y - row), shifted(cols, x - col), images) for y, x in phases]
         return Part(base, (0,), tuple(lane), items, self.word_fill), boxes
-
-    def _phases(self, at: Columns) -> tuple[Phase, ...]:
-        return self.cut.outcomes[at.outcome].phases
 
 
 def _spread(axis: CellAxis, cells: range, phase: int) -> range:

@@ -44,44 +44,21 @@ class MinimalFiltering:
     shared_data: tuple[Recipe, ...] = ()
     shared_inverse: tuple[Recipe, ...] = ()
 
-    @property
-    def reach(self) -> int:
-        """Elements of a tile along each axis, and products."""
-        return self.outputs + TAPS - 1
-
-    @property
-    def products(self) -> int:
-        """Products of a tile."""
-        return self.reach**2
-
-    @property
-    def outputs_scale(self) -> int:
-        """How much larger the outputs are for it."""
-        return self.scale**2
-
-    @cached_property
-    def data_recipes(self) -> tuple[Recipe, ...]:
-        """Ways to transform data along an axis."""
-        return row_by_row(self.data), *self.shared_data
-
-    @cached_property
-    def inverse_recipes(self) -> tuple[Recipe, ...]:
-        """Ways to make outputs of products along an axis."""
-        return row_by_row(self.inverse), *self.shared_inverse
-
     @cached_property
     def tiles(self) -> TileAlgorithm:
         """The same along both axes, and a product for every element of a tile."""
-        axis = AxisTransform(TAPS, self.outputs, self.data_recipes, self.inverse_recipes)
+        data, inverse = (row_by_row(self.data), *self.shared_data), (row_by_row(self.inverse), *self.shared_inverse)
+        axis = AxisTransform(TAPS, self.outputs, data, inverse)
+        places = axis.reach**2
         return TileAlgorithm(
             name=f"F({self.outputs}x{self.outputs}, {TAPS}x{TAPS})",
             down=axis,
             across=axis,
-            products=tuple(Product((at,), at) for at in range(self.products)),
+            products=tuple(Product((at,), at) for at in range(places)),
             transformed=self.transformed,
-            data_places=self.products,
-            result_places=self.products,
-            outputs_scale=self.outputs_scale,
+            data_places=places,
+            result_places=places,
+            outputs_scale=self.scale**2,
         )
 
     def transformed(self, filter_: NDArray[Any]) -> NDArray[np.float64]:
@@ -89,7 +66,7 @@ class MinimalFiltering:
         by_taps = filter_.reshape(len(filter_), TAPS, TAPS, -1).astype(np.float64)
         matrix = np.array(self.filter, np.float64)
         made: NDArray[np.float64] = np.einsum("ir,js,orsc->ijoc", matrix, matrix, by_taps, optimize=True)
-        return made.reshape(self.products, *made.shape[2:])
+        return made.reshape(-1, *made.shape[2:])
 
 
 F2 = MinimalFiltering(
@@ -149,7 +126,7 @@ F4 = MinimalFiltering(
 
 
 def tiles_of(by: MinimalFiltering, conv: Conv2d) -> TileAlgorithm:
-    """Those of a convolution of 3 x 3 taps, stride 1 and one channel group; raises UnsuitableError for others."""
+    """The tiles of a convolution of 3 x 3 taps, stride 1 and one channel group; raises UnsuitableError for others."""
     if (conv.kernel, conv.stride, conv.dilation, conv.groups) != ((TAPS, TAPS), (1, 1), (1, 1), 1):
         takes = (
             f"{by.tiles.name} takes convolutions of {TAPS} x {TAPS} taps, stride 1, dilation 1 and one channel group"
