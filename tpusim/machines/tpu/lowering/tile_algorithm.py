@@ -292,16 +292,11 @@ class Filtering:
         every = self.tiles(row.extent, col.extent, groups)
         stored = len(col.stored(range(col.extent), range(col.kernel)))
         data, inverse = self.vector_cycles(every._replace(cols=stored))
-        streamed = self._least_streamed(every.words)
-        return len(self.row_folds) * data + len(self.col_folds) * (inverse + streamed)
-
-    def _least_streamed(self, words: int) -> float:
-        """Cycles of the array for a column fold of a layer of so many words.
-
-        Blocks have no more of them than fit. A pass takes at least as long as the next one's weights; a block's
-        first ones may come while the vector unit works.
-        """
-        a_word = len(self.row_folds) * self.by.data_places + replace(self, fewest_places=True)._inverse_words
+        # Blocks have no more words than fit. A pass takes at least as long as the next one's weights; a block's first
+        # ones may come while the vector unit works.
+        words, folds = every.words, len(self.row_folds)
+        a_word = folds * self.by.data_places + replace(self, fewest_places=True)._inverse_words
         weights = -(-words // max(1, self.hardware.capacity_words // a_word)) * self.hardware.preload_cycles
         streams = (len(each.data) * words * self.frame.period / self.hardware.array.count for each in self.by.products)
-        return len(self.row_folds) * sum(max(stream, weights) for stream in streams) - weights
+        streamed = folds * sum(max(stream, weights) for stream in streams) - weights
+        return folds * data + len(self.col_folds) * (inverse + streamed)

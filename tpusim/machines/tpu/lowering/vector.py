@@ -13,7 +13,7 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.lowering.traffic import Traffic
@@ -88,19 +88,14 @@ class _Depthwise(VectorUnits):
         (channels, block), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
         writes = feed(lanes, Counters(results, (Counter(block.words, 0, 1, block.words, 1),)))
-        steps: list[Compute] = []
+        patch, steps = self.vector.patch(block), []
         for taps in self.vector.tap_chunks:
-            operands = [feed(lanes, each) for each in self._walks(block, taps, maps)]
+            walks = [self.plan.walk(self.vector.taps[tap], block, patch, by_tap=False) for tap in taps]
+            operands = [feed(lanes, each._replace(base=maps + each.base)) for each in walks]
             operands += [writes] if taps.start else []
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
             steps.append(Compute("multiply_add", tuple(operands), writes, block.words, weights))
         return steps
-
-    def _walks(self, block: Block, taps: range, base: int) -> list[Counters]:
-        """The words under some taps."""
-        patch = self.vector.patch(block)
-        walks = (self.plan.walk(self.vector.taps[tap], block, patch, by_tap=False) for tap in taps)
-        return [each._replace(base=base + each.base) for each in walks]
 
     def results(self, of: Portion, base: int) -> Moves:
         plan, shape, (channels, block) = self.plan, self.plan.shape, of
@@ -115,10 +110,12 @@ class _Depthwise(VectorUnits):
 
 
 def _explained(vector: VectorPlan, layer: ArrayOp) -> Explanation:
-    plan = vector.plan
-    blocking = blocking_of(plan, col_folds=len(vector.portions))
+    plan, row, col = vector.plan, vector.plan.shape.row, vector.plan.shape.col
+    blocking, steps = blocking_of(plan, col_folds=len(vector.portions)), len(vector.tap_chunks)
+    kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(vector.tap_chunks[0])} weights"
+    taps = f"{row.kernel} x {col.kernel} = {plan.shape.taps}, multiplied and added by the vector unit"
     aspects = {
-        "taps": _taps(plan.shape, vector),
+        "taps": f"{taps}{kept}",
         "folds": f"{counted(len(vector.portions), 'portion')} of at most {plan.hardware.lanes} channels, one a lane",
         "passes": "none: nothing goes through the array",
         "block": block_of(plan, blocking, layer),
@@ -127,13 +124,6 @@ def _explained(vector: VectorPlan, layer: ArrayOp) -> Explanation:
         "memory": buffers_of(plan),
     }
     return Explanation(1, blocking, dict(vars(plan.tiling)), aspects)
-
-
-def _taps(shape: ConvShape, vector: VectorPlan) -> str:
-    height, width, steps = shape.row.kernel, shape.col.kernel, len(vector.tap_chunks)
-    kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(vector.tap_chunks[0])} weights"
-    each = f"{height} x {width} = {height * width}, multiplied and added by the vector unit"
-    return f"{each}{kept}"
 
 
 VECTOR = Lowering(

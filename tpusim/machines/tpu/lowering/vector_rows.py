@@ -47,10 +47,13 @@ def _explained(plan: RowPlan) -> Explanation:
     word = plan.hardware.vector_memory.word_elements
     passed = plan.stages[plan.given :]
     stages = ", ".join(each.operation for each in passed)
+    folds = "none: a lane has all channels of its rows"
+    if plan.shares > 1:
+        folds = f"rows in {plan.shares} shares of {counted(plan.channels, 'channel')}, which meet by way of HBM"
     rows, pieces = counted(blocking.images, "row"), counted(len(plan.parts), "piece")
     again = "kept from stage to stage" if plan.pieces.kept else "read from HBM for each stage"
     aspects = {
-        "folds": _folds(plan),
+        "folds": folds,
         "passes": f"none: the vector unit goes through rows in {counted(len(passed), 'stage')}: {stages}",
         "block": f"{rows}; {counted(blocking.blocks, 'block')} for all {plan.rows:,}",
         "order": f"block by block, in each stage by stage; rows come in {pieces}, {again}",
@@ -58,12 +61,6 @@ def _explained(plan: RowPlan) -> Explanation:
         "memory": _memory(plan),
     }
     return Explanation(1, blocking, {"loop_order": "block_major", **plan.pieces._asdict()}, aspects)
-
-
-def _folds(plan: RowPlan) -> str:
-    if plan.shares == 1:
-        return "none: a lane has all channels of its rows"
-    return f"rows in {plan.shares} shares of {counted(plan.channels, 'channel')}, which meet by way of HBM"
 
 
 def _memory(plan: RowPlan) -> str:
@@ -75,8 +72,6 @@ def _memory(plan: RowPlan) -> str:
     return f"{SIZE.format(end * word)} of {SIZE.format(plan.hardware.vector_memory.capacity_bytes)} a lane: {held}"
 
 
-_BLOCKS = {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"}
-
 VECTOR_ROWS = Lowering(
     "vector_rows",
     "softmax, layer normalization, means of rows: by the vector unit, whole rows in a lane",
@@ -85,5 +80,5 @@ VECTOR_ROWS = Lowering(
     whole_rows=True,
     partial=True,
     banks=True,
-    ignores=IGNORED | _BLOCKS,
+    ignores=IGNORED | {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"},
 )

@@ -101,9 +101,7 @@ class VectorUnits(Units):
             return self.delay(of.block)
 
         return (
-            Area(
-                "maps", maps, tiling.ifmap_words, tiling.ifmap_buffers, lanes, brought, lambda of: self.delay(of.block)
-            ),
+            Area("maps", maps, tiling.ifmap_words, tiling.ifmap_buffers, lanes, brought, ready),
             Area("scalars", "filter", tiling.section_words, tiling.filter_buffers, lanes, kept),
             Area("results", "ofmap", tiling.psum_words, tiling.psum_buffers, lanes),
         )
