@@ -51,7 +51,7 @@ class CellAxis(MapAxis):
 
     @property
     def phases(self) -> range:
-        """Those that have outputs."""
+        """The phases that have outputs."""
         return range(min(self.spread, self.count))
 
     def place(self, tap: int) -> int:
@@ -68,7 +68,7 @@ class CellAxis(MapAxis):
         return self.stands[tap][1]
 
     def taps_of(self, phase: int) -> list[int]:
-        """Those whose products belong to it."""
+        """The taps whose products belong to it."""
         return [tap for tap in range(self.kernel) if self.phase(tap) == phase]
 
 

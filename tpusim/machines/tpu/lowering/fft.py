@@ -106,26 +106,6 @@ def _sum_and_mirror(graph: FlowGraph, even: Wave, odd: Wave) -> tuple[Wave, Wave
 Values = NDArray[np.float64]
 
 
-class Point(NamedTuple):
-    """A pair of frequencies: places of the data's real part, imaginary part, and that negated; of the sums' parts, side
-    by side, the first place; and whether the imaginary one comes first.
-    """
-
-    real: int
-    imaginary: int
-    negated: int
-    results: int
-    swapped: bool = False
-
-    @property
-    def products(self) -> tuple[Product, Product]:
-        """With the real part of a weight, and with its imaginary part."""
-        first, second = (self.real, self.imaginary), (self.negated, self.real)
-        if self.swapped:
-            first, second = first[::-1], second[::-1]
-        return Product(first, self.results), Product(second, self.results, adds=True)
-
-
 class Spectrum:
     """Where the numbers of a tile of `length` by `length` elements stand.
 
@@ -139,7 +119,7 @@ class Spectrum:
         data_mixes: from sums of cosines and sines to the spectrum, and its imaginary parts negated.
         result_mixes: from the spectrum of the outputs to factors of cosines and sines.
         real_points: places of what is real: frequencies 0 and N/2 both ways.
-        points: all others: (u, v), then (u, -v), then row ends and column ends.
+        products: theirs, then two of each other point: of (u, v), then (u, -v), then row ends and column ends.
     """
 
     def __init__(self, length: int) -> None:
@@ -180,12 +160,13 @@ class Spectrum:
             Mix(col_sines, ((end_imaginary, 1),)),
         )
         self.real_points = [row * length + col for row in (0, 1) for col in (0, 1)]
-        self.points = [
-            *_points(one, cc, cs, sums),
-            *_points(ss, sc, other, sc, swapped=True),
-            *_points(rows, row_sines, no_rows, rows),
-            *_points(cols, col_sines, no_cols, ends),
-        ]
+        self.products = (
+            *(Product((place,), place) for place in self.real_points),
+            *_products(one, cc, cs, sums),
+            *_products(ss, sc, other, sc, swapped=True),
+            *_products(rows, row_sines, no_rows, rows),
+            *_products(cols, col_sines, no_cols, ends),
+        )
 
     def weights(self, taps: tuple[int, int], filter_: NDArray[Any]) -> Values:
         """The filters [out_channel, (row, col,) channel] of all products, [product, out_channel, channel].
@@ -209,9 +190,15 @@ def places(grid: Grid) -> Iterator[int]:
     return (grid.first + i * down + j * across for i, j in product(range(grid.down), range(grid.across)))
 
 
-def _points(real: Grid, imaginary: Grid, negated: Grid, results: Grid, swapped: bool = False) -> Iterator[Point]:
+def _products(real: Grid, imaginary: Grid, negated: Grid, results: Grid, swapped: bool = False) -> Iterator[Product]:
+    """Two of each point: with the real part of a weight, and with its imaginary part.
+
+    Grids hold the data's real part, its imaginary part, and that negated; and the first place of the sums' parts, which
+    stand side by side; `swapped`, where the imaginary one comes first.
+    """
     for a, b, c, first in zip(*map(places, (real, imaginary, negated, results)), strict=True):
-        yield Point(a, b, c, first, swapped)
+        yield Product((b, a) if swapped else (a, b), first)
+        yield Product((a, c) if swapped else (c, a), first, adds=True)
 
 
 def waves(length: int) -> Values:
@@ -226,12 +213,11 @@ def waves(length: int) -> Values:
 def fourier_tiles(length: int, taps: tuple[int, int]) -> TileAlgorithm:
     """Tiles of `length` by `length`, a power of two and at least 4, for a filter that is not larger."""
     spectrum, (down, across) = Spectrum(length), (_axis(length, each) for each in taps)
-    real = (Product((place,), place) for place in spectrum.real_points)
     return TileAlgorithm(
         name=f"FFT of {length} x {length}",
         down=down,
         across=across,
-        products=(*real, *(each for point in spectrum.points for each in point.products)),
+        products=spectrum.products,
         transformed=partial(spectrum.weights, taps),
         data_places=spectrum.data_places,
         result_places=spectrum.result_places,

@@ -24,13 +24,12 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Convolution, draft_of, is_a_product, tilings_by
 from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
+from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
@@ -81,14 +80,11 @@ def assign_buffers(wanted: Sequence[Wanted], buffers: int) -> tuple[list[Load[Wa
     where: dict[Wanted, int] = {}
     for stage, key in enumerate(wanted):
         if key not in where:
-            freed = -1
-            if len(holds) == buffers:
+            buffer, freed = len(holds), -1
+            if buffer == buffers:
                 oldest = holds.pop(0)
-                freed = last_used[oldest]
+                buffer, freed = loads[oldest].buffer, last_used[oldest]
                 del where[loads[oldest].key]
-                buffer = loads[oldest].buffer
-            else:
-                buffer = len(holds)
             where[key] = len(loads)
             holds.append(len(loads))
             loads.append(Load(key, buffer, stage, freed))
@@ -323,24 +319,19 @@ class WithPointers(Convolution):
     """A convolution whose passes are going to read through pointers."""
 
     def counted(self) -> Planned:
-        """Fills of pointers among the transfers."""
-        steps = super().counted()
+        """Fills of pointers among the transfers: one a table where all of them fit, else as the passes come."""
+        steps, plan = super().counted(), self.plan
         assert steps
-        return steps._replace(transfers=steps.transfers + _initialisations(self.plan))
-
-
-def _initialisations(plan: Plan) -> int:
-    """How many fills of pointers there are: one a table where all of them fit, else as the passes come."""
-    sizes, read = _tables(plan)
-    bases, _ = places(sizes, plan.tiling.words, plan.hardware)
-    if len(bases) == len(sizes):
-        return len(sizes)
-    wanted: list[int] = []
-    for stage in plan.stages:
-        section = plan.sections[stage.section]
-        first, numbers = plan.chunks[section.chunk].numbers.start, section.numbers
-        wanted += read[stage.block, section.chunk][numbers.start - first : numbers.stop - first]
-    return len(assign_buffers(wanted, len(bases))[0])
+        sizes, read = _tables(plan)
+        bases, _ = places(sizes, plan.tiling.words, plan.hardware)
+        if len(bases) == len(sizes):
+            return steps._replace(transfers=steps.transfers + len(sizes))
+        wanted: list[int] = []
+        for stage in plan.stages:
+            section = plan.sections[stage.section]
+            first, numbers = plan.chunks[section.chunk].numbers.start, section.numbers
+            wanted += read[stage.block, section.chunk][numbers.start - first : numbers.stop - first]
+        return steps._replace(transfers=steps.transfers + len(assign_buffers(wanted, len(bases))[0]))
 
 
 def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
@@ -350,20 +341,16 @@ def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
     known: dict[Hashable, list[int]] = {}
     read: dict[tuple[int, int], list[int]] = {}
     for (at, block), (number, chunk) in product(enumerate(plan.blocks), enumerate(plan.chunks)):
-        kind = number, _walks(plan, chunk, block)
+        # Blocks read alike where taps of the first column and of the first row are walked alike.
+        patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
+        taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
+        kind = number, tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
         if kind not in known:
             keys = [table_of(feed) for feed in plan.reads(chunk, block, 0)]
             sizes += [table_words(key, block.words, plan.hardware) for key in dict.fromkeys(keys) if key not in tables]
             known[kind] = [tables.setdefault(key, len(tables)) for key in keys]
         read[at, number] = known[kind]
     return sizes, read
-
-
-def _walks(plan: Plan, chunk: Chunk, block: Block) -> tuple[Counters, ...]:
-    """Equal for blocks whose passes read alike: how taps of the first column and of the first row are walked."""
-    patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
-    taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
-    return tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
 
 
 def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:

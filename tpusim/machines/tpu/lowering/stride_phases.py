@@ -22,14 +22,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.geometry import shifted
 from tpusim.machines.tpu.lowering.maps import CHANNEL, COL, ROW, portions
 from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K, Plan, Weights
-from tpusim.machines.tpu.lowering.reduction import (
-    Chunk,
-    Tap,
-    TapGroups,
-    as_coordinates,
-    numbered,
-    stacked,
-)
+from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, TapGroups, as_coordinates, numbered, stacked
 from tpusim.machines.tpu.lowering.stages import Columns
 from tpusim.machines.tpu.lowering.tiling import col_folds
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part

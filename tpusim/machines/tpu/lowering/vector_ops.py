@@ -20,13 +20,7 @@ from tpusim.machines.tpu.lowering.pace import delay_of
 from tpusim.machines.tpu.lowering.tiling import said, word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.turned import boxes_of
-from tpusim.machines.tpu.lowering.vector_ops_plan import (
-    COLUMNS_IN_LANES,
-    Rectangle,
-    Source,
-    VectorOpPlan,
-    tiling_of,
-)
+from tpusim.machines.tpu.lowering.vector_ops_plan import COLUMNS_IN_LANES, Rectangle, Source, VectorOpPlan, tiling_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
 from tpusim.machines.tpu.lowering.walks import walk_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
