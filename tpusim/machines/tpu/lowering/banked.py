@@ -85,14 +85,14 @@ class BankMap(NamedTuple):
 
 
 def chw(wanted: PatchExtents, banks: int) -> BankMap:
-    """One channel after another, in each row after row."""
+    """Channel after channel, in each row after row."""
     channels, rows, cols, groups = wanted[:4]
     channel, row = rows * cols * groups, cols * groups
     return BankMap(Spacing(channel), Spacing(row), Spacing(groups), Spacing(1), channels * channel)
 
 
 def hwc(wanted: PatchExtents, banks: int) -> BankMap:
-    """One pixel after another, in each channel after channel."""
+    """Pixel after pixel, in each channel after channel."""
     channels, rows, cols, groups = wanted[:4]
     row, col = cols * groups * channels, groups * channels
     return BankMap(Spacing(1), Spacing(row), Spacing(col), Spacing(channels), rows * row)
@@ -199,7 +199,7 @@ class FromBanks:
         return max(len(_channels(each)) for each in self._passes)
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """One, of all passes."""
+        """A single one, of all passes."""
         return self._whole
 
     @cached_property
@@ -229,7 +229,7 @@ def _channels(each: ReductionPass) -> set[int]:
 
 @lru_cache(maxsize=1 << 14)
 def bank_map(cut: FromBanks, rows: int, cols: int, groups: int) -> BankMap:
-    """How a patch of so many grid points and word groups lies in the banks."""
+    """How a patch of some grid points and word groups lies in the banks."""
     shape, hardware = cut.shape, cut.hardware
     wanted = PatchExtents(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
     return MAPS[hardware.vector_memory.bank_map](wanted, hardware.banks)
@@ -245,7 +245,7 @@ class BankedPlan(Plan):
 
     @property
     def fill(self) -> Callable[..., BankFill]:  # type: ignore[override]
-        """A transfer to so many banks."""
+        """A transfer to the banks."""
         return partial(BankFill, banks=self.hardware.banks)
 
     def filled(
@@ -255,29 +255,19 @@ class BankedPlan(Plan):
         shape, first, last = self.shape, chunk.places[places.start].channels, chunk.places[places.stop - 1].channels
         channels = range(first[0], last[-1] + 1)
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
-        items, laid = self.map_items(rows, cols, filled.groups, self.ifmap_apart), self.map_of(patch)
-        spacings = (
-            (laid.row, patch.rows, filled.rows),
-            (laid.col, patch.cols, filled.cols),
-            (laid.group, patch.groups, filled.groups),
-        )
-        offsets = [
-            spacing.offsets(range(part.start - whole.start, part.stop - whole.start))
-            for spacing, whole, part in spacings
-        ]
-        offsets.insert(0, laid.channel.offsets(channels))
+        items = self.map_items(rows, cols, filled.groups, self.ifmap_apart)
+        laid = bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
+        every = zip((patch.rows, patch.cols, patch.groups), (filled.rows, filled.cols, filled.groups), strict=True)
+        held = channels, *(range(part.start - whole.start, part.stop - whole.start) for whole, part in every)
+        offsets = [spacing.offsets(each) for spacing, each in zip(laid[:4], held, strict=True)]
         channels = shifted(channels, group * shape.channels)
         part = BankPart(base, tuple(offsets), (Along(CHANNEL, channels),), items, self.word_fill)
         return (part,), [Box(channels, rows, cols, self.images(filled.groups))]
 
-    def map_of(self, patch: Patch) -> BankMap:
-        """How a patch lies in the banks."""
-        return bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
-
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
         """What the rows of each pass read of the patch at address `base`."""
         patch = self.patch(block, chunk)
-        laid = self.map_of(patch)
+        laid = bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
         spacings = laid.row, laid.col, laid.group
         walks: dict[Tap, Counters] = {}
         for tap in sorted(chunk.taps):

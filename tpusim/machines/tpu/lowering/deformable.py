@@ -25,7 +25,7 @@ from tpusim.network.ops import ArrayOp, DeformConv2d
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when it is no deformable convolution.

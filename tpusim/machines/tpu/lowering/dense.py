@@ -286,7 +286,7 @@ class DenseTaps(Dense):
         yield from (rows[at : at + size] for at in range(0, len(rows), size))
 
     def _pass_rows(self, taps: int, channels: int, whole: bool) -> int:
-        """Rows a pass, where so many taps of so many channels are stacked, `whole` ones if several fit.
+        """Rows a pass, where `taps` of `channels` each are stacked, `whole` ones if several fit.
 
         Of the numbers that need no more passes than they must, the one with the fewest places.
         """
@@ -309,10 +309,7 @@ class Transposed(Dense):
     array; that takes its time for each word of a stream.
     """
 
-    @property
-    def transposed(self) -> bool:
-        """Yes."""
-        return True
+    transposed = True
 
     @property
     def stacked(self) -> str:
@@ -327,15 +324,8 @@ class OnChip(Dense):
     An element of the ifmap comes from HBM once for all rows of a chunk that have it, and is written to each.
     """
 
-    @property
-    def by_tap(self) -> bool:
-        """Yes: of a row of the lowered matrix a pass."""
-        return True
-
-    @property
-    def together(self) -> int:
-        """All passes."""
-        return self.groups
+    by_tap = True
+    together = Dense.groups
 
     @property
     def per_fold(self) -> float:

@@ -43,7 +43,7 @@ class Wave(NamedTuple):
 
 
 def real_transform(length: int) -> FlowGraph:
-    """That of `length` real numbers, a power of two from 2 on: real parts of 0 and N/2, then both of each between."""
+    """The transform of `length` real numbers, a power of two: real parts of 0 and N/2, then both of each between."""
     graph = FlowGraph()
     waves = _waves(graph, [f"x{at}" for at in range(length)])
     between = (part for wave in waves[1:-1] for part in wave)
@@ -78,7 +78,7 @@ def _waves(graph: FlowGraph, given: Sequence[str]) -> list[Wave]:
 
 
 def _four(graph: FlowGraph, at: int, length: int, even: Sequence[Wave], ahead: Wave, behind: Wave) -> dict[int, Wave]:
-    """Those of u, N/4 - u, N/4 + u and N/2 - u."""
+    """The waves of u, N/4 - u, N/4 + u and N/2 - u."""
     quarter, angle = length // 4, 2 * pi * at / length
     one, other = _turned(graph, ahead, angle), _turned(graph, behind, -angle)
     both, apart = (Wave(*(graph.sum((a, 1), (b, sign)) for a, b in zip(one, other, strict=True))) for sign in (1, -1))
@@ -234,10 +234,8 @@ def _axis(length: int, taps: int) -> AxisTransform:
     graph = real_transform(length)
     back = graph.transposed(outputs)
     # Data are transformed again with the next tile; sums are not, but of outputs some may be beyond the map.
-    data, inverse = (
-        (each.recipe(over_inputs), each.run_together().recipe(over_inputs))
-        for each, over_inputs in ((graph, False), (back, True))
-    )
+    data = graph.recipe(), graph.run_together().recipe()
+    inverse = back.recipe(over_inputs=True), back.run_together().recipe(over_inputs=True)
     return AxisTransform(taps, outputs, data, inverse)
 
 
@@ -259,9 +257,6 @@ def _through(down: tuple[Any, ...], across: tuple[Any, ...], given: Bound) -> li
     return [through(second, through(first, given)) for first in down for second in across]
 
 
-LENGTH = 16
-
-
 def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
     """The tiles of a convolution of stride 1 and one channel group, of whose outputs a tile has two each way at least.
 
@@ -279,5 +274,5 @@ def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
 FFT = in_tiles(
     "fft",
     "large kernels by Fourier transforms, in tiles of 16x16: the vector unit transforms, the array multiplies",
-    partial(tiles_of, LENGTH),
+    partial(tiles_of, 16),
 )

@@ -46,7 +46,7 @@ from tpusim.network.ops import ArrayOp
 from tpusim.network.ops.fused import BIAS
 
 NAME = "pointers"
-"""Of the tensor, and of its buffers."""
+"""What the tensor is called, and its buffers."""
 
 Walk: TypeAlias = Counters | Table
 """Where a pattern goes, counters from word 0 on."""
@@ -114,7 +114,7 @@ class Pointed:
 
 
 def with_pointers(program: Program, hardware: Hardware) -> Pointed:
-    """The same passes over the same words, every address of theirs read from the vector memory.
+    """A Program of the same passes over the same words, every address of theirs read from the vector memory.
 
     Passes that read alike, from whatever base, share a table. What the vector memory has room for stays there; of
     more tables than that, the oldest gives way.
@@ -133,7 +133,10 @@ class _Pointing:
         self.known = {feed: table_of(feed) for feed in dict.fromkeys(step.reads for step in program.streams)}
         self.keys = [self.known[step.reads] for step in program.streams]
         # The pointers of each table, [pixel, lane group]; in the tensor one follows the other.
-        self.tables = {key: _numbers(key) for key in dict.fromkeys(self.keys)}
+        self.tables: dict[Key, NDArray[np.int64]] = {}
+        for key in dict.fromkeys(self.keys):
+            walks = (walked(walk) for walk in key[1])
+            self.tables[key] = np.stack([encoded(addresses, ~stored) for stored, addresses in walks], axis=1)
         self.firsts = dict(zip(self.tables, accumulate(map(np.size, self.tables.values()), initial=0), strict=False))
         self.tensor = Tensor(NAME, (1, sum(map(np.size, self.tables.values()))), number_bytes=self.bytes)
         sizes = [table_words(key, each.shape[0] * key[0], hardware) for key, each in self.tables.items()]
@@ -290,12 +293,6 @@ def _shared(walk: Walk) -> int:
         return 1
     last = walk.counters[-1]
     return last.length if last == Counter(last.length, 0, 1, last.length, 1) else 1
-
-
-def _numbers(key: Key) -> NDArray[np.int64]:
-    """The pointers of a table, [pixel, lane group]."""
-    walks = [walked(walk) for walk in key[1]]
-    return np.stack([encoded(addresses, ~stored) for stored, addresses in walks], axis=1)
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:

@@ -203,7 +203,7 @@ class Plan:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The ofmap in blocks: word groups outside, then rows, then cols; or so many words after so many."""
+        """The ofmap in blocks: word groups outside, then rows, then cols; or spans of words one after another."""
         row, col = self.shape.row, self.shape.col
         if self.tiling.span:
             every = row.extent, col.extent, self._word_groups[0]
@@ -222,7 +222,7 @@ class Plan:
 
     ifmap_memory: ClassVar[str] = "lanes"
     ifmap_lanes: ClassVar[int] = 0
-    """That take part; 0: as many as passes have rows."""
+    """Lanes that take part; 0: as many as passes have rows."""
     fill: ClassVar[type[Inbound]] = Fill
 
     @cached_property
@@ -236,13 +236,11 @@ class Plan:
     ) -> tuple[tuple[Elements, ...], Iterable[Box]]:
         """Some places of a patch that stands from word `base` on, each in all its copies; the boxes in strip 0."""
         row, col = self.shape.row, self.shape.col
-        items = self.map_items(
-            row.coordinates(filled.rows), col.coordinates(filled.cols), filled.groups, self.ifmap_apart
-        )
-        first = base + patch.words_before(filled)
-        held = [(first + at * patch.words, chunk.places[at]) for at in places]
+        rows, cols = row.coordinates(filled.rows), col.coordinates(filled.cols)
+        items, first = self.map_items(rows, cols, filled.groups, self.ifmap_apart), base + patch.words_before(filled)
         parts = tuple([
-            Part(at, place.first_lanes, self.lanes_of(place, group), items, self.word_fill) for at, place in held
+            Part(first + at * patch.words, place.first_lanes, self.lanes_of(place, group), items, self.word_fill)
+            for at, place in ((at, chunk.places[at]) for at in places)
         ])  # fmt: skip
         rows, cols = filled.rows, filled.cols
         if chunk.shares_points:

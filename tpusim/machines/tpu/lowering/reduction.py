@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
 
 class ReductionPass(NamedTuple):
-    """One pass of the reduction: its `runs`, which fill array rows [0, rows) in order.
+    """A pass of the reduction: its `runs`, which fill array rows [0, rows) in order.
 
     Where a block has several `outcome`s, each adds up passes of its own; a pass names its one by number.
     """
@@ -184,7 +184,7 @@ def neighbours(ascending: Sequence[int]) -> list[range]:
 
 
 def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: int | None) -> int:
-    """The most passes of which, taken so many at a time, none together need more taps and channels; at least one."""
+    """The most passes at a time of which none together need more taps and channels than given; at least one."""
     needs = [({run.tap for run in each.runs}, {c for run in each.runs for c in run.channels}) for each in passes]
 
     def fit(part: Sequence[tuple[set[Tap], set[int]]]) -> bool:
@@ -258,10 +258,10 @@ class Cut(Protocol):
     @property
     def ruled(self) -> Cut | None: ...
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """The passes, so many groups and folds at a time."""
+        """The passes, some `groups` and `folds` at a time."""
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """The groups and folds on chip together, where at most so many taps and channels are to be; None: any."""
+        """The groups and folds on chip together, where at most `taps` and `channels` are to be; None: any."""
 
     def folded(self, into: str) -> str:
         """The portions that what goes `into` the layer is cut into, in words."""
@@ -338,7 +338,7 @@ class TapGroups:
         ])  # fmt: skip
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """As many groups as have so many taps, and the folds of the first so many channels."""
+        """As many groups as have these `taps`, and the folds of the first `channels`."""
         folds = channels and sum(fold.start < channels for fold in self._portions)
         return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
 
@@ -367,7 +367,7 @@ class TapGroups:
 
     @cached_property
     def _stacks(self) -> tuple[tuple[Tap, ...], ...]:
-        """Taps in row-major order, so many at a time; groups stay within a filter row unless wider than one, and within
+        """Taps in row-major order, a few at a time; groups stay within a filter row unless wider than one, and within
         those that a block is to hold.
         """
         tile, height, width = self.multi_tile, self.shape.row.kernel, self.shape.col.kernel

@@ -81,7 +81,7 @@ class PhaseTaps(TapGroups):
         return f"up to {self.multi_tile} stacked in a pass" if self.multi_tile > 1 else ""
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """All taps of so many row folds at a time: outcome by outcome, in each the folds inside."""
+        """All taps of some row folds at a time: outcome by outcome, in each the folds inside."""
         parts = []
         for part in portions(self.folds, folds):
             channels = [self._portions[fold] for fold in part]
@@ -95,7 +95,7 @@ class PhaseTaps(TapGroups):
         return numbered(parts)
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """All taps, and the folds of the first so many channels."""
+        """All taps, and the folds of the first `channels`."""
         return taps and self.groups, channels and sum(fold.start < channels for fold in self._portions)
 
     def size_of(self, groups: int) -> str:
@@ -103,18 +103,18 @@ class PhaseTaps(TapGroups):
         return "all taps"
 
     def _passes(self, size: tuple[int, int]) -> int:
-        """The passes of a row fold with rectangles of so many rows and columns."""
+        """The passes of a row fold with rectangles of some rows and columns."""
         down, across = ([len(taps) for _, taps in along] for along in self._portioned(size))
         return sum(-(-max(1, rows * cols) // self._room) for rows, cols in product(down, across))
 
     def _side_by_side(self, size: tuple[int, int]) -> Iterator[PhaseOutcome]:
-        """All phases, in rectangles of so many rows and columns."""
+        """All phases, in rectangles of some rows and columns."""
         for (rows, downwards), (cols, across) in product(*self._portioned(size)):
             # What no tap reaches is zero: a pass of weights that are.
             yield PhaseOutcome(tuple(product(rows, cols)), tuple(product(downwards, across)) or ((0, 0),))
 
     def _portioned(self, size: tuple[int, int]) -> list[list[tuple[range, list[int]]]]:
-        """The phases along each axis in portions of so many, each with a tap for every grid point that it needs."""
+        """The phases along each axis in portions of some size, each with a tap for every grid point that it needs."""
         return [
             [(phases, _one_a_place(axis, phases)) for phases in portions(len(axis.phases), most)]
             for axis, most in zip(self.axes, size, strict=True)
@@ -139,14 +139,14 @@ def _one_a_place(axis: CellAxis, phases: range) -> list[int]:
 
 
 MOST_PHASES = 2**18
-"""Those of a stride of 512 along both axes, which take some seconds to be lowered."""
+"""The phases of a stride of 512 along both axes, which take some seconds to be lowered."""
 
 NOWHERE = -1
 """A k outside the filter: the weight of a phase that has no tap where others have one is zero, and does not come."""
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -215,7 +215,7 @@ class PhasePlan(Plan):
         return PhaseWeights(self.shape, self.passes, self.hardware.vector_memory.word_elements, self.cut)
 
     def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
-        """Every so manieth row and column of the ofmap; lanes of several phases lie apart in it."""
+        """Every n-th row and column of the ofmap; lanes of several phases lie apart in it."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         phases = self.cut.outcomes[at.outcome].phases
         (row, col), *_ = phases

@@ -41,7 +41,7 @@ class Recipe(tuple[Line, ...]):
 
     @cached_property
     def kinds(self) -> Mapping[tuple[int, int], int]:
-        """How many lines there are of so many operands and ALU operations."""
+        """How many lines there are, by operands and ALU operations."""
         return Counter((len(line.factors), operations(line.factors.values())) for line in self)
 
     @cached_property
@@ -51,7 +51,7 @@ class Recipe(tuple[Line, ...]):
 
 
 def operations(factors: Iterable[float]) -> int:
-    """Those of the vector unit for an element of a linear combination."""
+    """ALU operations of the vector unit for an element of a linear combination."""
     each = tuple(factors)
     return OPERATIONS["combine"].alu(Arity(len(each), 0, len(each)), each)
 
@@ -65,7 +65,7 @@ def row_by_row(matrix: Sequence[Sequence[float]]) -> Recipe:
 
 
 class AxisTransform(NamedTuple):
-    """A transform of so many `taps` and `outputs` along an axis; `data`, `inverse`: ways to do it, to choose from."""
+    """A transform of `taps` and `outputs` along an axis; `data`, `inverse`: ways to do it, to choose from."""
 
     taps: int
     outputs: int
@@ -79,7 +79,7 @@ class AxisTransform(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Places of a tile: `first`, and from there so many down and across, `apart` by so many places each way."""
+    """Places of a tile: from `first` on, `down` and `across`, so far `apart` each way."""
 
     first: int
     down: int
@@ -170,7 +170,7 @@ class Tiles(NamedTuple):
 
     @property
     def words(self) -> int:
-        """One a tile and word group: what a product streams."""
+        """What a product streams: a word for each tile and word group."""
         return self.down * self.across * self.groups
 
 
@@ -230,12 +230,12 @@ class Filtering:
         return sum(lines * self.beat(*kind).period for kind, lines in recipe.kinds.items())
 
     def mixed(self, mixes: tuple[Mix, ...]) -> int:
-        """The same for a tile of mixes."""
+        """Cycles of the vector unit and the port for a tile of mixes."""
         kinds = ((mix.made.size, operations(factor for _, factor in mix.terms), len(mix.terms)) for mix in mixes)
         return sum(words * self.beat(operands, each).period for words, each, operands in kinds)
 
     def beat(self, operands: int, operations: int) -> Beat:
-        """The beat of a word of a sum of so many operands, which takes so many operations."""
+        """The beat of a word of a sum, by its operands and the operations that it takes."""
         return beat_of(operands, operations, self.word_groups[1], self.hardware)
 
     def scratch_words(self, tiles: Tiles) -> int:
@@ -253,7 +253,7 @@ class Filtering:
         return by.result_places + by.down.outputs * by.across.reach + between
 
     def vector_cycles(self, tiles: Tiles) -> tuple[int, int]:
-        """Those of the vector unit for the data of a row fold, and for the products of a column fold."""
+        """Cycles of the vector unit for the data of a row fold, and for the products of a column fold."""
         by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
         data = row_words * self.pace(self.data.down) + by.down.reach * words * self.pace(self.data.across)
         inverse = by.across.reach * self.pace(self.inverse.down) + by.down.outputs * self.pace(self.inverse.across)
@@ -281,7 +281,7 @@ class Filtering:
         return len(self.by.products) * len(self.row_folds) * len(self.col_folds)
 
     def tiles(self, rows: int, cols: int, groups: int) -> Tiles:
-        """Those of a block of so many outputs and word groups, at most."""
+        """The tiles of a block of `rows` by `cols` outputs and some word groups, at most."""
         down, across = self.by.down.outputs, self.by.across.outputs
         return Tiles(-(-rows // down), -(-cols // across), groups, self.shape.col.most_stored(cols))
 

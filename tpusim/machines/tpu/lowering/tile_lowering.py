@@ -31,7 +31,7 @@ Choice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
 
 
 def ways(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when it is no convolution for such tiles.
@@ -75,13 +75,17 @@ def _explained(work: TilePlan, layer: ArrayOp) -> Explanation:
     by, block, rows = filtering.by, work.tiles(plan.blocks[0]), len(filtering.row_folds)
     taps, more = f"{by.down.taps} x {by.across.taps}", len(by.products) / by.taps
     fewer = f"{by.multiplications} products for {by.outputs} outputs instead of {by.outputs * by.taps}"
+    # What transforms take of the vector unit, which array and streams do not share with it.
+    data = _transform(filtering, filtering.data, f"{by.down.reach} words of data", by.data_mixes)
+    made = by.down.outputs if by.down.outputs == by.across.outputs else f"{by.down.outputs} and {by.across.outputs}"
+    inverse = _transform(filtering, filtering.inverse, f"{made} words of outputs", by.result_mixes)
     size = SIZE.format(work.transformed.bytes(plan.hardware.vector_memory.element_bytes))
     blocking = replace(blocking_of(plan), row_folds=rows, chunks=1)
     channels, out = layer.folded
     row_folds, col_folds = counted(rows, "row fold"), counted(len(filtering.col_folds), "column fold")
     aspects = {
         "taps": f"{taps}, by {by.name}: {fewer}; a block is {block.down} x {block.across} tiles",
-        "vector": _transforms(filtering),
+        "vector": f"transforms down and then across; {data}; {inverse}; the array waits meanwhile",
         "filter": f"transformed beforehand: {size} in HBM, {more:.3g} times those of {plan.shape.taps} taps",
         "folds": f"{row_folds} for {channels}, {col_folds} for {out}",
         "passes": f"{len(plan.blocks) * filtering.passes:,}, {filtering.passes:,} a block: products x folds",
@@ -92,17 +96,6 @@ def _explained(work: TilePlan, layer: ArrayOp) -> Explanation:
     }
     choices = {**vars(plan.tiling), "tile_outputs": by.down.outputs, "products": by.multiplications}
     return Explanation(1, blocking, choices, aspects)
-
-
-def _transforms(filtering: Filtering) -> str:
-    """What they take of the vector unit, which array and streams do not share with it."""
-    by = filtering.by
-    data = _transform(filtering, filtering.data, f"{by.down.reach} words of data", by.data_mixes)
-    outputs = f"{by.down.outputs} words of outputs"
-    if by.down.outputs != by.across.outputs:
-        outputs = f"{by.down.outputs} and {by.across.outputs} words of outputs"
-    inverse = _transform(filtering, filtering.inverse, outputs, by.result_mixes)
-    return f"transforms down and then across; {data}; {inverse}; the array waits meanwhile"
 
 
 def _transform(filtering: Filtering, recipes: Recipes, of: str, mixes: tuple[Mix, ...]) -> str:

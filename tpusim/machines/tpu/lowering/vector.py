@@ -16,6 +16,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.maps import CHANNEL
 from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K
+from tpusim.machines.tpu.lowering.stages import Columns
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
@@ -30,7 +31,7 @@ from tpusim.network.ops import ArrayOp
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when the layer is not depthwise.
@@ -69,13 +70,12 @@ class _Depthwise(VectorUnits):
         patch, plan, shape = self.vector.patch(of.block), self.plan, self.plan.shape
         if not patch.words:
             return
-        apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
         channels = self.vector.inputs(of.channels)
         box = Box(range(channels[0], channels[-1] + 1), rows, cols, plan.images(patch.groups))
-        items = plan.map_items(rows, cols, patch.groups, apart)
+        items = plan.map_items(rows, cols, patch.groups, plan.ifmap_apart)
         part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        yield Moves(plan.ifmap, (part,), *self.traffic.of((box,), plan.ifmap, apart))
+        yield Moves(plan.ifmap, (part,), *self.traffic.of((box,), plan.ifmap, plan.ifmap_apart))
 
     def delay(self, block: Block) -> int:
         return delay_of(self.plan.shape, (len(block.rows), len(block.cols), len(block.groups)), self.hardware)
@@ -98,12 +98,9 @@ class _Depthwise(VectorUnits):
         return steps
 
     def results(self, of: Portion, base: int) -> Moves:
-        plan, shape, (channels, block) = self.plan, self.plan.shape, of
-        apart = shape.row.extent, shape.col.extent
-        items = plan.map_items(block.rows, block.cols, block.groups, apart)
-        part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        return Moves(plan.ofmap, (part,), *self.traffic.of((box,), plan.ofmap, apart))
+        plan = self.plan
+        part, boxes = plan.outputs(Columns(of.channels, 0), 0, of.block, base)
+        return Moves(plan.ofmap, (part,), *self.traffic.of(boxes, plan.ofmap, plan.strips_apart))
 
 
 # ---- in words

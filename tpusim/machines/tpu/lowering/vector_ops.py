@@ -35,7 +35,7 @@ from tpusim.result.records import Blocking
 
 
 def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         CapacityError: when nothing fits the vector memories.
@@ -187,6 +187,13 @@ def _explained(work: _PointByPoint) -> Explanation:
         word_fill=work.word_fill,
         strips=shape.strips,
     )
+    word, capacity = plan.hardware.word_bytes, SIZE.format(plan.hardware.vector_memory.capacity_bytes)
+    buffers = (
+        ("maps", tiling.ifmap_buffers, tiling.ifmap_words),
+        ("scalars", tiling.filter_buffers, tiling.section_words),
+        ("results", tiling.psum_buffers, tiling.psum_words),
+    )
+    kept = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
     taps, hardware = prod(axis.kernel for axis in plan.layer.axes), plan.hardware
     sources = ", ".join(each.tensor.name for each in (*plan.maps, *plan.scalars))
     lanes = plan.turn.in_lanes + (", in which tiles are less padded" if plan.turn == COLUMNS_IN_LANES else "")
@@ -203,21 +210,9 @@ def _explained(work: _PointByPoint) -> Explanation:
         "block": f"{each}; {every}{given}",
         "order": "portion by portion, in each all blocks",
         "words": f"{work.word_fill} of {counted(hardware.vector_memory.word_elements, 'element')} used: {held}",
-        "memory": _memory(work),
+        "memory": f"{SIZE.format(tiling.words * word)} of {capacity} a lane: {kept}",
     }
     return Explanation(1, blocking, dict(vars(tiling)), aspects)
-
-
-def _memory(work: _PointByPoint) -> str:
-    tiling, hardware = work.tiling, work.hardware
-    buffers = (
-        ("maps", tiling.ifmap_buffers, tiling.ifmap_words),
-        ("scalars", tiling.filter_buffers, tiling.section_words),
-        ("results", tiling.psum_buffers, tiling.psum_words),
-    )
-    word = hardware.word_bytes
-    held = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
-    return f"{SIZE.format(tiling.words * word)} of {SIZE.format(hardware.vector_memory.capacity_bytes)} a lane: {held}"
 
 
 VECTOR_OPS = Lowering(

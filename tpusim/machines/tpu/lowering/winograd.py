@@ -20,7 +20,7 @@ from tpusim.machines.tpu.lowering.tile_lowering import in_tiles, told
 from tpusim.network.ops.conv2d import Conv2d
 
 TAPS = 3
-"""Of a filter along each axis."""
+"""Taps of a filter along each axis."""
 
 Matrix: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -46,7 +46,7 @@ class MinimalFiltering:
 
     @cached_property
     def tiles(self) -> TileAlgorithm:
-        """The same along both axes, and a product for every element of a tile."""
+        """The tiles of this along both axes, with a product for every element of a tile."""
         data, inverse = (row_by_row(self.data), *self.shared_data), (row_by_row(self.inverse), *self.shared_inverse)
         axis = AxisTransform(TAPS, self.outputs, data, inverse)
         places = axis.reach**2
@@ -114,10 +114,8 @@ F4 = MinimalFiltering(
 def tiles_of(by: MinimalFiltering, conv: Conv2d) -> TileAlgorithm:
     """The tiles of a convolution of 3 x 3 taps, stride 1 and one channel group; raises UnsuitableError for others."""
     if (conv.kernel, conv.stride, conv.dilation, conv.groups) != ((TAPS, TAPS), (1, 1), (1, 1), 1):
-        takes = (
-            f"{by.tiles.name} takes convolutions of {TAPS} x {TAPS} taps, stride 1, dilation 1 and one channel group"
-        )
-        raise UnsuitableError(f"{takes}; this one has {told(conv)}")
+        takes = f"{by.tiles.name} takes convolutions of {TAPS} x {TAPS} taps, stride 1, dilation 1 and one channel"
+        raise UnsuitableError(f"{takes} group; this one has {told(conv)}")
     return by.tiles
 
 
