@@ -28,8 +28,8 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.event.calendar import reading_cycles
-from tpusim.machines.tpu.lowering import bank_maps
-from tpusim.machines.tpu.lowering.bank_maps import MAPS, BankMap, PatchExtents, Spacing
+from tpusim.machines.tpu.lowering import banked
+from tpusim.machines.tpu.lowering.banked import MAPS, BankMap, PatchExtents, Spacing
 from tpusim.machines.tpu.lowering.geometry import MapAxis
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import Counter, Counters, LaneGroup
@@ -82,11 +82,9 @@ def random_map(seed: int) -> Callable[[PatchExtents, int], BankMap]:
 @contextmanager
 def maps(seed: int) -> Iterator[None]:
     """A map named "random" beside the others; what is remembered of it is forgotten."""
-    from tpusim.machines.tpu.lowering import banked, banked_plan
-
     with patch.dict(MAPS, {"random": random_map(seed)}):
         yield
-    banked_plan.bank_map.cache_clear()
+    banked.bank_map.cache_clear()
     banked.found.cache_clear()
 
 
@@ -170,7 +168,7 @@ LINEAR = {56: 8, 28: 2, 14: 3, 7: 2, 224: 15}
 def test_linear_chw_meets_in_banks(side: int, stride: int) -> None:
     """128 rows, unskewed: 2 to 8 cycles a word on the maps of ResNet, and 15 on VGG's first."""
     axis = MapAxis(side, 3, stride, (0, 0), 1)
-    laid = bank_maps.chw(PatchExtents(64, side, side, 1, 16, axis, axis), 128)
+    laid = banked.chw(PatchExtents(64, side, side, 1, 16, axis, axis), 128)
     groups = []
     for row in range(128):
         (c, tap), outputs = divmod(row, 9), axis.outputs

@@ -24,7 +24,7 @@ from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import Cutting, convolved
 from tpusim.machines.tpu.lowering.geometry import shape_of
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.passes import Preload, Stream

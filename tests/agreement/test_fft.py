@@ -16,10 +16,9 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.fourier_recipes import real_transform
-from tpusim.machines.tpu.lowering.fourier_tiles import fourier_tiles, waves
-from tpusim.machines.tpu.lowering.recipe import Recipe
+from tpusim.machines.tpu.lowering.fft import fourier_tiles, real_transform, waves
 from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.lowering.tile_algorithm import Recipe
 from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.step import Step

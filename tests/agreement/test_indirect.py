@@ -20,8 +20,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, indirect
 from tpusim.machines.tpu.lowering.convolution import Convolution
-from tpusim.machines.tpu.lowering.indirect import INDIRECT
-from tpusim.machines.tpu.lowering.pointed import NAME
+from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME
 from tpusim.machines.tpu.lowering.traffic import in_layout
 from tpusim.machines.tpu.program.addresses import PADDING, Counters, Feed, Table
 from tpusim.machines.tpu.program.check import check_program

@@ -19,7 +19,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.fft import tiles_of
-from tpusim.machines.tpu.lowering.recipe import Recipe
+from tpusim.machines.tpu.lowering.tile_algorithm import Recipe
 from tpusim.machines.tpu.lowering.tile_lowering import in_tiles
 from tpusim.machines.tpu.lowering.winograd import WINOGRAD_2, WINOGRAD_4
 from tpusim.machines.tpu.program.check import check_program

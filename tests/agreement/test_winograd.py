@@ -12,8 +12,8 @@ from tests.strategies import conv, fills, machine, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.minimal_filtering import F2, F4, MinimalFiltering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
+from tpusim.machines.tpu.lowering.winograd import F2, F4, MinimalFiltering
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, Gemm, Op
 from tpusim.network.workload import Workload
 
@@ -25,27 +25,28 @@ TILES = {"winograd_2": F2, "winograd_4": F4}
 
 @pytest.mark.parametrize("by", TILES.values(), ids=TILES)
 def test_every_recipe_makes_what_the_matrix_says(by: MinimalFiltering) -> None:
-    for recipe in by.data_recipes:
-        np.testing.assert_array_equal(worked_out(recipe, by.reach), by.data)
-    for recipe in by.inverse_recipes:
-        np.testing.assert_array_equal(worked_out(recipe, by.reach), by.inverse)
+    axis = by.tiles.down
+    for recipe in axis.data:
+        np.testing.assert_array_equal(worked_out(recipe, axis.reach), by.data)
+    for recipe in axis.inverse:
+        np.testing.assert_array_equal(worked_out(recipe, axis.reach), by.inverse)
 
 
 @pytest.mark.parametrize("by", TILES.values(), ids=TILES)
 def test_a_tile_by_hand(by: MinimalFiltering) -> None:
     """The outputs, times the scale, straight from the matrices."""
-    random = np.random.default_rng(1)
-    data, taps = random.integers(-99, 99, (by.reach, by.reach)), random.integers(-99, 99, (3, 3))
+    random, reach = np.random.default_rng(1), by.tiles.down.reach
+    data, taps = random.integers(-99, 99, (reach, reach)), random.integers(-99, 99, (3, 3))
     one, other = np.array(by.data), np.array(by.inverse)
-    made = other @ (by.transformed(taps[None, ..., None]).reshape(by.reach, by.reach) * (one @ data @ one.T)) @ other.T
+    made = other @ (by.transformed(taps[None, ..., None]).reshape(reach, reach) * (one @ data @ one.T)) @ other.T
     windows = np.lib.stride_tricks.sliding_window_view(data, (3, 3))
-    np.testing.assert_array_equal(made, by.outputs_scale * (windows * taps).sum(axis=(2, 3)))
+    np.testing.assert_array_equal(made, by.tiles.outputs_scale * (windows * taps).sum(axis=(2, 3)))
 
 
 def test_published_factors() -> None:
     """Lavin and Gray: 2.25 and 4 times fewer multiplications; filters 16 / 9 and 4 times larger."""
-    assert [9 * by.outputs**2 / by.products for by in (F2, F4)] == [2.25, 4]
-    assert [by.outputs_scale for by in (F2, F4)] == [4, 576]
+    assert [9 * by.outputs**2 / by.tiles.multiplications for by in (F2, F4)] == [2.25, 4]
+    assert [by.tiles.outputs_scale for by in (F2, F4)] == [4, 576]
 
 
 # ---- who it is for

@@ -20,20 +20,17 @@ from tpusim import load_hardware, simulate
 from tpusim.flow.choice import prepared
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import block_diagonal, channel_first, on_chip
-from tpusim.machines.tpu.lowering.banked import BankedCandidates
-from tpusim.machines.tpu.lowering.banked_plan import BankedPlan, FromBanks
+from tpusim.machines.tpu.lowering import block_diagonal, channel_first
+from tpusim.machines.tpu.lowering.banked import BankedCandidates, BankedPlan, FromBanks
 from tpusim.machines.tpu.lowering.bound import Bound
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Convolution
-from tpusim.machines.tpu.lowering.dense import dense
+from tpusim.machines.tpu.lowering.dense import Dense, OnChip, Transposed
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Cut
+from tpusim.machines.tpu.lowering.reduction import Cut, TapGroups
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
-from tpusim.machines.tpu.lowering.transposed import Transposed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops import Op
@@ -54,8 +51,8 @@ def with_search(hardware: Hardware, search: str) -> Hardware:
 CUTS: dict[str, Callable[[ConvShape, Hardware], Cut]] = {
     "channel_first": channel_first.cut,
     "tap groups": TapGroups,
-    "dense": lambda shape, hardware: dense(shape, hardware, hardware.mapping.k_order),
-    "on chip": on_chip.cut,
+    "dense": lambda shape, hardware: Dense(shape, hardware, hardware.mapping.k_order),
+    "on chip": OnChip,
     "transposed": Transposed,
     "block diagonal": block_diagonal.cut,
 }

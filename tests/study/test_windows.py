@@ -11,8 +11,8 @@ from tests.strategies import GENERAL
 from tpusim import load_hardware
 from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops import Conv2d
 from tpusim.study.validation.tables import Row, rows

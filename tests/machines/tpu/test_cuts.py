@@ -19,11 +19,10 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import plan_of
-from tpusim.machines.tpu.lowering.dense import Dense
-from tpusim.machines.tpu.lowering.dense_taps import DenseTaps
+from tpusim.machines.tpu.lowering.dense import Dense, DenseTaps
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.machines.tpu.sections import MappingPolicy
 from tpusim.network.ops import Conv2d

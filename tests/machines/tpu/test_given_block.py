@@ -19,8 +19,8 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops import Conv2d, Gemm
 

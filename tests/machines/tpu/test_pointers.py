@@ -16,8 +16,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.indirect import INDIRECT
-from tpusim.machines.tpu.lowering.pointed import NAME, Pointed, with_pointers
+from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME, Pointed, with_pointers
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import PADDING, Feed, LaneGroup, Table
 from tpusim.machines.tpu.program.banks import BankFeed

@@ -18,8 +18,8 @@ from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.search import TOLERANCE, choose
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
 from tpusim.network.ops import Op
 from tpusim.network.workload_file import load_workload

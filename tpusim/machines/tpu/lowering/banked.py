@@ -1,10 +1,17 @@
-"""Convolutions whose ifmap stands in banks, whichever way their reduction is cut."""
+"""Convolutions whose ifmap stands in banks, whichever way their reduction is cut; and the maps that lay it out.
+
+A block's part of the ifmap stands in the banks once, as their map lays it out, and every row walks to its own words.
+Passes, blocks, weights and partial sums are those of any other plan. A word's address is the sum of one offset for each
+of its coordinates; it stands in bank address % banks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,30 +20,279 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked_plan import BankedPlan, FromBanks, bank_map
+from tpusim.machines.tpu.lowering.block import CHANNEL, Block, Patch
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.geometry import shape_of
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded, shape_of, shifted
 from tpusim.machines.tpu.lowering.pace import Demand
-from tpusim.machines.tpu.lowering.reduction import Chunk
+from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.tensor import Along, BankPart
+from tpusim.machines.tpu.program.transfers import BankFill
+from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp
+
+
+class Spacing(NamedTuple):
+    """Positions along an axis, `stride` words apart; after every `wrap` of them come `jump` words more."""
+
+    stride: int
+    wrap: int = 1
+    jump: int = 0
+
+    def offsets(self, positions: range) -> tuple[int, ...]:
+        """Words from position 0 to each."""
+        return tuple(at * self.stride + at // self.wrap * self.jump for at in positions)
+
+
+class PatchExtents(NamedTuple):
+    """What is to be laid out, and how it is read.
+
+    Attributes:
+        channels, rows, cols, groups: of the patch: channels, grid points of either axis, word groups of each.
+        together: neighbouring channels that a word of a pass is made of.
+        row, col: the axes, whose taps are read at once.
+    """
+
+    channels: int
+    rows: int
+    cols: int
+    groups: int
+    together: int
+    row: MapAxis
+    col: MapAxis
+
+
+class BankMap(NamedTuple):
+    """Where each word stands: the sum of what its channel, row, column and word group are apart from the first.
+
+    `words` are the addresses in use, gaps among them included.
+    """
+
+    channel: Spacing
+    row: Spacing
+    col: Spacing
+    group: Spacing
+    words: int
+
+
+def chw(wanted: PatchExtents, banks: int) -> BankMap:
+    """Channel after channel, in each row after row."""
+    channels, rows, cols, groups = wanted[:4]
+    channel, row = rows * cols * groups, cols * groups
+    return BankMap(Spacing(channel), Spacing(row), Spacing(groups), Spacing(1), channels * channel)
+
+
+def hwc(wanted: PatchExtents, banks: int) -> BankMap:
+    """Pixel after pixel, in each channel after channel."""
+    channels, rows, cols, groups = wanted[:4]
+    row, col = cols * groups * channels, groups * channels
+    return BankMap(Spacing(1), Spacing(row), Spacing(col), Spacing(channels), rows * row)
+
+
+def window(wanted: PatchExtents, banks: int) -> BankMap:
+    """The words that are read at once stand in different banks, wherever the window stands.
+
+    The patch is cut into cells, in which each channel's points are neighbours and channels follow one another: bank
+    (height width c + width (h mod height) + (w mod width)) mod banks. A cell takes whole lines of all banks, and no two
+    taps of a window have the same place in theirs. Of such cells the one that wastes the fewest words is taken.
+    """
+    most = max(1, banks // wanted.together)
+    height, width = np.array(_apart(wanted.row, most))[:, None], np.array(_apart(wanted.col, most))
+    cells = -(-wanted.rows // height) * -(-wanted.cols // width)
+    words = cells * padded(height * width * wanted.channels * wanted.groups, banks)
+    # The least cell is taken where none has room.
+    fits = height * width <= max(most, int(height[0, 0] * width[0]))
+    row, col = divmod(int(np.where(fits, words, words.max() + 1).argmin()), len(width))
+    high, wide = int(height[row, 0]), int(width[col])
+    channel, group = high * wide, high * wide * wanted.channels
+    down, across, cell = -(-wanted.rows // high), -(-wanted.cols // wide), padded(group * wanted.groups, banks)
+    return BankMap(
+        Spacing(channel),
+        Spacing(wide, high, across * cell - channel),
+        Spacing(1, wide, cell - wide),
+        Spacing(group),
+        down * across * cell,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _apart(axis: MapAxis, most: int) -> list[int]:
+    """Lengths of a cell, ascending, in which no two taps have the same place: the least, and others up to `most`."""
+
+    def tells_apart(length: int) -> bool:
+        return len({tap * axis.tap_step % length for tap in range(axis.kernel)}) == axis.kernel
+
+    # Taps that span fewer points than a cell is long are apart in it.
+    least = next(filter(tells_apart, count(axis.kernel)))
+    return [least, *filter(tells_apart, range(least + 1, most + 1))]
+
+
+MAPS: dict[str, Callable[[PatchExtents, int], BankMap]] = {"window": window, "chw": chw, "hwc": hwc}
+
+
+@dataclass(frozen=True)
+class FromBanks:
+    """Another cut, for rows that find any word where it stands: no copies, and a place for what a pass needs first.
+
+    Of a block nothing is filled twice: all passes have its ifmap together.
+    """
+
+    shape: ConvShape
+    hardware: Hardware
+    cut: Cut
+    folds = 1
+    copies = False
+    transposed = False
+    ruled = None
+
+    @property
+    def groups(self) -> int:
+        """Passes."""
+        return len(self._passes)
+
+    together = groups
+
+    @property
+    def row_folds(self) -> int:
+        """As without banks."""
+        return self.cut.row_folds
+
+    @property
+    def per_fold(self) -> float:
+        """Channels that HBM hands out."""
+        return self.shape.channels
+
+    @property
+    def multi_tile(self) -> int:
+        """As without banks."""
+        return self.cut.multi_tile
+
+    @property
+    def stacked(self) -> str:
+        """As without banks."""
+        return self.cut.stacked
+
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """All passes."""
+        return taps and self.groups, channels and self.folds
+
+    def folded(self, into: str) -> str:
+        """As without banks."""
+        return self.cut.folded(into)
+
+    def size_of(self, groups: int) -> str:
+        """As without banks."""
+        return self.cut.size_of(groups)
+
+    @cached_property
+    def at_once(self) -> int:
+        """Most channels that a pass reads."""
+        return max(len(_channels(each)) for each in self._passes)
+
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """A single one, of all passes."""
+        return self._whole
+
+    @cached_property
+    def _passes(self) -> tuple[ReductionPass, ...]:
+        (chunk,) = self.cut.chunks(self.cut.groups, self.cut.folds)
+        return chunk.passes
+
+    @cached_property
+    def _whole(self) -> tuple[Chunk, ...]:
+        """A run a row: each finds its words for itself."""
+        place_of: dict[int, int] = {}
+        places: list[Place] = []
+        passes: list[ReductionPass] = []
+        for each in self._passes:
+            new = sorted(_channels(each) - place_of.keys())
+            place_of.update(dict.fromkeys(new, len(places)))
+            places += [Place((0,), range(new[0], new[-1] + 1))] if new else []
+            rows = ((run.tap, channel) for run in each.runs for channel in run.channels)
+            runs = [Run(row, tap, range(at, at + 1), place_of[at]) for row, (tap, at) in enumerate(rows)]
+            passes.append(ReductionPass.of(runs))
+        return numbered([(passes, places)])
+
+
+def _channels(each: ReductionPass) -> set[int]:
+    return {channel for run in each.runs for channel in run.channels}
+
+
+@lru_cache(maxsize=1 << 14)
+def bank_map(cut: FromBanks, rows: int, cols: int, groups: int) -> BankMap:
+    """How a patch of some grid points and word groups lies in the banks."""
+    shape, hardware = cut.shape, cut.hardware
+    wanted = PatchExtents(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
+    return MAPS[hardware.vector_memory.bank_map](wanted, hardware.banks)
+
+
+@dataclass(frozen=True)
+class BankedPlan(Plan):
+    """As any plan, but for the ifmap: its buffers are addresses of the banks, and the lanes have none of it."""
+
+    cut: FromBanks
+    ifmap_memory = "banks"
+    ifmap_lanes = 1
+
+    @property
+    def fill(self) -> Callable[..., BankFill]:  # type: ignore[override]
+        """A transfer to the banks."""
+        return partial(BankFill, banks=self.hardware.banks)
+
+    def filled(
+        self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
+    ) -> tuple[tuple[BankPart, ...], list[Box]]:
+        """Some places of a patch, with all channels from the first of them to the last."""
+        shape, first, last = self.shape, chunk.places[places.start].channels, chunk.places[places.stop - 1].channels
+        channels = range(first[0], last[-1] + 1)
+        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
+        items = self.map_items(rows, cols, filled.groups, self.ifmap_apart)
+        laid = bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
+        every = zip((patch.rows, patch.cols, patch.groups), (filled.rows, filled.cols, filled.groups), strict=True)
+        held = channels, *(range(part.start - whole.start, part.stop - whole.start) for whole, part in every)
+        offsets = [spacing.offsets(each) for spacing, each in zip(laid[:4], held, strict=True)]
+        channels = shifted(channels, group * shape.channels)
+        part = BankPart(base, tuple(offsets), (Along(CHANNEL, channels),), items, self.word_fill)
+        return (part,), [Box(channels, rows, cols, self.images(filled.groups))]
+
+    def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
+        """What the rows of each pass read of the patch at address `base`."""
+        patch = self.patch(block, chunk)
+        laid = bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
+        spacings = laid.row, laid.col, laid.group
+        walks: dict[Tap, Counters] = {}
+        for tap in sorted(chunk.taps):
+            walk = self.walk(tap, block, patch, by_tap=False)
+            pairs = zip(walk.counters, spacings, strict=True)
+            walks[tap] = walk._replace(counters=tuple(Counter(*counter[:4], *spacing) for counter, spacing in pairs))
+        key = base, laid.channel, *walks.values()
+        if key not in self._known:
+            starts = [base + offset for offset in laid.channel.offsets(range(self.shape.channels))]
+            self._known[key] = [
+                BankFeed(tuple([
+                    LaneGroup(run.first_lane, 1, walks[run.tap]._replace(base=starts[run.channels.start]))
+                    for run in each.runs
+                ]))
+                for each in chunk.passes
+            ]  # fmt: skip
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[object, ...], list[Feed]]:
+        """What blocks have in common: all but those at the edges read alike."""
+        return {}
 
 
 def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """The drafts of a convolution that is cut in such a way, on a machine with banks. Raises as `convolved`."""
-
-    def draft(plan: BankedPlan, rank: Ranked) -> Draft:
-        return replace(draft_of(plan, layer, rank), finish=lambda program: (program, _explained(plan, layer)))
-
-    return [draft(plan, rank) for plan, rank in _plans(cutting, layer, batch, hardware)]
-
-
-def _plans(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[BankedPlan, Ranked]]:
     shape = shape_of(layer, batch, hardware)
     if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
@@ -46,7 +302,12 @@ def _plans(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> 
         raise CapacityError([Problem(problem, f"mapping.block.{name}") for name in parts])
     from_lanes = cutting(shape, hardware)
     cut = FromBanks(from_lanes.shape, hardware, from_lanes)
-    return [(BankedPlan(cut.shape, hardware, rank.tiling, cut), rank) for rank in found(cut)]
+
+    def draft(rank: Ranked) -> Draft:
+        plan = BankedPlan(cut.shape, hardware, rank.tiling, cut)
+        return replace(draft_of(plan, layer, rank), finish=lambda program: (program, _explained(plan, layer)))
+
+    return [draft(rank) for rank in found(cut)]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -111,15 +372,12 @@ class BankedCandidates(Candidates):
 
 def _explained(plan: BankedPlan, layer: ArrayOp) -> Explanation:
     """What any plan tells of its lanes, which have no ifmap here, and of the banks."""
-    told = explanation_of(replace(plan, tiling=replace(plan.tiling, ifmap_words=0)), layer)
-    return replace(told, aspects={**told.aspects, "banks": _banks(plan)}, choices=dict(vars(plan.tiling)))
-
-
-def _banks(plan: BankedPlan) -> str:
     tiling, hardware = plan.tiling, plan.hardware
+    told = explanation_of(replace(plan, tiling=replace(tiling, ifmap_words=0)), layer)
     memory, words = hardware.vector_memory, -(-tiling.ifmap_words // hardware.banks)
     held = f"; {tiling.ifmap_buffers} x {SIZE.format(words * hardware.word_bytes)} of ifmap in each" if words else ""
-    return (
+    banks = (
         f"{counted(hardware.banks, 'bank')} of {SIZE.format(memory.bank_capacity_bytes)}, "
         f"{counted(memory.bank_ports, 'port')} each to read, map {memory.bank_map}{held}"
     )
+    return replace(told, aspects={**told.aspects, "banks": banks}, choices=dict(vars(tiling)))

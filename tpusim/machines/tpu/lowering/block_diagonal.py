@@ -22,7 +22,7 @@ from tpusim.network.ops import ArrayOp
 
 @lru_cache(maxsize=1 << 12)
 def cut(shape: ConvShape, hardware: Hardware) -> Cut:
-    """That of the bundles with the fewest passes for all groups; of several, the largest."""
+    """The cut of the bundles with the fewest passes for all groups; of several, the largest."""
     array = hardware.array
     room = max(1, min(array.rows // shape.channels, array.cols // shape.out_channels))
     sizes = (size for size in reversed(even_extents(shape.groups)) if size <= room)

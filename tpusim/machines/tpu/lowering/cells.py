@@ -27,7 +27,7 @@ IGNORED = frozenset({"transformation", "k_order", "patch", "search"})
 
 @dataclass(frozen=True)
 class CellAxis(MapAxis):
-    """One spatial axis, whose outputs are cells; the last may reach past the end.
+    """A spatial axis whose outputs are cells; the last may reach past the end.
 
     Attributes:
         count: outputs of the op.
@@ -51,7 +51,7 @@ class CellAxis(MapAxis):
 
     @property
     def phases(self) -> range:
-        """Those that have outputs."""
+        """The phases that have outputs."""
         return range(min(self.spread, self.count))
 
     def place(self, tap: int) -> int:
@@ -63,13 +63,9 @@ class CellAxis(MapAxis):
         every = [self.place(tap) for tap in taps]
         return range(min(every), max(every) + 1)
 
-    def phase(self, tap: int) -> int:
-        """The output of a cell that a tap reaches."""
-        return self.stands[tap][1]
-
     def taps_of(self, phase: int) -> list[int]:
-        """Those whose products belong to it."""
-        return [tap for tap in range(self.kernel) if self.phase(tap) == phase]
+        """The taps whose products belong to it."""
+        return [tap for tap in range(self.kernel) if self.stands[tap][1] == phase]
 
 
 def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
@@ -83,9 +79,8 @@ def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
         says = f"this lowering is for conv_transpose2d, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
     if hardware.mapping.fetch == "per_tap" and layer.kernel != (1, 1):
-        raise CapacityError(
-            Problem("the taps of a cell share what is fetched of a block; write resident", "mapping.fetch")
-        )
+        problem = "the taps of a cell share what is fetched of a block; write resident"
+        raise CapacityError(Problem(problem, "mapping.fetch"))
     return shape_with(layer, batch, (_axis(layer, 0), _axis(layer, 1)), layer.tensors(batch), hardware)
 
 

@@ -10,13 +10,11 @@ from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import convolved
-from tpusim.machines.tpu.lowering.dense_taps import DENSE, DenseTaps
+from tpusim.machines.tpu.lowering.dense import DENSE, DenseTaps, Transposed
 from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.reduction import Cut, TapGroups
 from tpusim.machines.tpu.lowering.tiles import packed
-from tpusim.machines.tpu.lowering.transposed import Transposed
 
 
 def cut(shape: ConvShape, hardware: Hardware) -> Cut:

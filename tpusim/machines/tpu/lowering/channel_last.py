@@ -9,21 +9,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import convolved
-from tpusim.machines.tpu.lowering.dense import IGNORED, Dense, dense
+from tpusim.machines.tpu.lowering.dense import IGNORED, Dense
 from tpusim.machines.tpu.lowering.drafts import Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape
-
-
-def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
-    return dense(shape, hardware, "taps_fastest")
-
 
 CHANNEL_LAST = Lowering(
     "channel_last",
     "implicit im2col whose passes go through the taps of a channel, then of the next",
-    partial(convolved, _cut),
+    partial(convolved, partial(Dense, k_order="taps_fastest")),
     banks=True,
     ignores=IGNORED | {"k_order"},
 )

@@ -25,7 +25,7 @@ from tpusim.network.ops import ArrayOp, DeformConv2d
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when it is no deformable convolution.
@@ -47,19 +47,15 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 def _explained(told: Explanation, sampling: Sampling, program: Program) -> Explanation:
     """The words of its product, and two aspects more."""
+    plan, cut = sampling.plan, sampling.cut
+    (rows, cols), groups = cut.layer.kernel, plan.shape.groups
+    taps = f"{rows} x {cols} = {rows * cols}, each sampled by itself, over {counted(plan.shape.channels, 'channel')}"
+    taps += f" in each of {groups} groups" if groups > 1 else ""
+    taps += f"; {cut.stacked}" if cut.stacked else ""
     words = SIZE.format(sampling.words * sampling.plan.hardware.word_bytes)
     memory = f"{told.aspects['memory']}; beside them {words} of bands of the ifmap and tables"
     aspects = {"samples": _samples(sampling, program), "tables": _tables(sampling, program)}
-    return replace(told, aspects={**told.aspects, "taps": _taps(sampling), "memory": memory, **aspects})
-
-
-def _taps(sampling: Sampling) -> str:
-    """What becomes of taps."""
-    plan, cut = sampling.plan, sampling.cut
-    (rows, cols), groups = cut.layer.kernel, plan.shape.groups
-    each = f"{rows} x {cols} = {rows * cols}, each sampled by itself, over {counted(plan.shape.channels, 'channel')}"
-    among = f" in each of {groups} groups" if groups > 1 else ""
-    return each + among + (f"; {cut.stacked}" if cut.stacked else "")
+    return replace(told, aspects={**told.aspects, "taps": taps, "memory": memory, **aspects})
 
 
 def _samples(sampling: Sampling, program: Program) -> str:

@@ -1,14 +1,19 @@
-"""The dense cut of implicit GEMM: K in passes of `block_k` rows, without regard to where a tap or a channel ends."""
+"""Dense cuts: passes of many rows, without regard to where a tap or a channel ends.
+
+That of implicit GEMM, of Google's compiler, of first layers, and of the lowered matrix on chip.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
+from math import prod
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 from tpusim.machines.tpu.lowering.reduction import (
     Chunk,
     Place,
@@ -18,16 +23,15 @@ from tpusim.machines.tpu.lowering.reduction import (
     as_coordinates,
     most_together,
     numbered,
+    portions_within,
 )
-from tpusim.machines.tpu.program.tensor import Coordinates
+from tpusim.machines.tpu.lowering.tiles import channels_in_lanes, images_in_lanes, taps_on_chip
 
 IGNORED = frozenset({"transformation", "multi_tile", "transposed_channels"})
 """Fields below `mapping` that mean nothing to a dense cut of a reduction in lanes."""
 
 Row = tuple[Tap, int]
 """What an array row of a pass has: a tap and a channel."""
-_Key = tuple[Tap, int] | int
-"""What a lane holds for a row: a channel's points under every tap, or under one."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,16 @@ class Dense:
         rows, wanted = self.hardware.array.rows, self.hardware.mapping.block_k
         if isinstance(wanted, int):
             return min(wanted, rows, self._size)
+        # From banks a row finds any word where it stands: there are no copies.
+        if self.hardware.banked:
+            return min(rows, self._size)
         passes = -(-self._size // rows)
         least = range(-(-self._size // passes), min(rows, self._size) + 1)
-        return min(least, key=lambda size: (self._copies(size, passes), size))
+
+        def copies(size: int) -> int:
+            return len({self._pair(number * size)[1] for number in range(passes)})
+
+        return min(least, key=lambda size: (copies(size), size))
 
     @property
     def transposed(self) -> bool:
@@ -111,26 +122,30 @@ class Dense:
         return "1 pass" if groups == 1 else f"{groups} passes"
 
     def _chunk(self, passes: Sequence[Sequence[Row]]) -> tuple[list[ReductionPass], list[Place]]:
-        held: list[dict[_Key, int]] = [{} for _ in range(max(map(len, passes)))]
-        each = [ReductionPass.of([*_runs(rows, self._placed(rows, held))]) for rows in passes]
-        return each, [self._place(held, number) for number in range(max(map(len, held)))]
+        held: list[dict[Row, int]] = [{} for _ in range(max(map(len, passes)))]
+        made = []
+        for rows in passes:
+            # A lane that has a row's points nowhere gets a place more.
+            keys = rows if self.by_tap else [((0, 0), channel) for _, channel in rows]
+            places = [lane.setdefault(key, len(lane)) for key, lane in zip(keys, held, strict=False)]
+            made.append(ReductionPass.of([*_runs(rows, places)]))
+        return made, [self._place(held, number) for number in range(max(map(len, held)))]
 
-    def _placed(self, rows: Sequence[Row], held: Sequence[dict[_Key, int]]) -> Iterator[int]:
-        """The place in which each row of a pass finds its points; a lane that has them nowhere gets one more."""
-        for row, lane in zip(rows, held, strict=False):
-            yield lane.setdefault(row if self.by_tap else row[1], len(lane))
-
-    def _place(self, held: Sequence[dict[_Key, int]], number: int) -> Place:
+    def _place(self, held: Sequence[dict[Row, int]], number: int) -> Place:
         """What the lanes hold as their place of that number; a lane between others that needs none has a copy."""
-        lanes: list[_Key] = []
+        lanes: list[Row] = []
         last = max(at for at, lane in enumerate(held) if len(lane) > number)
         for lane in held[: last + 1]:
             keys = [*lane]
             lanes.append(keys[number] if number < len(keys) else lanes[-1] if lanes else keys[-1])
-        rows = [key if isinstance(key, tuple) else ((0, 0), key) for key in lanes]
+        channels = [channel for _, channel in lanes]
         if self.by_tap:
-            return Place((0,), as_coordinates([channel for _, channel in rows]), tuple(tap for tap, _ in rows))
-        return Place(*_copies([channel for _, channel in rows]))
+            return Place((0,), as_coordinates(channels), tuple(tap for tap, _ in lanes))
+        period = next((at for at in range(1, len(channels)) if channels[at] == channels[0]), len(channels))
+        copies, rest = divmod(len(channels), period)
+        if rest or channels != channels[:period] * copies:
+            copies, period = 1, len(channels)
+        return Place(tuple(range(0, copies * period, period)), as_coordinates(channels[:period]))
 
     @cached_property
     def _rows(self) -> list[list[Row]]:
@@ -147,10 +162,6 @@ class Dense:
             return tap, channel
         return divmod(at, self.shape.channels)
 
-    def _copies(self, size: int, passes: int) -> int:
-        """Places that lane 0 needs with passes of `size` rows."""
-        return len({self._pair(number * size)[1] for number in range(passes)})
-
     @property
     def by_tap(self) -> bool:
         """Whether a lane holds points of one tap only."""
@@ -161,22 +172,7 @@ class Dense:
         return self.shape.taps * self.shape.channels
 
 
-class DenseFromBanks(Dense):
-    """The dense cut for rows that find any word where it stands: no copies, so that a pass may have all rows."""
-
-    @cached_property
-    def block_k(self) -> int:
-        """Rows a pass: those wanted, or all of the array."""
-        wanted, rows = self.hardware.mapping.block_k, self.hardware.array.rows
-        return min(wanted if isinstance(wanted, int) else rows, rows, self._size)
-
-
-def dense(shape: ConvShape, hardware: Hardware, k_order: str) -> Dense:
-    """The dense cut for lanes, or for banks."""
-    return (DenseFromBanks if hardware.banked else Dense)(shape, hardware, k_order)
-
-
-def _runs(rows: Sequence[Row], places: Iterable[int]) -> Iterator[Run]:
+def _runs(rows: Sequence[Row], places: Sequence[int]) -> Iterator[Run]:
     """Neighbouring rows together that have a tap and a place in common, and channels that follow one another."""
     placed, first = [*zip(rows, places, strict=True)], 0
     for end in range(1, len(placed) + 1):
@@ -186,10 +182,163 @@ def _runs(rows: Sequence[Row], places: Iterable[int]) -> Iterator[Run]:
             first = end
 
 
-def _copies(channels: list[int]) -> tuple[tuple[int, ...], Coordinates]:
-    """Where each copy of the lanes' channels begins, and the channels of one."""
-    period = next((at for at in range(1, len(channels)) if channels[at] == channels[0]), len(channels))
-    copies, rest = divmod(len(channels), period)
-    if rest or channels != channels[:period] * copies:
-        copies, period = 1, len(channels)
-    return tuple(range(0, copies * period, period)), as_coordinates(channels[:period])
+DENSE = "dense", "dense_rows"
+"""Ways of `mapping.multi_tile` that fill passes so."""
+
+
+@dataclass(frozen=True)
+class DenseTaps(Dense):
+    """The cut that Google's compiler makes: passes are filled with taps of what is resident, across filter rows.
+
+    Read off the instruction counts of 86 convolutions that it compiled for one core of a TPU v2 (docs/validation.md).
+
+    T resident taps of c channels take ceil(T c / R) passes; ceil(T / floor(R / c)) where c is at most R / 2.
+
+    c is C_I rounded up to whole words of weights. Up to R / 2 no tap is split; above, passes of R channels of a tap
+    come first, and what is left of the channels is packed tap after tap, wherever one ends. Where weights lie with
+    their input channels in lanes, none of at least R / 2 shares a pass.
+
+    So the code; what the compiler expects before it writes it (`dense_rows`) is less and more: taps are split wherever
+    a pass is full, but from R / 2 channels on none shares a pass with one of another filter row, unless images lie in
+    lanes, and where weights lie with their input channels in lanes, none with any other.
+
+    What passes have in common comes from HBM once, and is written to every lane that has a use for it.
+    """
+
+    @property
+    def transposed(self) -> bool:
+        """Where images lie in lanes."""
+        return images_in_lanes(self.shape, self.hardware) and not self.hardware.banked
+
+    @property
+    def groups(self) -> int:
+        """Passes."""
+        return len(self._rows)
+
+    row_folds = groups
+
+    @cached_property
+    def per_fold(self) -> float:
+        """Channels for each place, if all came at once."""
+        return self.shape.channels / len(self._whole.places)
+
+    @cached_property
+    def multi_tile(self) -> int:
+        """Taps in a pass, at most."""
+        return max(len({run.tap for run in each.runs}) for each in self._whole.passes)
+
+    @property
+    def stacked(self) -> str:
+        """What is told of the taps of a pass."""
+        split = any(len(run.channels) < self.shape.channels for each in self._whole.passes for run in each.runs)
+        words = f"up to {self.multi_tile} stacked in a pass{', split where it is full' if split else ''} (dense)"
+        told = [words] if self.multi_tile > 1 else []
+        told += ["weights lie with their input channels in lanes: no two taps share a pass"] if self._alone else []
+        return "; ".join([*told, *(["images lie in lanes, and are transposed"] if self.transposed else [])])
+
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """`groups` passes at a time; what comes for one place is there for all."""
+        chunks = super().chunks(groups, folds)
+        return chunks if self.by_tap else tuple(replace(chunk, scattered=len(chunk.places) > 1) for chunk in chunks)
+
+    @cached_property
+    def _whole(self) -> Chunk:
+        (chunk,) = self.chunks(self.groups, 1)
+        return chunk
+
+    @cached_property
+    def _rows(self) -> list[list[Row]]:
+        """The rows of every pass: portions of the channels outside, windows of taps inside."""
+        shape, given = self.shape, self.hardware.mapping.block.given
+        taps = [divmod(at, shape.col.kernel) for at in range(shape.taps)]
+        stacked = shape.taps
+        if self._expected and 2 * shape.channels >= self.hardware.array.rows and not self.transposed:
+            # Among the taps of a filter row; one column counts as a row.
+            stacked = shape.col.kernel if shape.col.kernel > 1 else shape.taps
+        windows = portions_within(shape.taps, taps_on_chip(shape, self.hardware), stacked)
+        portions = portions_within(shape.channels, None, given.get("in_channels", shape.channels))
+        return [
+            rows
+            for channels, window in product(portions, windows)
+            for rows in self._passes(taps[window.start : window.stop], channels)
+        ]
+
+    @property
+    def _expected(self) -> bool:
+        """Whether passes are those of the compiler's estimate, not of its code."""
+        return self.hardware.mapping.multi_tile == "dense_rows"
+
+    @property
+    def _alone(self) -> bool:
+        """Whether no tap shares a pass, as weights lie with their input channels in lanes."""
+        few = 2 * self.shape.channels < self.hardware.array.rows and not self._expected
+        return channels_in_lanes(self.shape, self.hardware) and not few
+
+    def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[Row]]:
+        """The passes of some taps over some channels."""
+        array = self.hardware.array.rows
+        parts = [channels[part.start : part.stop] for part in portions_within(len(channels), None, array)]
+        rest = parts.pop() if len(parts[-1]) < array else range(0)
+        for tap, part in product(taps, parts):
+            yield [(tap, channel) for channel in part]
+        rows = [(tap, channel) for tap in taps for channel in rest]
+        size = self._pass_rows(len(taps), len(rest), whole=not parts) if rest else 1
+        yield from (rows[at : at + size] for at in range(0, len(rows), size))
+
+    def _pass_rows(self, taps: int, channels: int, whole: bool) -> int:
+        """Rows a pass, where `taps` of `channels` each are stacked, `whole` ones if several fit.
+
+        Of the numbers that need no more passes than they must, the one with the fewest places.
+        """
+        array = self.hardware.array.rows
+        held = min(padded(channels, self.hardware.vector_memory.word_elements), array)
+        if self._alone:
+            return channels
+        if whole and held <= array / 2 and not self._expected:
+            return array // held * channels
+        passes, every = -(-taps * held // array), taps * channels
+        sizes = range(-(-every // passes), min(array, every) + 1)
+        return min(sizes, key=lambda size: len({number * size % channels for number in range(passes)}))
+
+
+@dataclass(frozen=True)
+class Transposed(Dense):
+    """The cut of first layers: passes as full as K allows, whatever a word of weights holds.
+
+    There are ceil(H_F W_F C_I / R) of them. The lanes hold the ifmap as the transposition hands it on, ahead of the
+    array; that takes its time for each word of a stream.
+    """
+
+    transposed = True
+
+    @property
+    def stacked(self) -> str:
+        """What is told of the taps of a pass."""
+        free = "" if self.hardware.vector_unit.transpose_cycles else " that takes no time (transpose_cycles)"
+        return f"{super().stacked}, fed through a transposition{free}"
+
+
+class OnChip(Dense):
+    """The lowered matrix in the lanes, R rows of K a pass: written while the ifmap comes, and never in HBM.
+
+    An element of the ifmap comes from HBM once for all rows of a chunk that have it, and is written to each.
+    """
+
+    by_tap = True
+    together = Dense.groups
+
+    @property
+    def per_fold(self) -> float:
+        """Channels a pass of what comes once: outputs are as many points of it as their steps are long."""
+        axes = self.shape.row, self.shape.col
+        return self.shape.channels * prod(min(axis.step, axis.kernel * axis.tap_step) for axis in axes) / self.groups
+
+    @property
+    def stacked(self) -> str:
+        """How the rows come about."""
+        rows = f"{self.shape.taps * self.shape.channels:,} rows of the lowered matrix, {self.block_k} a pass"
+        return f"{rows}, are written in the lanes while the ifmap comes"
+
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """`groups` passes at a time."""
+        return tuple(replace(chunk, scattered=True) for chunk in super().chunks(groups, folds))

@@ -13,15 +13,16 @@ from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first, on_chip
+from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.candidates import least_words
 from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_a_product, tilings_by
+from tpusim.machines.tpu.lowering.dense import OnChip
 from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.search import Ranked
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiling import too_small
 from tpusim.machines.tpu.lowering.transformation import (
     LEAST_WORDS,
@@ -53,15 +54,15 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when window and product do not fit the vector memories.
     """
     if hardware.mapping.transformation == "on_chip":
-        return convolved(on_chip.cut, layer, batch, hardware)
-    return [_draft(work, layer, rank) for work, rank in _works(*layer.convolution(batch), hardware)]
+        return convolved(OnChip, layer, batch, hardware)
 
+    def draft(work: Unfolding, rank: Ranked) -> Draft:
+        def finish(program: Program) -> Lowered:
+            return program, _explained(work, program, layer)
 
-def _draft(work: Unfolding, layer: ArrayOp, rank: Ranked) -> Draft:
-    def finish(program: Program) -> Lowered:
-        return program, _explained(work, program, layer)
+        return Draft(partial(_Explicit, work), finish, work.plan.tiling.blocks, rank.least, rank.estimate)
 
-    return Draft(partial(_Explicit, work), finish, work.plan.tiling.blocks, rank.least, rank.estimate)
+    return [draft(work, rank) for work, rank in _works(*layer.convolution(batch), hardware)]
 
 
 def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfolding, Ranked]]:
@@ -123,31 +124,24 @@ def _explained(work: Unfolding, program: Program, layer: ArrayOp) -> Explanation
     rows = counted(work.lowered.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
     told = explanation_of(work.plan, layer, rows)
     window = SIZE.format(work.window.words * work.plan.hardware.word_bytes)
-    before = " in the same words" if _before(work) else ""
-    memory = f"{told.aspects['memory']}; {window} of window for the ifmap{before}"
-    own = {"taps": _taps(work, rows), "window": _window(work), "lowered": _read(work, program)}
+    before = work.plan.hardware.mapping.transformation == "before"
+    memory = f"{told.aspects['memory']}; {window} of window for the ifmap{' in the same words' if before else ''}"
+    row, col, channels = work.shape.row, work.shape.col, work.shape.channels
+    copies = f"{row.kernel} x {col.kernel} = {work.shape.taps} copies of {counted(channels, 'channel')}"
+    groups = f" in each of {work.shape.groups} groups" if work.shape.groups > 1 else ""
+    own = {"taps": f"{copies}: {rows}{groups}", "window": _window(work, before), "lowered": _read(work, program)}
     choices = {f"window_{name}": getattr(work.window, name) for name in ("rows", "cols", "groups", "taps", "depth")}
     aspects = {**own, **{name: text for name, text in told.aspects.items() if name not in own}, "memory": memory}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)
 
 
-def _before(work: Unfolding) -> bool:
-    return work.plan.hardware.mapping.transformation == "before"
-
-
-def _taps(work: Unfolding, rows: str) -> str:
-    height, width = work.shape.row.kernel, work.shape.col.kernel
-    groups = f" in each of {work.shape.groups} groups" if work.shape.groups > 1 else ""
-    return f"{height} x {width} = {height * width} copies of {counted(work.shape.channels, 'channel')}: {rows}{groups}"
-
-
-def _window(work: Unfolding) -> str:
+def _window(work: Unfolding, before: bool) -> str:
     """What the window does, and when."""
     window, shape = work.window, work.shape
-    when = "transformed before the product" if _before(work) else "transformed beside the product"
+    when = f"transformed {'before' if before else 'beside'} the product"
     rolls = f"{window.rows} x {window.cols} of {shape.row.extent} x {shape.col.extent} outputs at a time"
     copies = f", {work.copies} copies at once" if work.copies > 1 else ""
-    again = "" if window.taps == shape.row.kernel * shape.col.kernel else f"; the ifmap comes for {window.taps} taps"
+    again = "" if window.taps == shape.taps else f"; the ifmap comes for {window.taps} taps"
     shared = again_of(shape, window)
     halos = f"; columns that parts share come again, {100 * shared:.1f} % more" if shared else ""
     return f"{when}: {rolls}{copies}{again}{halos}"
@@ -167,11 +161,11 @@ def _read(work: Unfolding, program: Program) -> str:
 _IGNORED = frozenset({
     "multi_tile", "fetch", "k_order", "row_windows", "transposed_channels", "entry", "block_k", "block.taps",
 })  # fmt: skip
-_IGNORED_ON_CHIP = frozenset({"multi_tile", "fetch", "k_order", "transposed_channels"})
 
 
 def _ignored(hardware: Hardware) -> frozenset[str]:
-    return _IGNORED_ON_CHIP if hardware.mapping.transformation == "on_chip" else _IGNORED
+    on_chip = hardware.mapping.transformation == "on_chip"
+    return _IGNORED - {"row_windows", "entry", "block_k", "block.taps"} if on_chip else _IGNORED
 
 
 EXPLICIT = Lowering(

@@ -1,20 +1,263 @@
-"""Convolutions by fast Fourier transforms, in tiles of 16 x 16 elements of the ifmap: large kernels."""
+"""Convolution by the discrete Fourier transform, tile by tile, for large kernels: overlap-save.
+
+A tile of N x N elements gives N - taps + 1 outputs each way. Real transforms along both axes leave sums of cosines and
+sines: cc, cs, sc and ss of each pair of frequencies. The spectrum a, of exp(i (u y + v x)), has as many numbers: of (u,
+v) it is (cc - ss) + i (cs + sc), of (u, -v) it is (cc + ss) + i (sc - cs); frequencies 0 and N/2 have no sines. Others
+follow by symmetry, as data are real. The spectrum of the outputs is a times the conjugate of the filter's, and the way
+back is the same way transposed: A. Oppenheim and R. Schafer, "Discrete-Time Signal Processing", chapter 8; M. Mathieu,
+M. Henaff and Y. LeCun, "Fast Training of Convolutional Networks through FFTs" (2013).
+
+A complex product is four real ones: weights Re(h) meet (Re(a), Im(a)), weights Im(h) meet (-Im(a), Re(a)).
+
+Transforms are flow graphs: split radix, by conjugate pairs. Of x0 ... x(N-1) they make the sums a(u) = sum of x(t)
+exp(2 pi i u t / N), of which u = 0 ... N/2 tell all: real parts are sums of cosines, imaginary ones of sines. They take
+2 N log2 N - 4 N + 6 operations, multiplications and additions together: H. Sorensen, D. Jones, M. Heideman and C.
+Burrus, "Real-Valued Fast Fourier Transform Algorithms" (IEEE Transactions on Acoustics, Speech, and Signal Processing
+35, 1987). Conjugate pairs: I. Kamar and Y. Elcherif (1989).
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import product
+from math import cos, pi, sin, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.base.errors import UnsuitableError
-from tpusim.machines.tpu.lowering.fourier_tiles import fourier_tiles
-from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
+from tpusim.machines.tpu.lowering.flow_graph import LARGEST_SUM, Bound, FlowGraph, products, through, weighted
+from tpusim.machines.tpu.lowering.tile_algorithm import AxisTransform, Grid, Mix, Product, TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_lowering import in_tiles, told
 from tpusim.network.ops.conv2d import Conv2d
 
-LENGTH = 16
+
+class Wave(NamedTuple):
+    """a(u): the names of its real part and of its imaginary part; the latter of 0 and N/2 is nothing."""
+
+    real: str
+    imaginary: str = ""
+
+
+def real_transform(length: int) -> FlowGraph:
+    """The transform of `length` real numbers, a power of two: real parts of 0 and N/2, then both of each between."""
+    graph = FlowGraph()
+    waves = _waves(graph, [f"x{at}" for at in range(length)])
+    between = (part for wave in waves[1:-1] for part in wave)
+    graph.outputs = [waves[0].real, waves[-1].real, *between]
+    return graph
+
+
+def _waves(graph: FlowGraph, given: Sequence[str]) -> list[Wave]:
+    """From 0 to half their number."""
+    length = len(given)
+    if length == 1:
+        return [Wave(given[0])]
+    if length == 2:
+        return [Wave(graph.sum((given[0], 1), (given[1], sign))) for sign in (1, -1)]
+    even, quarter = _waves(graph, given[::2]), length // 4
+    ahead, behind = _waves(graph, given[1::4]), _waves(graph, [given[4 * at - 1] for at in range(quarter)])
+    # At 0, N/4 and N/2 nothing is turned.
+    both, apart = (graph.sum((ahead[0].real, 1), (behind[0].real, sign)) for sign in (1, -1))
+    waves = {
+        0: Wave(graph.sum((even[0].real, 1), (both, 1))),
+        2 * quarter: Wave(graph.sum((even[0].real, 1), (both, -1))),
+        quarter: Wave(even[quarter].real, apart),
+    }
+    if length > 4:
+        # At N/8 and 3N/8 real numbers are turned by an eighth, one way and the other.
+        parts = (graph.sum((ahead[-1].real, 1), (behind[-1].real, sign)) for sign in (1, -1))
+        turned = Wave(*(graph.sum((part, sqrt(0.5))) for part in parts))
+        waves[quarter // 2], waves[3 * quarter // 2] = _sum_and_mirror(graph, even[length // 8], turned)
+    for at in range(1, length // 8):
+        waves.update(_four(graph, at, length, even, ahead[at], behind[at]))
+    return [waves[at] for at in range(length // 2 + 1)]
+
+
+def _four(graph: FlowGraph, at: int, length: int, even: Sequence[Wave], ahead: Wave, behind: Wave) -> dict[int, Wave]:
+    """The waves of u, N/4 - u, N/4 + u and N/2 - u."""
+    quarter, angle = length // 4, 2 * pi * at / length
+    one, other = _turned(graph, ahead, angle), _turned(graph, behind, -angle)
+    both, apart = (Wave(*(graph.sum((a, 1), (b, sign)) for a, b in zip(one, other, strict=True))) for sign in (1, -1))
+    first, last = _sum_and_mirror(graph, even[at], both)
+    far = even[quarter - at]
+    below = Wave(graph.sum((far.real, 1), (apart.imaginary, 1)), graph.sum((far.imaginary, 1), (apart.real, 1)))
+    above = Wave(graph.sum((far.real, 1), (apart.imaginary, -1)), graph.sum((apart.real, 1), (far.imaginary, -1)))
+    return {at: first, 2 * quarter - at: last, quarter - at: below, quarter + at: above}
+
+
+def _turned(graph: FlowGraph, wave: Wave, angle: float) -> Wave:
+    """Times exp(i angle)."""
+    c, s = cos(angle), sin(angle)
+    real, imaginary = wave
+    return Wave(graph.sum((real, c), (imaginary, -s)), graph.sum((real, s), (imaginary, c)))
+
+
+def _sum_and_mirror(graph: FlowGraph, even: Wave, odd: Wave) -> tuple[Wave, Wave]:
+    """Two waves: the sum of both is that of u, their difference, conjugated, that of N/2 - u."""
+    ahead = Wave(graph.sum((even.real, 1), (odd.real, 1)), graph.sum((even.imaginary, 1), (odd.imaginary, 1)))
+    behind = Wave(graph.sum((even.real, 1), (odd.real, -1)), graph.sum((odd.imaginary, 1), (even.imaginary, -1)))
+    return ahead, behind
+
+
+Values = NDArray[np.float64]
+
+
+class Spectrum:
+    """Where the numbers of a tile of `length` by `length` elements stand.
+
+    Transformed along both axes, places are row by row and in a row 0, N/2, and then cosines and sines of each frequency
+    between. More places follow: beside data and beside sums.
+
+    Attributes:
+        quarters: the places of all pairs of frequencies between: cc, cs, sc and ss.
+        row_ends, col_ends: those of frequencies 0 and N/2 down, and across, with cosines of the others, and with sines.
+        data_places, result_places: how many there are, of the tile and beside it.
+        data_mixes: from sums of cosines and sines to the spectrum, and its imaginary parts negated.
+        result_mixes: from the spectrum of the outputs to factors of cosines and sines.
+        real_points: places of what is real: frequencies 0 and N/2 both ways.
+        products: theirs, then two of each other point: of (u, v), then (u, -v), then row ends and column ends.
+    """
+
+    def __init__(self, length: int) -> None:
+        h = length // 2 - 1
+        self.length = length
+        quarters = [Grid((2 + row) * length + 2 + col, h, h, (2 * length, 2)) for row in (0, 1) for col in (0, 1)]
+        self.quarters = cc, cs, sc, ss = quarters
+        self.row_ends = rows, row_sines = [Grid(2 + col, 2, h, (length, 2)) for col in (0, 1)]
+        self.col_ends = cols, col_sines = [Grid((2 + row) * length, h, 2, (2 * length, 1)) for row in (0, 1)]
+
+        def more(first: int, down: int, across: int, each: int = 1) -> Grid:
+            return Grid(length**2 + first, down, across, (across * each, each))
+
+        # Beside data: real parts of (u, v), negated imaginary ones of (u, -v), of row ends, of column ends.
+        one, other = more(0, h, h), more(h * h, h, h)
+        no_rows, no_cols = more(2 * h * h, 2, h), more(2 * h * h + 2 * h, h, 2)
+        self.data_places = length**2 + sum(grid.size for grid in (one, other, no_rows, no_cols))
+        self.data_mixes = (
+            Mix(one, ((cc, 1), (ss, -1))),
+            Mix(ss, ((cc, 1), (ss, 1))),
+            Mix(cc, ((cs, 1), (sc, 1))),
+            Mix(sc, ((sc, 1), (cs, -1))),
+            Mix(cs, ((cc, -1),)),
+            Mix(other, ((sc, -1),)),
+            Mix(no_rows, ((row_sines, -1),)),
+            Mix(no_cols, ((col_sines, -1),)),
+        )
+        # Beside sums: real parts of (u, v), of column ends; the imaginary parts follow each.
+        sums, ends = more(0, h, h, 2), more(2 * h * h, h, 2, 2)
+        imaginary, end_imaginary = (grid._replace(first=grid.first + 1) for grid in (sums, ends))
+        self.result_places = length**2 + 2 * (sums.size + ends.size)
+        self.result_mixes = (
+            Mix(cc, ((sums, 1), (ss, 1))),
+            Mix(ss, ((ss, 1), (sums, -1))),
+            Mix(cs, ((imaginary, 1), (sc, -1))),
+            Mix(sc, ((imaginary, 1), (sc, 1))),
+            Mix(cols, ((ends, 1),)),
+            Mix(col_sines, ((end_imaginary, 1),)),
+        )
+        self.real_points = [row * length + col for row in (0, 1) for col in (0, 1)]
+        self.products = (
+            *(Product((place,), place) for place in self.real_points),
+            *_products(one, cc, cs, sums),
+            *_products(ss, sc, other, sc, swapped=True),
+            *_products(rows, row_sines, no_rows, rows),
+            *_products(cols, col_sines, no_cols, ends),
+        )
+
+    def weights(self, taps: tuple[int, int], filter_: NDArray[Any]) -> Values:
+        """The filters [out_channel, (row, col,) channel] of all products, [product, out_channel, channel].
+
+        They are conjugate, and smaller or larger by what makes the way back, transposed, the inverse.
+        """
+        by_taps = filter_.reshape(len(filter_), *taps, -1).astype(np.float64)
+        down, across = (waves(self.length)[:, :count] for count in taps)
+        made: Values = np.einsum("ir,js,orsc->ijoc", down, across, by_taps, optimize=True) / self.length**2
+        at = made.reshape(self.length**2, *made.shape[2:])
+        cc, cs, sc, ss, *ends = (at[[*places(grid)]] for grid in (*self.quarters, *self.row_ends, *self.col_ends))
+        parts = ((cc - ss, cs + sc), (cc + ss, sc - cs), ends[:2], ends[2:])
+        pairs = (np.stack([2 * real, -2 * imaginary], axis=1) for real, imaginary in parts)
+        real = at[self.real_points]
+        return np.concatenate([real, *(pair.reshape(-1, *real.shape[1:]) for pair in pairs)])
+
+
+def places(grid: Grid) -> Iterator[int]:
+    """All of them, row by row."""
+    down, across = grid.apart
+    return (grid.first + i * down + j * across for i, j in product(range(grid.down), range(grid.across)))
+
+
+def _products(real: Grid, imaginary: Grid, negated: Grid, results: Grid, swapped: bool = False) -> Iterator[Product]:
+    """Two of each point: with the real part of a weight, and with its imaginary part.
+
+    Grids hold the data's real part, its imaginary part, and that negated; and the first place of the sums' parts, which
+    stand side by side; `swapped`, where the imaginary one comes first.
+    """
+    for a, b, c, first in zip(*map(places, (real, imaginary, negated, results)), strict=True):
+        yield Product((b, a) if swapped else (a, b), first)
+        yield Product((a, c) if swapped else (c, a), first, adds=True)
+
+
+def waves(length: int) -> Values:
+    """The real transform's matrix: 1, alternating signs, then cosines and sines of each frequency between."""
+    turns = np.outer(np.arange(length // 2 + 1), np.arange(length)) % length * (2 * np.pi / length)
+    cosines, sines = np.cos(turns), np.sin(turns)
+    between = np.stack([cosines[1:-1], sines[1:-1]], axis=1).reshape(-1, length)
+    return np.concatenate([cosines[[0, -1]], between])
+
+
+@lru_cache
+def fourier_tiles(length: int, taps: tuple[int, int]) -> TileAlgorithm:
+    """Tiles of `length` by `length`, a power of two and at least 4, for a filter that is not larger."""
+    spectrum, (down, across) = Spectrum(length), (_axis(length, each) for each in taps)
+    return TileAlgorithm(
+        name=f"FFT of {length} x {length}",
+        down=down,
+        across=across,
+        products=spectrum.products,
+        transformed=partial(spectrum.weights, taps),
+        data_places=spectrum.data_places,
+        result_places=spectrum.result_places,
+        data_mixes=spectrum.data_mixes,
+        result_mixes=spectrum.result_mixes,
+        lost=partial(_lost, length, taps),
+    )
+
+
+@lru_cache
+def _axis(length: int, taps: int) -> AxisTransform:
+    """Few operations, or few words: which is faster depends on the machine."""
+    outputs = length - taps + 1
+    graph = real_transform(length)
+    back = graph.transposed(outputs)
+    # Data are transformed again with the next tile; sums are not, but of outputs some may be beyond the map.
+    data = graph.recipe(), graph.run_together().recipe()
+    inverse = back.recipe(over_inputs=True), back.run_together().recipe(over_inputs=True)
+    return AxisTransform(taps, outputs, data, inverse)
+
+
+@lru_cache
+def _lost(length: int, taps: tuple[int, int], channels: int) -> float:
+    """How far at most an output is from the whole number that it should be."""
+    down, across = (_axis(length, each) for each in taps)
+    # Of operands of size 1; the worst recipe each, and the worst place: all sums and differences are of two.
+    data = max(_through(down.data, across.data, Bound(1.0)))
+    data = weighted([(data, 1), (data, 1)])
+    rows = weighted([(Bound(1.0), 1)] * taps[0])
+    weights = weighted([(weighted([(rows, 1)] * taps[1]), 2 / length**2)] * 2)
+    sums = products(data, weights, 2 * channels)
+    output = max(_through(down.inverse, across.inverse, weighted([(sums, 1), (sums, 1)])))
+    return output.off * LARGEST_SUM / (channels * taps[0] * taps[1])
+
+
+def _through(down: tuple[Any, ...], across: tuple[Any, ...], given: Bound) -> list[Bound]:
+    return [through(second, through(first, given)) for first in down for second in across]
 
 
 def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
-    """Those of a convolution of stride 1 and one channel group, of whose outputs a tile has two each way at least.
+    """The tiles of a convolution of stride 1 and one channel group, of whose outputs a tile has two each way at least.
 
     Nor is there anything to gain of a single tap.
 
@@ -30,5 +273,5 @@ def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
 FFT = in_tiles(
     "fft",
     "large kernels by Fourier transforms, in tiles of 16x16: the vector unit transforms, the array multiplies",
-    partial(tiles_of, LENGTH),
+    partial(tiles_of, 16),
 )

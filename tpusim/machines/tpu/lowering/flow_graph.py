@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tpusim.machines.tpu.lowering.recipe import Factors, Line, Recipe
+from tpusim.machines.tpu.lowering.tile_algorithm import Factors, Line, Recipe
 from tpusim.numerics.bounds import DOUBLE, gamma
 from tpusim.numerics.element_types import EXACT_FLOAT32
 

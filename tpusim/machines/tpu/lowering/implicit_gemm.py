@@ -10,13 +10,13 @@ from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import convolved
-from tpusim.machines.tpu.lowering.dense import IGNORED, Dense, dense
+from tpusim.machines.tpu.lowering.dense import IGNORED, Dense
 from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape
 
 
 def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
-    return dense(shape, hardware, hardware.mapping.k_order)
+    return Dense(shape, hardware, hardware.mapping.k_order)
 
 
 IMPLICIT_GEMM = Lowering(

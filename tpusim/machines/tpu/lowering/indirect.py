@@ -2,50 +2,298 @@
 ifmap is found through a pointer.
 
 The passes, their words and their order are those of channel-first implicit im2col; only the address counters are
-replaced. As in XNNPACK, a 1x1 convolution of stride 1 is the plain product, images share their pointers, and padding is
-a pointer of its own kind.
+replaced, as `with_pointers` does for any Program. As in XNNPACK, a 1x1 convolution of stride 1 is the plain product,
+images share their pointers, and padding is a pointer of its own kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import cached_property, lru_cache, partial
-from itertools import product
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache, partial
+from itertools import accumulate, product
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Convolution, draft_of, is_a_product, tilings_by
 from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.pointed import (
-    Key,
-    Pointed,
-    assign_buffers,
-    places,
-    table_of,
-    table_words,
-    with_pointers,
-)
-from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
+from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.addresses import Counters
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, Table, walked
 from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
-from tpusim.machines.tpu.program.pointers import pointer_bytes, pointers_a_word
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.passes import Stream
+from tpusim.machines.tpu.program.pointers import Pointers, PointerTable, encoded, pointer_bytes, pointers_a_word
+from tpusim.machines.tpu.program.program import Buffer, Constant, Program
+from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.machines.tpu.schedule.units import Policy
+from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.fused import BIAS
+
+NAME = "pointers"
+"""What the tensor is called, and its buffers."""
+
+Walk: TypeAlias = Counters | Table
+"""Where a pattern goes, counters from word 0 on."""
+
+Key: TypeAlias = tuple[int, tuple[Walk, ...]]
+"""What tells two tables of pointers apart: the words that share pointers, and where each lane group goes."""
+
+
+Wanted = TypeVar("Wanted", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Generic[Wanted]):
+    """`key` goes into `buffer` for `stage` and after; what was there was last used in stage `freed` (or -1)."""
+
+    key: Wanted
+    buffer: int
+    stage: int
+    freed: int
+
+
+def assign_buffers(wanted: Sequence[Wanted], buffers: int) -> tuple[list[Load[Wanted]], list[int]]:
+    """Walk over the key each stage wants; reuse a buffer that holds it, else replace the oldest.
+
+    Returns the loads in order, and for each stage the index of the load it uses.
+    """
+    holds: list[int] = []
+    last_used: dict[int, int] = {}
+    loads: list[Load[Wanted]] = []
+    uses: list[int] = []
+    where: dict[Wanted, int] = {}
+    for stage, key in enumerate(wanted):
+        if key not in where:
+            buffer, freed = len(holds), -1
+            if buffer == buffers:
+                oldest = holds.pop(0)
+                buffer, freed = loads[oldest].buffer, last_used[oldest]
+                del where[loads[oldest].key]
+            where[key] = len(loads)
+            holds.append(len(loads))
+            loads.append(Load(key, buffer, stage, freed))
+        uses.append(where[key])
+        last_used[where[key]] = stage
+    return loads, uses
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """A Program with pointers, and what they take.
+
+    Attributes:
+        tables: different ones, each for passes that read alike.
+        pointers: in all tables together.
+        words: of the vector memory of lane 0.
+        fills: initialisations; of a table more than one, where not all of them fit.
+        hbm_bytes: moved by all fills.
+    """
+
+    program: Program
+    tables: int
+    pointers: int
+    words: int
+    fills: int
+    hbm_bytes: int
+
+
+def with_pointers(program: Program, hardware: Hardware) -> Pointed:
+    """A Program of the same passes over the same words, every address of theirs read from the vector memory.
+
+    Passes that read alike, from whatever base, share a table. What the vector memory has room for stays there; of
+    more tables than that, the oldest gives way.
+
+    Raises:
+        CapacityError: when there is no room for a table, a word holds no pointer, or a lane has more words than can be
+            told apart.
+    """
+    return _Pointing(program, hardware).pointed()
+
+
+class _Pointing:
+    def __init__(self, program: Program, hardware: Hardware) -> None:
+        self.program, self.hardware = program, hardware
+        self.per_word, self.bytes = pointers_a_word(hardware), pointer_bytes(hardware)
+        self.known = {feed: table_of(feed) for feed in dict.fromkeys(step.reads for step in program.streams)}
+        self.keys = [self.known[step.reads] for step in program.streams]
+        # The pointers of each table, [pixel, lane group]; in the tensor one follows the other.
+        self.tables: dict[Key, NDArray[np.int64]] = {}
+        for key in dict.fromkeys(self.keys):
+            walks = (walked(walk) for walk in key[1])
+            self.tables[key] = np.stack([encoded(addresses, ~stored) for stored, addresses in walks], axis=1)
+        self.firsts = dict(zip(self.tables, accumulate(map(np.size, self.tables.values()), initial=0), strict=False))
+        self.tensor = Tensor(NAME, (1, sum(map(np.size, self.tables.values()))), number_bytes=self.bytes)
+        sizes = [table_words(key, each.shape[0] * key[0], hardware) for key, each in self.tables.items()]
+        # Biases stand in words that `hardware` was left without.
+        biases = sum(each.words for each in program.buffers if each.tensor == BIAS)
+        bases, self.words = places(sizes, program.words - biases, hardware)
+        self.bases = [base + biases for base in bases]
+        self.loads, self.uses = assign_buffers(self.keys, len(self.bases))
+
+    def pointed(self) -> Pointed:
+        """The Program with everything put in."""
+        fills = self._fills()
+        numbers = np.concatenate([each.reshape(-1) for each in self.tables.values()])
+        program = replace(
+            self.program,
+            tensors=(*self.program.tensors, self.tensor),
+            buffers=(*self.program.buffers, Buffer(NAME, self.program.words, self.words, 1)),
+            steps=_with_fills(self.program, fills, self._feeds(), self.uses),
+            constants=(*self.program.constants, Constant(NAME, numbers.astype(np.int32).tobytes())),
+        )
+        moved = sum(fill.hbm_bytes for _, fill in fills)
+        return Pointed(program, len(self.tables), self.tensor.size, self.words, len(fills), moved)
+
+    def _fills(self) -> list[tuple[int, Fill]]:
+        """Each load of a table as a fill, and the step before which it stands: the first that brings what only the
+        pass that needs it or later ones wait for, or the preload of the pass before; once what was there has been read.
+        """
+        streams = [index for index, step in enumerate(self.program.steps) if isinstance(step, Stream)]
+        brought, fills = _brought(self.program), []
+        for load in self.loads:
+            ahead = self.program.streams[max(0, load.stage - 1)].preload
+            freed = (streams[load.freed],) if load.freed >= 0 else ()
+            place = max(min(ahead, brought[load.stage]), *(index + 1 for index in freed), 0)
+            first, size = self.firsts[load.key], self.tables[load.key].size
+            items = (Along(1, range(first, first + size)),)
+            part = Part(self.bases[load.buffer], (0,), (Along(0, range(1)),), items, self.per_word)
+            moved = whole_bursts(size * self.bytes, self.hardware.hbm.burst_bytes)
+            fills.append((place, Fill(freed, self.tensor, (part,), moved)))
+        return fills
+
+    def _feeds(self) -> list[Feed]:
+        """What each pass reads now."""
+
+        @cache
+        def feed(reads: Feed, buffer: int) -> Feed:
+            key = self.known[reads]
+            numbers = self.tables[key]
+            pixels, together = numbers.shape
+            table = PointerTable(self.bases[buffer], pixels, together, self.per_word, key[0])
+            stored = np.count_nonzero(numbers % 2 == 0, axis=0).tolist()
+            groups = []
+            for which, group in enumerate(reads.groups):
+                base = group.pattern.base if isinstance(group.pattern, Counters) else 0
+                groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
+            return Feed(tuple(groups))
+
+        buffers = [self.loads[use].buffer for use in self.uses]
+        return [feed(step.reads, buffer) for step, buffer in zip(self.program.streams, buffers, strict=True)]
+
+
+def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
+    """Where tables of so many words stand from word `base` on: the first word of each, or, where they do not all fit,
+    of as many as fit of the largest; and the words of them all.
+
+    Raises:
+        CapacityError: when not even one fits.
+    """
+    room, largest = hardware.capacity_words - base, max(tables)
+    if sum(tables) <= room:
+        return [base + before for before in accumulate(tables[:-1], initial=0)], sum(tables)
+    count = room // largest
+    if not count:
+        raise CapacityError(
+            f"the pointers of a pass need {largest} words beside the {base} of its operands, and the vector memory "
+            f"has {hardware.capacity_words}; set vector_memory.capacity to at least "
+            f"{(base + largest) * hardware.word_bytes} B"
+        )
+    return [base + at * largest for at in range(count)], count * largest
+
+
+def table_words(key: Key, words: int, hardware: Hardware) -> int:
+    """Words of the table of a pass over so many words."""
+    repeat, walks = key
+    return -(-(words // repeat) * len(walks) // pointers_a_word(hardware))
+
+
+def _with_fills(
+    program: Program, fills: Sequence[tuple[int, Fill]], feeds: Sequence[Feed], uses: Sequence[int]
+) -> tuple[Step, ...]:
+    """The steps with `fills` in their places, and passes that wait for theirs and read by `feeds`."""
+    before: defaultdict[int, list[int]] = defaultdict(list)
+    for number, (place, _) in enumerate(fills):
+        before[place].append(number)
+    steps: list[Step] = []
+    at: dict[int, int] = {}
+    filled: dict[int, int] = {}
+    passes = zip(feeds, uses, strict=True)
+    for index, step in enumerate(program.steps):
+        for number in before[index]:
+            filled[number] = len(steps)
+            steps.append(_renumbered(fills[number][1], at))
+        at[index] = len(steps)
+        if isinstance(step, Stream):
+            reads, use = next(passes)
+            after = (*(at[each] for each in step.after), filled[use])
+            steps.append(replace(step, after=after, preload=at[step.preload], reads=reads))
+        else:
+            steps.append(_renumbered(step, at))
+    return tuple(steps)
+
+
+def _brought(program: Program) -> list[int]:
+    """For each pass, the first step that brings what no pass before it, but it or one after it waits for; biases
+    apart, which come long before they are waited for.
+    """
+    seen: set[int] = set()
+    news = []
+    for stream in program.streams:
+        waits = {*stream.after, *program.steps[stream.preload].after} - seen
+        seen |= waits
+        fills = ((each, program.steps[each]) for each in waits)
+        own = (at for at, each in fills if isinstance(each, Inbound) and each.tensor.name != BIAS)
+        news.append(min(own, default=len(program.steps)))
+    return [*accumulate(reversed(news), min)][::-1]
+
+
+def _renumbered(step: Step, at: Mapping[int, int]) -> Step:
+    """The step, waiting for the same steps at their new places."""
+    after = tuple(at[each] for each in step.after)
+    return step if after == step.after else replace(step, after=after)
+
+
+# ---- what a pass reads, apart from where it begins
+
+
+def table_of(feed: Feed) -> Key:
+    """The table that a pass would read by."""
+    walks: list[Walk] = []
+    for group in feed.groups:
+        pattern = group.pattern
+        if not isinstance(pattern, Counters | Table):
+            raise TypeError("the pass reads through pointers already")
+        walks.append(pattern._replace(base=0) if isinstance(pattern, Counters) else pattern)
+    repeats = {_shared(walk) for walk in walks}
+    if len(repeats) == 1 and (repeat := repeats.pop()) > 1:
+        # Of words that share a pointer the first is walked over.
+        return repeat, tuple(walk._replace(counters=walk.counters[:-1]) for walk in walks if isinstance(walk, Counters))
+    return 1, tuple(walks)
+
+
+def _shared(walk: Walk) -> int:
+    """Neighbouring words that a pixel's pointer stands for: the last counter, if it only counts words."""
+    if not isinstance(walk, Counters) or walk.window is not None or len(walk.counters) < 2:
+        return 1
+    last = walk.counters[-1]
+    return last.length if last == Counter(last.length, 0, 1, last.length, 1) else 1
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -73,24 +321,19 @@ class WithPointers(Convolution):
         return super().policy._replace(arrays=1)
 
     def counted(self) -> Planned:
-        """Fills of pointers among the transfers."""
-        steps = super().counted()
+        """Fills of pointers among the transfers: one a table where all of them fit, else as the passes come."""
+        steps, plan = super().counted(), self.plan
         assert steps
-        return steps._replace(transfers=steps.transfers + _initialisations(self.plan))
-
-
-def _initialisations(plan: Plan) -> int:
-    """How many fills of pointers there are: one a table where all of them fit, else as the passes come."""
-    sizes, read = _tables(plan)
-    bases, _ = places(sizes, plan.tiling.words, plan.hardware)
-    if len(bases) == len(sizes):
-        return len(sizes)
-    wanted: list[int] = []
-    for stage in plan.stages:
-        section = plan.sections[stage.section]
-        first, numbers = plan.chunks[section.chunk].numbers.start, section.numbers
-        wanted += read[stage.block, section.chunk][numbers.start - first : numbers.stop - first]
-    return len(assign_buffers(wanted, len(bases))[0])
+        sizes, read = _tables(plan)
+        bases, _ = places(sizes, plan.tiling.words, plan.hardware)
+        if len(bases) == len(sizes):
+            return steps._replace(transfers=steps.transfers + len(sizes))
+        wanted: list[int] = []
+        for stage in plan.stages:
+            section = plan.sections[stage.section]
+            first, numbers = plan.chunks[section.chunk].numbers.start, section.numbers
+            wanted += read[stage.block, section.chunk][numbers.start - first : numbers.stop - first]
+        return steps._replace(transfers=steps.transfers + len(assign_buffers(wanted, len(bases))[0]))
 
 
 def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
@@ -100,20 +343,16 @@ def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
     known: dict[Hashable, list[int]] = {}
     read: dict[tuple[int, int], list[int]] = {}
     for (at, block), (number, chunk) in product(enumerate(plan.blocks), enumerate(plan.chunks)):
-        kind = number, _walks(plan, chunk, block)
+        # Blocks read alike where taps of the first column and of the first row are walked alike.
+        patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
+        taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
+        kind = number, tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
         if kind not in known:
             keys = [table_of(feed) for feed in plan.reads(chunk, block, 0)]
             sizes += [table_words(key, block.words, plan.hardware) for key in dict.fromkeys(keys) if key not in tables]
             known[kind] = [tables.setdefault(key, len(tables)) for key in keys]
         read[at, number] = known[kind]
     return sizes, read
-
-
-def _walks(plan: Plan, chunk: Chunk, block: Block) -> tuple[Counters, ...]:
-    """Equal for blocks whose passes read alike: how taps of the first column and of the first row are walked."""
-    patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
-    taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
-    return tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
 
 
 def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
@@ -162,26 +401,21 @@ def _explained(told: Explanation, pointed: Pointed, plan: Plan) -> Explanation:
         "pointers": pointed.pointers, "pointer_words": pointed.words, "tables": pointed.tables,
         "initialisations": pointed.fills, "pointer_hbm_bytes": pointed.hbm_bytes,
     }  # fmt: skip
-    aspects = {**told.aspects, "pointer": "; ".join(_words(pointed, plan))}
-    return replace(told, choices={**told.choices, **choices}, aspects=aspects)
-
-
-def _words(pointed: Pointed, plan: Plan) -> Iterator[str]:
     hardware, shape = plan.hardware, plan.shape
     size, word = pointer_bytes(hardware), hardware.word_bytes
     taps, outputs = shape.row.kernel * shape.col.kernel, shape.row.extent * shape.col.extent
     more = 100 * pointed.hbm_bytes / (pointed.program.use.hbm_read_bytes - pointed.hbm_bytes)
-    yield (
+    words = [
         f"{pointed.pointers:,} of {size} B, {word // size} to a word, for {taps} x {outputs:,} taps of outputs: images "
-        "share them, and so do blocks that differ only in where they lie"
-    )
-    yield f"{SIZE.format(pointed.words * word)} of lane 0 beside the buffers"
-    yield (
+        "share them, and so do blocks that differ only in where they lie",
+        f"{SIZE.format(pointed.words * word)} of lane 0 beside the buffers",
         f"{counted(pointed.fills, 'initialisation')} of {counted(pointed.tables, 'table')}, "
-        f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without"
-    )
+        f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without",
+    ]
     if all(plan.tiling != each.tiling for each in tilings_by(channel_first.cut, shape, hardware)):
-        yield "with counters the blocks would be others"
+        words.append("with counters the blocks would be others")
+    aspects = {**told.aspects, "pointer": "; ".join(words)}
+    return replace(told, choices={**told.choices, **choices}, aspects=aspects)
 
 
 INDIRECT = Lowering(

@@ -1,12 +1,13 @@
-"""The plan of a layer: its blocks, passes and stages, and where each buffer lies in the vector memory."""
+"""The plan of a layer: its blocks, passes and stages, where each buffer lies, and which weight stands where."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 from math import ceil, prod
 from typing import ClassVar
 
@@ -34,11 +35,66 @@ from tpusim.machines.tpu.lowering.pace import Sizes, relaying, rotating
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
 from tpusim.machines.tpu.lowering.tiles import padded_map, stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words, word_groups
-from tpusim.machines.tpu.lowering.weights import Weights
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.memory.layout import Box
+
+OUT_CHANNEL, K = range(2)
+"""The axes of the filter."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of all passes of a shape, W = `word` of a column in every word of a lane."""
+
+    shape: ConvShape
+    passes: Sequence[ReductionPass]
+    word: int
+
+    def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
+        """The weights of a pass for some columns, from word `base` on: an output channel a lane.
+
+        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
+        not have: zero.
+        """
+        shape, own = self.shape, self._groups_of(at.channels)
+        lane = [Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels))]
+        if any(own):
+            apart = -prod(shape.tensors.filter[1:])
+            lane.append(Along(K, tuple([apart * each for each in own])))
+        return (Part(base, (0,), tuple(lane), (self.rows[number],), self.word),)
+
+    def count(self, at: Columns, group: int, numbers: range) -> int:
+        """The weights of some passes that come from HBM: without the zeros of a bundle."""
+        shape = self.shape
+        if shape.bundle == 1:
+            return sum(self.passes[number].rows for number in numbers) * len(at.channels)
+        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
+        columns = Counter(own for own in self._groups_of(at.channels) if own < left)
+        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
+
+    @cached_property
+    def rows(self) -> list[Along]:
+        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
+        width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
+        found = []
+        for each in self.passes:
+            taps_of = ((c, run.tap[0] * width + run.tap[1]) for run in each.runs for c in run.channels)
+            ks = [(c // size * taps + tap) * size + c % size for c, tap in taps_of]
+            found.append(Along(K, as_coordinates(ks)))
+        return found
+
+    def _groups_of(self, columns: range) -> list[int]:
+        """The group in its bundle of each output channel."""
+        size = self.shape.out_channels // self.shape.bundle
+        return [column // size for column in columns] if self.shape.bundle > 1 else [0]
+
+    @cached_property
+    def _row_groups(self) -> list[Counter[int]]:
+        """How many array rows of each pass every group of a bundle has."""
+        size = self.shape.channels // self.shape.bundle
+        return [Counter(c // size for run in each.runs for c in run.channels) for each in self.passes]
 
 
 @dataclass(frozen=True)
@@ -121,12 +177,12 @@ class Plan:
 
     @cached_property
     def first_passes(self) -> frozenset[int]:
-        """The numbers of those with which sums begin."""
+        """The numbers of passes with which sums begin."""
         return frozenset(numbers.start for numbers in self.chunks[0].sums)
 
     @cached_property
     def last_sections(self) -> frozenset[int]:
-        """The numbers of those with which sums are done."""
+        """The numbers of sections with which sums are done."""
         return frozenset(sections[-1] for sections in by_outcome(self.sections)[-1])
 
     @cached_property
@@ -160,7 +216,7 @@ class Plan:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The ofmap in blocks: word groups outside, then rows, then cols; or so many words after so many."""
+        """The ofmap in blocks: word groups outside, then rows, then cols; or spans of words one after another."""
         row, col = self.shape.row, self.shape.col
         if self.tiling.span:
             every = row.extent, col.extent, self._word_groups[0]
@@ -175,25 +231,11 @@ class Plan:
             return Patch(row.stood_on(rows), col.stood_on(cols), block.groups)
         return Patch(row.stored(block.rows, chunk.tap_rows), col.stored(block.cols, chunk.tap_cols), block.groups)
 
-    def brought(self, chunk: Chunk, places: range, filled: Patch, group: int) -> Iterator[Box]:
-        """What HBM hands out, in strip 0, where some places of a chunk are `filled` for a channel group."""
-        (row, col), (rows, cols), images = (self.shape.row, self.shape.col), (filled.rows, filled.cols), filled.groups
-        if chunk.shares_points:
-            rows, cols = row.touched(rows, chunk.tap_rows), col.touched(cols, chunk.tap_cols)
-        rows, cols = row.coordinates(rows), col.coordinates(cols)
-        for (down, across), channels in chunk.brought(places):
-            yield Box(
-                shifted(channels, group * self.shape.channels),
-                shifted(rows, down * row.dilation),
-                shifted(cols, across * col.dilation),
-                self.images(images),
-            )
-
     # ---- where the ifmap stands
 
     ifmap_memory: ClassVar[str] = "lanes"
     ifmap_lanes: ClassVar[int] = 0
-    """That take part; 0: as many as passes have rows."""
+    """Lanes that take part; 0: as many as passes have rows."""
     fill: ClassVar[type[Inbound]] = Fill
 
     @cached_property
@@ -206,21 +248,34 @@ class Plan:
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
     ) -> tuple[tuple[Elements, ...], Iterable[Box]]:
         """Some places of a patch that stands from word `base` on, each in all its copies; the boxes in strip 0."""
-        rows, cols = self.shape.row.coordinates(filled.rows), self.shape.col.coordinates(filled.cols)
+        row, col = self.shape.row, self.shape.col
+        rows, cols = row.coordinates(filled.rows), col.coordinates(filled.cols)
         items, first = self.map_items(rows, cols, filled.groups, self.ifmap_apart), base + patch.words_before(filled)
-        held = [(first + at * patch.words, chunk.places[at]) for at in places]
         parts = tuple([
-            Part(at, place.first_lanes, self.lanes_of(place, group), items, self.word_fill) for at, place in held
+            Part(first + at * patch.words, place.first_lanes, self.lanes_of(place, group), items, self.word_fill)
+            for at, place in ((at, chunk.places[at]) for at in places)
         ])  # fmt: skip
-        return parts, self.brought(chunk, places, filled, group)
+        rows, cols = filled.rows, filled.cols
+        if chunk.shares_points:
+            rows, cols = row.touched(rows, chunk.tap_rows), col.touched(cols, chunk.tap_cols)
+        rows, cols, images = row.coordinates(rows), col.coordinates(cols), self.images(filled.groups)
+        boxes = (
+            Box(
+                shifted(channels, group * self.shape.channels),
+                shifted(rows, down * row.dilation),
+                shifted(cols, across * col.dilation),
+                images,
+            )
+            for (down, across), channels in chunk.brought(places)
+        )
+        return parts, boxes
 
     @cached_property
     def stages(self) -> list[Stage]:
         """Blocks outside and the column folds kept inside, or the other way round; in these, chunk after chunk."""
-        blocks, kept = range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds)
-        block_major = [(block, folds) for block in blocks for folds in kept]
-        filter_major = [(block, folds) for folds in kept for block in blocks]
-        pairs = block_major if self.tiling.loop_order == "block_major" else filter_major
+        pairs = [*product(range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds))]
+        if self.tiling.loop_order != "block_major":
+            pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
         return [
             Stage(group, block, fold, section)
@@ -251,8 +306,7 @@ class Plan:
     def lanes_of(self, place: Place, group: int) -> tuple[Along, ...]:
         """What differs from lane to lane of a place: the channel of a group, and the tap where each has its own."""
         by, at = group * self.shape.channels, place.channels
-        channels = shifted(at, by) if isinstance(at, range) else tuple([each + by for each in at])
-        lane = [Along(CHANNEL, channels)]
+        lane = [Along(CHANNEL, shifted(at, by) if isinstance(at, range) else tuple([each + by for each in at]))]
         for number, (name, axis) in enumerate(((ROW, self.shape.row), (COL, self.shape.col))):
             shifts = [tap[number] * axis.dilation for tap in place.taps]
             lane += [Along(name, as_coordinates(shifts))] if any(shifts) else []

@@ -1,18 +1,22 @@
 """How the sum over taps and channels is cut: what a pass takes of it, and what a chunk of passes holds on chip.
 
-A `Cut` is one way to do that, in a module of its own; whoever plans, searches and estimates asks it and no other.
+A `Cut` is one way to do that; whoever plans, searches and estimates asks it and no other. `TapGroups` is the one of
+channel-first (paper sections III-IV, VII): a pass has a few taps over one portion of the channels.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple, Protocol
 
+from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.tiles import taps_on_chip
 from tpusim.machines.tpu.program.tensor import Coordinates
 
 Tap = tuple[int, int]
@@ -31,7 +35,7 @@ class Run(NamedTuple):
 
 
 class ReductionPass(NamedTuple):
-    """One pass of the reduction: its `runs`, which fill array rows [0, rows) in order.
+    """A pass of the reduction: its `runs`, which fill array rows [0, rows) in order.
 
     Where a block has several `outcome`s, each adds up passes of its own; a pass names its one by number.
     """
@@ -67,11 +71,6 @@ class Place:
     taps: tuple[Tap, ...] = ()
 
     @property
-    def rotations(self) -> int:
-        """Copies beyond the second: how often each of its words is rotated into another lane group, once filled."""
-        return max(0, len(self.first_lanes) - 2)
-
-    @property
     def brought(self) -> int:
         """Channels that HBM hands out for it."""
         return sum(len(channels) for _, channels in brought_by((self,)))
@@ -82,8 +81,15 @@ def brought_by(places: tuple[Place, ...]) -> list[tuple[Tap, range]]:
     """What HBM hands out for places that are filled together: ranges of channels, tap by tap where lanes tell them
     apart; to all lanes of a place at once, to each place anew.
     """
+    pieces: list[tuple[Tap, range]] = []
+    for place in places:
+        if isinstance(place.channels, range) and not place.taps:
+            pieces.append(((0, 0), place.channels))
+        else:
+            taps = place.taps or ((0, 0),) * len(place.channels)
+            pieces += [(tap, range(at, at + 1)) for tap, at in {*zip(taps, place.channels, strict=True)}]
     found: list[tuple[Tap, range]] = []
-    for tap, channels in sorted((each for place in places for each in _of_place(place)), key=_first):
+    for tap, channels in sorted(pieces, key=lambda piece: (piece[0], piece[1].start)):
         # What another place ends with, this one goes on with: one run of bytes.
         at = next((at for at, (other, held) in enumerate(found) if (other, held.stop) == (tap, channels.start)), None)
         if at is None:
@@ -91,18 +97,6 @@ def brought_by(places: tuple[Place, ...]) -> list[tuple[Tap, range]]:
         else:
             found[at] = tap, range(found[at][1].start, channels.stop)
     return found
-
-
-def _first(brought: tuple[Tap, range]) -> tuple[Tap, int]:
-    return brought[0], brought[1].start
-
-
-def _of_place(place: Place) -> list[tuple[Tap, range]]:
-    """Its channels, each once, neighbours together."""
-    if isinstance(place.channels, range) and not place.taps:
-        return [((0, 0), place.channels)]
-    taps = place.taps or ((0, 0),) * len(place.channels)
-    return [(tap, range(at, at + 1)) for tap, at in {*zip(taps, place.channels, strict=True)}]
 
 
 @dataclass(frozen=True)
@@ -164,8 +158,8 @@ class Chunk:
 
     @cached_property
     def rotations(self) -> int:
-        """Those of all its places together."""
-        return sum(place.rotations for place in self.places)
+        """Copies beyond the second, of all places: how often words are rotated into another lane group, once filled."""
+        return sum(max(0, len(place.first_lanes) - 2) for place in self.places)
 
     @property
     def by_tap(self) -> bool:
@@ -190,7 +184,7 @@ def neighbours(ascending: Sequence[int]) -> list[range]:
 
 
 def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: int | None) -> int:
-    """The most passes of which, taken so many at a time, none together need more taps and channels; at least one."""
+    """The most passes at a time of which none together need more taps and channels than given; at least one."""
     needs = [({run.tap for run in each.runs}, {c for run in each.runs for c in run.channels}) for each in passes]
 
     def fit(part: Sequence[tuple[set[Tap], set[int]]]) -> bool:
@@ -217,6 +211,12 @@ def as_coordinates(values: Sequence[int]) -> Coordinates:
     """Neighbours as a range, which is smaller than a table."""
     together = range(values[0], values[0] + len(values))
     return together if [*values] == [*together] else tuple(values)
+
+
+def stacked(taps: Sequence[Tap], channels: range, place: int, outcome: int = 0) -> ReductionPass:
+    """A pass in which each of some taps has the channels of a place, one tap behind the other."""
+    runs = [Run(number * len(channels), tap, channels, place) for number, tap in enumerate(taps)]
+    return ReductionPass.of(runs, outcome)
 
 
 class Cut(Protocol):
@@ -258,13 +258,127 @@ class Cut(Protocol):
     @property
     def ruled(self) -> Cut | None: ...
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """The passes, so many groups and folds at a time."""
+        """The passes, some `groups` and `folds` at a time."""
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """The groups and folds on chip together, where at most so many taps and channels are to be; None: any."""
+        """The groups and folds on chip together, where at most `taps` and `channels` are to be; None: any."""
 
     def folded(self, into: str) -> str:
         """The portions that what goes `into` the layer is cut into, in words."""
 
     def size_of(self, groups: int) -> str:
         """So many groups, in words."""
+
+
+@dataclass(frozen=True)
+class TapGroups:
+    """Taps stacked in groups (multi-tile), times row folds; a fold is a place, in a copy for each tap stacked."""
+
+    shape: ConvShape
+    hardware: Hardware
+    copies = False
+    transposed = False
+
+    @cached_property
+    def multi_tile(self) -> int:
+        """Taps stacked in a pass: min(R // C_I, W_F) (paper section VII), or the forced number where it fits.
+
+        Under `rows`, whole filter rows where several fit.
+        """
+        shape = self.shape
+        room = max(1, self.hardware.array.rows // shape.channels)
+        wanted = self.hardware.mapping.multi_tile
+        if isinstance(wanted, int):
+            return min(room, wanted, shape.row.kernel * shape.col.kernel)
+        if wanted == "rows" and room >= shape.col.kernel:
+            return shape.col.kernel * min(shape.row.kernel, room // shape.col.kernel)
+        return min(room, shape.col.kernel)
+
+    @property
+    def ruled(self) -> TapGroups | None:
+        """What the paper's rule would stack, where another number is forced."""
+        if not isinstance(self.hardware.mapping.multi_tile, int):
+            return None
+        mapping = self.hardware.mapping.model_copy(update={"multi_tile": "auto"})
+        return replace(self, hardware=self.hardware.model_copy(update={"mapping": mapping}))
+
+    @property
+    def folds(self) -> int:
+        """Row folds."""
+        return len(self._portions)
+
+    row_folds = folds
+
+    @property
+    def groups(self) -> int:
+        """Groups of taps."""
+        return len(self._stacks)
+
+    @property
+    def together(self) -> int:
+        """All, or one where each tap is fetched for itself."""
+        return 1 if self._by_tap else self.groups
+
+    @property
+    def per_fold(self) -> float:
+        """The channels, or what a group has of them for each of its taps."""
+        return self.shape.channels * (self.multi_tile if self._by_tap else 1)
+
+    @property
+    def stacked(self) -> str:
+        """What is told of the taps of a pass."""
+        return f"{self.multi_tile} stacked in a pass (multi-tile)" if self.multi_tile > 1 else ""
+
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """`groups` tap groups and `folds` row folds at a time: row folds outside, tap groups inside."""
+        return numbered([
+            self._chunk(self._stacks[first : first + groups], range(at, min(at + folds, self.folds)))
+            for at in range(0, self.folds, folds)
+            for first in range(0, self.groups, groups)
+        ])  # fmt: skip
+
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """As many groups as have these `taps`, and the folds of the first `channels`."""
+        folds = channels and sum(fold.start < channels for fold in self._portions)
+        return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
+
+    def folded(self, into: str) -> str:
+        """Row folds, in words."""
+        return f"{counted(self.folds, 'row fold')} for {into}"
+
+    def size_of(self, groups: int) -> str:
+        """So many groups, in words."""
+        return f"{counted(groups, 'group')} of taps"
+
+    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[Place]]:
+        held = [self._portions[fold] for fold in folds]
+        passes = [stacked(taps, channels, place) for taps in stacks for place, channels in enumerate(held)]
+        return passes, [self._place(stacks[0], channels) for channels in held]
+
+    def _place(self, taps: Sequence[Tap], channels: range) -> Place:
+        if not self._by_tap:
+            return Place(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
+        lanes = channels if len(taps) == 1 else (*channels,) * len(taps)
+        return Place((0,), lanes, tuple(tap for tap in taps for _ in channels))
+
+    @property
+    def _by_tap(self) -> bool:
+        return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
+
+    @cached_property
+    def _stacks(self) -> tuple[tuple[Tap, ...], ...]:
+        """Taps in row-major order, a few at a time; groups stay within a filter row unless wider than one, and within
+        those that a block is to hold.
+        """
+        tile, height, width = self.multi_tile, self.shape.row.kernel, self.shape.col.kernel
+        rows = [[(i, j) for j in range(width)] for i in range(height)]
+        if tile > width:
+            rows = [[tap for row in rows for tap in row]]
+        held = taps_on_chip(self.shape, self.hardware)
+        return tuple(tuple(row[at.start : at.stop]) for row in rows for at in portions_within(len(row), held, tile))
+
+    @cached_property
+    def _portions(self) -> tuple[range, ...]:
+        """The channels of a group in portions of at most R, and of those that a block is to hold."""
+        held = self.hardware.mapping.block.given.get("in_channels")
+        return portions_within(self.shape.channels, held, self.hardware.array.rows)

@@ -24,9 +24,8 @@ from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.pace import Estimate
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Chunk, Tap
+from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, TapGroups
 from tpusim.machines.tpu.lowering.search import choose
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
 from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity

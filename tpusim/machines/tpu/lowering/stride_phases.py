@@ -1,40 +1,150 @@
 """A transposed convolution by stride phases: each output of a cell is a convolution of stride 1, with taps of its own.
 
-All phases read one ifmap block, and the results of each are spilled to every so manieth row and column of the ofmap.
+All phases read one ifmap block, and the results of each are spilled to every n-th row and column of the ofmap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Columns
+from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Columns, portions
 from tpusim.machines.tpu.lowering.cells import IGNORED, CellAxis, cell_axes, cells_of, chosen, with_aspect
 from tpusim.machines.tpu.lowering.convolution import draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.geometry import shifted
-from tpusim.machines.tpu.lowering.phase_taps import Phase, PhaseTaps
-from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Run, as_coordinates
-from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K, Weights
+from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K, Plan, Weights
+from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, TapGroups, as_coordinates, numbered, stacked
+from tpusim.machines.tpu.lowering.tiling import col_folds
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp
 
+Phase = tuple[int, int]
+"""Row and column of an output in its cell."""
+
+
+class PhaseOutcome(NamedTuple):
+    """Phases whose sums stand side by side in the columns of the array, and a tap for each grid point they need."""
+
+    phases: tuple[Phase, ...]
+    taps: tuple[Tap, ...]
+
+
+@dataclass(frozen=True)
+class PhaseTaps(TapGroups):
+    """Taps of an outcome stacked while the rows of the array hold them, times row folds; a fold is a place."""
+
+    groups = 1
+    ruled = None
+
+    @cached_property
+    def axes(self) -> tuple[CellAxis, CellAxis]:
+        """Rows and columns of cells."""
+        return cell_axes(self.shape)
+
+    @cached_property
+    def outcomes(self) -> tuple[PhaseOutcome, ...]:
+        """The phases that have outputs, as many side by side as take the fewest passes."""
+        row, col = self.axes
+        widest = len(col_folds(self.shape.out_channels, self.hardware)[0])
+        room = self.hardware.array.cols // widest if widest == self.shape.out_channels else 1
+        sizes = [
+            (high, wide)
+            for high, wide in product(range(1, len(row.phases) + 1), range(1, len(col.phases) + 1))
+            if high * wide <= room
+        ]
+        return tuple(self._side_by_side(min(sizes, key=self._passes)))
+
+    def tap_of(self, tap: Tap, phase: Phase) -> Tap | None:
+        """The tap of a phase that stands where another does; None where none of its taps stands there."""
+        found = [self._known[at].get((axis.place(tap[at]), phase[at])) for at, axis in enumerate(self.axes)]
+        return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+    @cached_property
+    def multi_tile(self) -> int:
+        """Taps stacked in a pass, at most."""
+        return min(self._room, max(len(each.taps) for each in self.outcomes))
+
+    @property
+    def stacked(self) -> str:
+        """What is told of the taps of a pass."""
+        return f"up to {self.multi_tile} stacked in a pass" if self.multi_tile > 1 else ""
+
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """All taps of some row folds at a time: outcome by outcome, in each the folds inside."""
+        parts = []
+        for part in portions(self.folds, folds):
+            channels = [self._portions[fold] for fold in part]
+            passes = [
+                stacked(outcome.taps[at.start : at.stop], each, place, number)
+                for number, outcome in enumerate(self.outcomes)
+                for at in portions(len(outcome.taps), self._room)
+                for place, each in enumerate(channels)
+            ]
+            parts.append((passes, [self._place((), each) for each in channels]))
+        return numbered(parts)
+
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """All taps, and the folds of the first `channels`."""
+        return taps and self.groups, channels and sum(fold.start < channels for fold in self._portions)
+
+    def size_of(self, groups: int) -> str:
+        """All of them."""
+        return "all taps"
+
+    def _passes(self, size: tuple[int, int]) -> int:
+        """The passes of a row fold with rectangles of some rows and columns."""
+        down, across = ([len(taps) for _, taps in along] for along in self._portioned(size))
+        return sum(-(-max(1, rows * cols) // self._room) for rows, cols in product(down, across))
+
+    def _side_by_side(self, size: tuple[int, int]) -> Iterator[PhaseOutcome]:
+        """All phases, in rectangles of some rows and columns."""
+        for (rows, downwards), (cols, across) in product(*self._portioned(size)):
+            # What no tap reaches is zero: a pass of weights that are.
+            yield PhaseOutcome(tuple(product(rows, cols)), tuple(product(downwards, across)) or ((0, 0),))
+
+    def _portioned(self, size: tuple[int, int]) -> list[list[tuple[range, list[int]]]]:
+        """The phases along each axis in portions of some size, each with a tap for every grid point that it needs."""
+        return [
+            [(phases, _one_a_place(axis, phases)) for phases in portions(len(axis.phases), most)]
+            for axis, most in zip(self.axes, size, strict=True)
+        ]
+
+    @cached_property
+    def _known(self) -> list[dict[tuple[int, int], int]]:
+        """Along each axis the tap at a grid point that belongs to a phase."""
+        return [{stand: tap for tap, stand in enumerate(axis.stands)} for axis in self.axes]
+
+    @cached_property
+    def _room(self) -> int:
+        """Taps that the rows of the array hold, or the forced number where it fits."""
+        room, wanted = max(1, self.hardware.array.rows // self.shape.channels), self.hardware.mapping.multi_tile
+        return min(room, wanted) if isinstance(wanted, int) else room
+
+
+def _one_a_place(axis: CellAxis, phases: range) -> list[int]:
+    """A tap for each grid point on which one of some phases stands."""
+    places = {axis.place(tap): tap for phase in phases for tap in axis.taps_of(phase)}
+    return sorted(places.values())
+
+
 MOST_PHASES = 2**18
-"""Those of a stride of 512 along both axes, which take some seconds to be lowered."""
+"""The phases of a stride of 512 along both axes, which take some seconds to be lowered."""
 
 NOWHERE = -1
 """A k outside the filter: the weight of a phase that has no tap where others have one is zero, and does not come."""
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -58,7 +168,7 @@ class PhaseWeights(Weights):
     cut: PhaseTaps
 
     def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """Those of each phase in lanes of its own."""
+        """The weights of each phase, in lanes of its own."""
         lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
         return tuple(
             Part(base, (place * len(at.channels),), lane, (Along(K, self._ks_of(number, phase)),), self.word)
@@ -66,28 +176,26 @@ class PhaseWeights(Weights):
         )
 
     def count(self, at: Columns, group: int, numbers: range) -> int:
-        """Those of taps that there are."""
+        """The weights of taps that there are."""
         phases = self.cut.outcomes[at.outcome].phases
         every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
         return (len(every) - every.count(NOWHERE)) * len(at.channels)
 
     def _ks_of(self, number: int, phase: Phase) -> Coordinates:
         """The k of the filter in each array row of a pass, for the columns of a phase."""
-        key = number, phase
-        if key not in self._known:
-            self._known[key] = as_coordinates([k for run in self.passes[number].runs for k in self._ks(run, phase)])
-        return self._known[key]
+        if (number, phase) not in self._known:
+            ks: list[int] = []
+            for run in self.passes[number].runs:
+                tap = self.cut.tap_of(run.tap, phase)
+                first = 0 if tap is None else (tap[0] * self.shape.col.kernel + tap[1]) * self.shape.channels
+                ks += [NOWHERE if tap is None else first + channel for channel in run.channels]
+            self._known[number, phase] = as_coordinates(ks)
+        return self._known[number, phase]
 
     @cached_property
     def _known(self) -> dict[tuple[int, Phase], Coordinates]:
         """Blocks have them in common."""
         return {}
-
-    def _ks(self, run: Run, phase: Phase) -> list[int]:
-        tap, width, channels = self.cut.tap_of(run.tap, phase), self.shape.col.kernel, self.shape.channels
-        if tap is None:
-            return [NOWHERE] * len(run.channels)
-        return [(tap[0] * width + tap[1]) * channels + channel for channel in run.channels]
 
 
 class PhasePlan(Plan):
@@ -97,7 +205,7 @@ class PhasePlan(Plan):
 
     def width(self, at: Columns) -> int:
         """Columns of the array in use: the output channels of each phase."""
-        return len(at.channels) * len(self._phases(at))
+        return len(at.channels) * len(self.cut.outcomes[at.outcome].phases)
 
     @cached_property
     def weights(self) -> PhaseWeights:
@@ -105,8 +213,9 @@ class PhasePlan(Plan):
         return PhaseWeights(self.shape, self.passes, self.hardware.vector_memory.word_elements, self.cut)
 
     def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
-        """Every so manieth row and column of the ofmap; lanes of several phases lie apart in it."""
-        channels, phases = shifted(at.channels, group * self.shape.out_channels), self._phases(at)
+        """Every n-th row and column of the ofmap; lanes of several phases lie apart in it."""
+        channels = shifted(at.channels, group * self.shape.out_channels)
+        phases = self.cut.outcomes[at.outcome].phases
         (row, col), *_ = phases
         rows, cols = _spread(self.cut.axes[0], block.rows, row), _spread(self.cut.axes[1], block.cols, col)
         items = self.map_items(rows, cols, block.groups, self.strips_apart)
@@ -119,9 +228,6 @@ class PhasePlan(Plan):
         images = self.images(block.groups)
         boxes = [Box(channels, shifted(rows, y - row), shifted(cols, x - col), images) for y, x in phases]
         return Part(base, (0,), tuple(lane), items, self.word_fill), boxes
-
-    def _phases(self, at: Columns) -> tuple[Phase, ...]:
-        return self.cut.outcomes[at.outcome].phases
 
 
 def _spread(axis: CellAxis, cells: range, phase: int) -> range:

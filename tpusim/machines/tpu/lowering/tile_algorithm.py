@@ -1,20 +1,70 @@
-"""What convolutions in tiles have in common: transforms along both axes, products place by place, and back."""
+"""What convolutions in tiles have in common: transforms along both axes, products place by place, and back.
+
+A `Recipe` is a transform along one axis, line by line; a `TileAlgorithm` has those of both axes; `Filtering` says what
+vector unit and array of a machine take for a layer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.lowering.recipe import Recipe
+from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Beat, Frame, beat_of, frame_of
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.block import portions
+from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+
+Factors: TypeAlias = Mapping[str, float]
+
+
+class Line(NamedTuple):
+    """A linear combination of what there is by then: inputs x0, x1, ..., outputs y0, y1, ..., and z0, z1, ... between.
+
+    What has been worked out may be worked out anew under the same name.
+    """
+
+    made: str
+    factors: Factors
+
+
+class Recipe(tuple[Line, ...]):
+    """A one-dimensional transform, line by line."""
+
+    @cached_property
+    def kinds(self) -> Mapping[tuple[int, int], int]:
+        """How many lines there are, by operands and ALU operations."""
+        return Counter((len(line.factors), operations(line.factors.values())) for line in self)
+
+    @cached_property
+    def temporaries(self) -> int:
+        """What is kept beside inputs and outputs, at most."""
+        return len({line.made for line in self if line.made.startswith("z")})
+
+
+def operations(factors: Iterable[float]) -> int:
+    """ALU operations of the vector unit for an element of a linear combination."""
+    each = tuple(factors)
+    return OPERATIONS["combine"].alu(Arity(len(each), 0, len(each)), each)
+
+
+def row_by_row(matrix: Sequence[Sequence[float]]) -> Recipe:
+    """Every output for itself."""
+    return Recipe(
+        Line(f"y{at}", {f"x{number}": factor for number, factor in enumerate(row) if factor})
+        for at, row in enumerate(matrix)
+    )
 
 
 class AxisTransform(NamedTuple):
-    """A transform of so many `taps` and `outputs` along an axis; `data`, `inverse`: ways to do it, to choose from."""
+    """A transform of `taps` and `outputs` along an axis; `data`, `inverse`: ways to do it, to choose from."""
 
     taps: int
     outputs: int
@@ -28,7 +78,7 @@ class AxisTransform(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Places of a tile: `first`, and from there so many down and across, `apart` by so many places each way."""
+    """Places of a tile: from `first` on, `down` and `across`, so far `apart` each way."""
 
     first: int
     down: int
@@ -107,3 +157,145 @@ class TileAlgorithm:
     def adds(self) -> bool:
         """Whether sums of products are added up for one channel."""
         return any(product.adds for product in self.products)
+
+
+class Tiles(NamedTuple):
+    """The tiles of a block: how many `down` and `across`, the words of a grid point, the columns of its patch."""
+
+    down: int
+    across: int
+    groups: int
+    cols: int
+
+    @property
+    def words(self) -> int:
+        """What a product streams: a word for each tile and word group."""
+        return self.down * self.across * self.groups
+
+
+class Recipes(NamedTuple):
+    """The recipes of the transforms down and across."""
+
+    down: Recipe
+    across: Recipe
+
+
+@dataclass(frozen=True)
+class Filtering:
+    """A layer of that shape convolved in tiles on a machine: folds, recipes and their pace.
+
+    Recipes are the fastest on the machine, or those which want the fewest places between.
+    """
+
+    shape: ConvShape
+    hardware: Hardware
+    by: TileAlgorithm
+    fewest_places: bool = False
+
+    @cached_property
+    def row_folds(self) -> list[range]:
+        """The input channels, one to an array row."""
+        return portions(self.shape.channels, self.hardware.array.rows)
+
+    @cached_property
+    def col_folds(self) -> tuple[range, ...]:
+        """The output channels, one to an array column."""
+        return col_folds(self.shape.out_channels, self.hardware)
+
+    @cached_property
+    def word_groups(self) -> tuple[int, int]:
+        """Words of a pixel, and elements used of each."""
+        return word_groups(self.shape.word_images, self.hardware.vector_memory.word_elements)
+
+    @cached_property
+    def data(self) -> Recipes:
+        """The recipes by which data is transformed."""
+        return Recipes(self._best(self.by.down.data), self._best(self.by.across.data))
+
+    @cached_property
+    def inverse(self) -> Recipes:
+        """The recipes by which results are transformed back."""
+        return Recipes(self._best(self.by.down.inverse), self._best(self.by.across.inverse))
+
+    def _best(self, recipes: Sequence[Recipe]) -> Recipe:
+        def cost(recipe: Recipe) -> tuple[int, int]:
+            cycles, places = self.pace(recipe), recipe.temporaries
+            return (places, cycles) if self.fewest_places else (cycles, places)
+
+        return min(recipes, key=cost)
+
+    def pace(self, recipe: Recipe) -> int:
+        """Cycles of the vector unit and the port for a word of every line."""
+        return sum(lines * self.beat(*kind).period for kind, lines in recipe.kinds.items())
+
+    def mixed(self, mixes: tuple[Mix, ...]) -> int:
+        """Cycles of the vector unit and the port for a tile of mixes."""
+        kinds = ((mix.made.size, operations(factor for _, factor in mix.terms), len(mix.terms)) for mix in mixes)
+        return sum(words * self.beat(operands, each).period for words, each, operands in kinds)
+
+    def beat(self, operands: int, operations: int) -> Beat:
+        """The beat of a word of a sum, by its operands and the operations that it takes."""
+        return beat_of(operands, operations, self.word_groups[1], self.hardware)
+
+    def scratch_words(self, tiles: Tiles) -> int:
+        """Words between stages: those of the data of a row fold, later the products and those of a column fold."""
+        by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
+        first, second = (recipe.temporaries for recipe in self.data)
+        data = (by.down.reach + first) * row_words + second * by.down.reach * words
+        return max(data, self._inverse_words * words)
+
+    @cached_property
+    def _inverse_words(self) -> int:
+        """Words of a tile from its products to its outputs."""
+        by, (first, second) = self.by, (recipe.temporaries for recipe in self.inverse)
+        between = max(first * by.across.reach, second * by.down.outputs)
+        return by.result_places + by.down.outputs * by.across.reach + between
+
+    def vector_cycles(self, tiles: Tiles) -> tuple[int, int]:
+        """Cycles of the vector unit for the data of a row fold, and for the products of a column fold."""
+        by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
+        data = row_words * self.pace(self.data.down) + by.down.reach * words * self.pace(self.data.across)
+        inverse = by.across.reach * self.pace(self.inverse.down) + by.down.outputs * self.pace(self.inverse.across)
+        return data + words * self.mixed(by.data_mixes), words * (inverse + self.mixed(by.result_mixes))
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The port's period while products are streamed."""
+        clients = (IFMAP, PSUM, RESULT) if len(self.row_folds) > 1 or self.by.adds else (IFMAP, RESULT)
+        return frame_of(self.hardware, self.word_groups[1], clients)
+
+    @cached_property
+    def weight_words(self) -> list[int]:
+        """Words a lane needs for the weights of a product, by row fold."""
+        word = self.hardware.vector_memory.word_elements
+        return [-(-len(fold) // word) for fold in self.row_folds]
+
+    def data_words(self, tiles: Tiles) -> int:
+        """Words of the transformed data of a block."""
+        return len(self.row_folds) * self.by.data_places * tiles.words
+
+    @property
+    def passes(self) -> int:
+        """Passes of a block."""
+        return len(self.by.products) * len(self.row_folds) * len(self.col_folds)
+
+    def tiles(self, rows: int, cols: int, groups: int) -> Tiles:
+        """The tiles of a block of `rows` by `cols` outputs and some word groups, at most."""
+        down, across = self.by.down.outputs, self.by.across.outputs
+        return Tiles(-(-rows // down), -(-cols // across), groups, self.shape.col.most_stored(cols))
+
+    @property
+    def least_cycles(self) -> float:
+        """Cycles below which no block lets a layer be: array and vector unit take turns."""
+        row, col, (groups, _) = self.shape.row, self.shape.col, self.word_groups
+        every = self.tiles(row.extent, col.extent, groups)
+        stored = len(col.stored(range(col.extent), range(col.kernel)))
+        data, inverse = self.vector_cycles(every._replace(cols=stored))
+        # Blocks have no more words than fit. A pass takes at least as long as the next one's weights; a block's first
+        # ones may come while the vector unit works.
+        words, folds = every.words, len(self.row_folds)
+        a_word = folds * self.by.data_places + replace(self, fewest_places=True)._inverse_words
+        weights = -(-words // max(1, self.hardware.capacity_words // a_word)) * self.hardware.preload_cycles
+        streams = (len(each.data) * words * self.frame.period / self.hardware.array.count for each in self.by.products)
+        streamed = folds * sum(max(stream, weights) for stream in streams) - weights
+        return folds * data + len(self.col_folds) * (inverse + streamed)

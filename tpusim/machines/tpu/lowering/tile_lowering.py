@@ -16,9 +16,8 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.filtering import Filtering, Recipes
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.tile_algorithm import Mix, TileAlgorithm
+from tpusim.machines.tpu.lowering.tile_algorithm import Filtering, Mix, Recipes, TileAlgorithm
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan, plan_of
 from tpusim.machines.tpu.lowering.tile_units import TileUnits
 from tpusim.machines.tpu.lowering.vector_units import IGNORED
@@ -32,7 +31,7 @@ Choice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
 
 
 def ways(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when it is no convolution for such tiles.
@@ -73,14 +72,21 @@ def told(conv: Conv2d) -> str:
 
 def _explained(work: TilePlan, layer: ArrayOp) -> Explanation:
     plan, filtering = work.plan, work.filtering
-    rows = len(filtering.row_folds)
+    by, block, rows = filtering.by, work.tiles(plan.blocks[0]), len(filtering.row_folds)
+    taps, more = f"{by.down.taps} x {by.across.taps}", len(by.products) / by.taps
+    fewer = f"{by.multiplications} products for {by.outputs} outputs instead of {by.outputs * by.taps}"
+    # What transforms take of the vector unit, which array and streams do not share with it.
+    data = _transform(filtering, filtering.data, f"{by.down.reach} words of data", by.data_mixes)
+    made = by.down.outputs if by.down.outputs == by.across.outputs else f"{by.down.outputs} and {by.across.outputs}"
+    inverse = _transform(filtering, filtering.inverse, f"{made} words of outputs", by.result_mixes)
+    size = SIZE.format(work.transformed.bytes(plan.hardware.vector_memory.element_bytes))
     blocking = replace(blocking_of(plan), row_folds=rows, chunks=1)
     channels, out = layer.folded
     row_folds, col_folds = counted(rows, "row fold"), counted(len(filtering.col_folds), "column fold")
     aspects = {
-        "taps": _taps(work),
-        "vector": _transforms(filtering),
-        "filter": _filter(work),
+        "taps": f"{taps}, by {by.name}: {fewer}; a block is {block.down} x {block.across} tiles",
+        "vector": f"transforms down and then across; {data}; {inverse}; the array waits meanwhile",
+        "filter": f"transformed beforehand: {size} in HBM, {more:.3g} times those of {plan.shape.taps} taps",
         "folds": f"{row_folds} for {channels}, {col_folds} for {out}",
         "passes": f"{len(plan.blocks) * filtering.passes:,}, {filtering.passes:,} a block: products x folds",
         "block": block_of(plan, blocking, layer),
@@ -88,27 +94,8 @@ def _explained(work: TilePlan, layer: ArrayOp) -> Explanation:
         "words": words_of(plan, layer),
         "memory": _memory(work),
     }
-    outputs, products = filtering.by.down.outputs, filtering.by.multiplications
-    choices = {**vars(plan.tiling), "tile_outputs": outputs, "products": products}
+    choices = {**vars(plan.tiling), "tile_outputs": by.down.outputs, "products": by.multiplications}
     return Explanation(1, blocking, choices, aspects)
-
-
-def _taps(work: TilePlan) -> str:
-    by, block = work.filtering.by, work.tiles(work.plan.blocks[0])
-    fewer = f"{by.multiplications} products for {by.outputs} outputs instead of {by.outputs * by.taps}"
-    tiles = f"{block.down} x {block.across}"
-    return f"{by.down.taps} x {by.across.taps}, by {by.name}: {fewer}; a block is {tiles} tiles"
-
-
-def _transforms(filtering: Filtering) -> str:
-    """What they take of the vector unit, which array and streams do not share with it."""
-    by = filtering.by
-    data = _transform(filtering, filtering.data, f"{by.down.reach} words of data", by.data_mixes)
-    outputs = f"{by.down.outputs} words of outputs"
-    if by.down.outputs != by.across.outputs:
-        outputs = f"{by.down.outputs} and {by.across.outputs} words of outputs"
-    inverse = _transform(filtering, filtering.inverse, outputs, by.result_mixes)
-    return f"transforms down and then across; {data}; {inverse}; the array waits meanwhile"
 
 
 def _transform(filtering: Filtering, recipes: Recipes, of: str, mixes: tuple[Mix, ...]) -> str:
@@ -119,13 +106,6 @@ def _transform(filtering: Filtering, recipes: Recipes, of: str, mixes: tuple[Mix
     once = ", what they have in common once" if any(recipe.temporaries for recipe in recipes) else ""
     mixed = f", and {filtering.mixed(mixes):,} cycles a tile to combine them" if mixes else ""
     return f"{' and '.join(each)} for {of}{once}{mixed}"
-
-
-def _filter(work: TilePlan) -> str:
-    by, shape, hardware = work.filtering.by, work.plan.shape, work.plan.hardware
-    size = work.transformed.bytes(hardware.vector_memory.element_bytes)
-    more = len(by.products) / by.taps
-    return f"transformed beforehand: {SIZE.format(size)} in HBM, {more:.3g} times those of {shape.taps} taps"
 
 
 def _memory(work: TilePlan) -> str:

@@ -10,12 +10,11 @@ from math import prod
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block, Patch, halves, portions
-from tpusim.machines.tpu.lowering.filtering import Filtering, Tiles
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
-from tpusim.machines.tpu.lowering.tile_algorithm import TileAlgorithm
+from tpusim.machines.tpu.lowering.reduction import TapGroups
+from tpusim.machines.tpu.lowering.tile_algorithm import Filtering, TileAlgorithm, Tiles
 from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_block
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.memory.orders import TRANSFORMED

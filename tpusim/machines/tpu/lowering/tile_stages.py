@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tpusim.machines.tpu.lowering.block import Block, Patch
-from tpusim.machines.tpu.lowering.filtering import Tiles
-from tpusim.machines.tpu.lowering.recipe import Recipe
-from tpusim.machines.tpu.lowering.tile_algorithm import Grid, Mix, Product
+from tpusim.machines.tpu.lowering.tile_algorithm import Grid, Mix, Product, Recipe, Tiles
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.schedule.units import Compute

@@ -10,9 +10,6 @@ from __future__ import annotations
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 
-_LEAST_IMAGES = 2
-"""Tiles of bfloat16 ifmaps are 2, 4 or 8 high."""
-
 
 def channels_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
     """Whether weights lie with their input channels in lanes, their output channels in words; so do 411 of 412."""
@@ -78,11 +75,12 @@ def _least_padded(hardware: Hardware) -> bool:
 
 
 def _channels_in_words(shape: ConvShape, hardware: Hardware) -> bool:
-    return _pads_less(shape.channels, shape.word_images, hardware, _LEAST_IMAGES)
+    # Tiles of bfloat16 ifmaps are 2, 4 or 8 high.
+    return _pads_less(shape.channels, shape.word_images, hardware, least=2)
 
 
 def _pads_less(words: int, lanes: int, hardware: Hardware, least: int | None = None) -> bool:
-    """Whether so many lie better in words and so many in lanes than the other way round.
+    """Whether these numbers lie better in words and in lanes than the other way round.
 
     Tiles are as high as a word, or where there is a `least` height, and less than a word, a power of two.
     """

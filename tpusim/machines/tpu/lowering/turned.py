@@ -30,18 +30,13 @@ class Turn(NamedTuple):
         """What belongs to axes of the tensor, as lanes, rows, columns and words."""
         return each[self.lanes], each[self.rows], each[self.cols], each[self.words]
 
-    def back(self, each: tuple[T, T, T, T]) -> tuple[T, T, T, T]:
-        """What belongs to lanes, rows, columns and words, along the axes of the tensor."""
-        first, second, third, last = (each[self.index(axis)] for axis in range(4))
-        return first, second, third, last
-
     def placed(self, part: Part) -> Part:
         """A part of lanes, rows, columns and words along the axes of the tensor."""
         return _along(part, lambda each: each._replace(axis=self[each.axis]))
 
     def boxes(self, part: Part, box: Box) -> tuple[Box, ...]:
         """What of the tensor a part is, that is a box of lanes, rows, columns and words."""
-        return (Box(*self.back(box)),)
+        return (Box(*(box[self.index(axis)] for axis in range(4))),)
 
     @property
     def in_lanes(self) -> str:
@@ -50,7 +45,7 @@ class Turn(NamedTuple):
 
 
 class PixelsInLanes(NamedTuple):
-    """Maps of so many columns whose channels are rows, and whose rows and columns are in lanes, one after another."""
+    """Maps `width` wide, whose channels are rows, and whose rows and columns are in lanes, one after another."""
 
     width: int
 

@@ -11,13 +11,13 @@ from functools import partial
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, Block
+from tpusim.machines.tpu.lowering.block import CHANNEL, Block, Columns
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.lowering.geometry import shape_of
+from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
-from tpusim.machines.tpu.lowering.weights import OUT_CHANNEL, K
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation
@@ -29,7 +29,7 @@ from tpusim.network.ops import ArrayOp
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when the layer is not depthwise.
@@ -68,13 +68,12 @@ class _Depthwise(VectorUnits):
         patch, plan, shape = self.vector.patch(of.block), self.plan, self.plan.shape
         if not patch.words:
             return
-        apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
         channels = self.vector.inputs(of.channels)
         box = Box(range(channels[0], channels[-1] + 1), rows, cols, plan.images(patch.groups))
-        items = plan.map_items(rows, cols, patch.groups, apart)
+        items = plan.map_items(rows, cols, patch.groups, plan.ifmap_apart)
         part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        yield Moves(plan.ifmap, (part,), *self.traffic.of((box,), plan.ifmap, apart))
+        yield Moves(plan.ifmap, (part,), *self.traffic.of((box,), plan.ifmap, plan.ifmap_apart))
 
     def delay(self, block: Block) -> int:
         return delay_of(self.plan.shape, (len(block.rows), len(block.cols), len(block.groups)), self.hardware)
@@ -87,37 +86,31 @@ class _Depthwise(VectorUnits):
         (channels, block), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
         writes = feed(lanes, Counters(results, (Counter(block.words, 0, 1, block.words, 1),)))
-        steps: list[Compute] = []
+        patch, steps = self.vector.patch(block), []
         for taps in self.vector.tap_chunks:
-            operands = [feed(lanes, each) for each in self._walks(block, taps, maps)]
+            walks = [self.plan.walk(self.vector.taps[tap], block, patch, by_tap=False) for tap in taps]
+            operands = [feed(lanes, each._replace(base=maps + each.base)) for each in walks]
             operands += [writes] if taps.start else []
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
             steps.append(Compute("multiply_add", tuple(operands), writes, block.words, weights))
         return steps
 
-    def _walks(self, block: Block, taps: range, base: int) -> list[Counters]:
-        """The words under some taps."""
-        patch = self.vector.patch(block)
-        walks = (self.plan.walk(self.vector.taps[tap], block, patch, by_tap=False) for tap in taps)
-        return [each._replace(base=base + each.base) for each in walks]
-
     def results(self, of: Portion, base: int) -> Moves:
-        plan, shape, (channels, block) = self.plan, self.plan.shape, of
-        apart = shape.row.extent, shape.col.extent
-        items = plan.map_items(block.rows, block.cols, block.groups, apart)
-        part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        return Moves(plan.ofmap, (part,), *self.traffic.of((box,), plan.ofmap, apart))
+        plan = self.plan
+        part, boxes = plan.outputs(Columns(of.channels, 0), 0, of.block, base)
+        return Moves(plan.ofmap, (part,), *self.traffic.of(boxes, plan.ofmap, plan.strips_apart))
 
 
 # ---- in words
 
 
 def _explained(vector: VectorPlan, layer: ArrayOp) -> Explanation:
-    plan = vector.plan
-    blocking = blocking_of(plan, col_folds=len(vector.portions))
+    plan, row, col = vector.plan, vector.plan.shape.row, vector.plan.shape.col
+    blocking, steps = blocking_of(plan, col_folds=len(vector.portions)), len(vector.tap_chunks)
+    kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(vector.tap_chunks[0])} weights"
+    taps = f"{row.kernel} x {col.kernel} = {plan.shape.taps}, multiplied and added by the vector unit"
     aspects = {
-        "taps": _taps(plan.shape, vector),
+        "taps": f"{taps}{kept}",
         "folds": f"{counted(len(vector.portions), 'portion')} of at most {plan.hardware.lanes} channels, one a lane",
         "passes": "none: nothing goes through the array",
         "block": block_of(plan, blocking, layer),
@@ -126,13 +119,6 @@ def _explained(vector: VectorPlan, layer: ArrayOp) -> Explanation:
         "memory": buffers_of(plan),
     }
     return Explanation(1, blocking, dict(vars(plan.tiling)), aspects)
-
-
-def _taps(shape: ConvShape, vector: VectorPlan) -> str:
-    height, width, steps = shape.row.kernel, shape.col.kernel, len(vector.tap_chunks)
-    kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(vector.tap_chunks[0])} weights"
-    each = f"{height} x {width} = {height * width}, multiplied and added by the vector unit"
-    return f"{each}{kept}"
 
 
 VECTOR = Lowering(

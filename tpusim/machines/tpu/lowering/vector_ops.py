@@ -19,13 +19,7 @@ from tpusim.machines.tpu.lowering.pace import delay_of
 from tpusim.machines.tpu.lowering.tiling import said, word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.turned import boxes_of
-from tpusim.machines.tpu.lowering.vector_ops_plan import (
-    COLUMNS_IN_LANES,
-    Rectangle,
-    Source,
-    VectorOpPlan,
-    tiling_of,
-)
+from tpusim.machines.tpu.lowering.vector_ops_plan import COLUMNS_IN_LANES, Rectangle, Source, VectorOpPlan, tiling_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation
@@ -39,7 +33,7 @@ from tpusim.result.records import Blocking
 
 
 def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         CapacityError: when nothing fits the vector memories.
@@ -66,16 +60,11 @@ class _PointByPoint(VectorUnits):
 
     def scalars(self, channels: range, base: int) -> Iterator[Moves]:
         """A word each, with one number."""
-        return (self._scalar(each, channels, base + number) for number, each in enumerate(self.plan.scalars))
-
-    def _scalar(self, source: Source, portion: range, base: int) -> Moves:
-        memory, numbers = self.hardware.vector_memory, 1 if source.spread[CHANNEL] else len(portion)
-        part = Part(base, (0,), (_lanes(source, portion),), (Along(IMAGE, range(1)),), 1)
-        return Moves(
-            source.tensor,
-            (self.plan.turn.placed(part),),
-            whole_bursts(numbers * memory.element_bytes, self.hardware.hbm.burst_bytes),
-        )
+        for word, source in enumerate(self.plan.scalars, base):
+            part = Part(word, (0,), (_lanes(source, channels),), (Along(IMAGE, range(1)),), 1)
+            moved = self.hardware.vector_memory.element_bytes * (1 if source.spread[CHANNEL] else len(channels))
+            moved = whole_bursts(moved, self.hardware.hbm.burst_bytes)
+            yield Moves(source.tensor, (self.plan.turn.placed(part),), moved)
 
     def maps(self, of: Portion, base: int) -> Iterator[Moves]:
         whole = self.plan.patch(of.block)
@@ -118,8 +107,15 @@ class _PointByPoint(VectorUnits):
         """The first operands are joined to one, with which the operation takes what is left."""
         layer, lanes = self.plan.layer, len(of.channels)
         walks = self._walks(of.block, rectangle, bases[0])
-        writes = feed(lanes, _written(of.block, rectangle, bases[2]))
-        words = len(rectangle.rows) * len(rectangle.cols) * len(of.block.groups)
+        groups, cols = len(of.block.groups), len(of.block.cols)
+        first_row, first_col = rectangle.rows.start - of.block.rows.start, rectangle.cols.start - of.block.cols.start
+        down = Counter(len(rectangle.rows), first_row, 1, len(of.block.rows), cols * groups)
+        across = Counter(len(rectangle.cols), first_col, 1, cols, groups)
+        writes = feed(lanes, Counters(bases[2], (down, across, Counter(groups, 0, 1, groups, 1))))
+        kept, word = len(self.plan.scalars), self.hardware.vector_memory.word_elements
+        # A number in each word.
+        scalars = Scalars(bases[1], kept, (kept - 1) * word + 1) if kept else NO_SCALARS
+        words = len(rectangle.rows) * len(rectangle.cols) * groups
         for operation, together in self.plan.steps(len(walks)):
             # What is joined so far comes first: sums of floats are then in the order of the operands.
             operands = [writes] if together.start else []
@@ -127,15 +123,7 @@ class _PointByPoint(VectorUnits):
             if together.stop < len(walks):
                 yield Compute(operation, tuple(operands), writes, words)
             else:
-                scalars, factors = self._kept(bases[1]), layer.coefficients(rectangle.counted)
-                yield Compute(operation, tuple(operands), writes, words, scalars, factors)
-
-    def _kept(self, base: int) -> Scalars:
-        """A number in each of so many words."""
-        words = len(self.plan.scalars)
-        return (
-            Scalars(base, words, (words - 1) * self.hardware.vector_memory.word_elements + 1) if words else NO_SCALARS
-        )
+                yield Compute(operation, tuple(operands), writes, words, scalars, layer.coefficients(rectangle.counted))
 
     def _walks(self, block: Block, rectangle: Rectangle, base: int) -> list[Counters]:
         """The words under the taps of the ifmap, then those of the other maps."""
@@ -176,16 +164,8 @@ def _lanes(source: Source, portion: range) -> Along:
 
 
 def _still(counter: Along) -> Along:
-    """One that stays at the only element."""
+    """A counter that stays at the only element."""
     return counter._replace(coordinates=(0,) * len(counter.coordinates))
-
-
-def _written(block: Block, part: Rectangle, base: int) -> Counters:
-    """The words of some outputs among those of a block."""
-    groups, cols = len(block.groups), len(block.cols)
-    down = Counter(len(part.rows), part.rows.start - block.rows.start, 1, len(block.rows), cols * groups)
-    across = Counter(len(part.cols), part.cols.start - block.cols.start, 1, cols, groups)
-    return Counters(base, (down, across, Counter(groups, 0, 1, groups, 1)))
 
 
 # ---- in words
@@ -205,52 +185,32 @@ def _explained(work: _PointByPoint) -> Explanation:
         word_fill=work.word_fill,
         strips=shape.strips,
     )
-    taps = prod(axis.kernel for axis in plan.layer.axes)
-    sources = ", ".join(each.tensor.name for each in (*plan.maps, *plan.scalars))
-    aspects = {
-        **({"taps": f"{taps}, fewer where a window reaches over an edge"} if plan.layer.spatial else {}),
-        "folds": _portions(plan),
-        "passes": f"none: the vector unit makes each output of {sources}",
-        "block": _block(blocking, work),
-        "order": "portion by portion, in each all blocks",
-        "words": _words(work),
-        "memory": _memory(work),
-    }
-    return Explanation(1, blocking, dict(vars(tiling)), aspects)
-
-
-def _portions(plan: VectorOpPlan) -> str:
-    less_padded = ", in which tiles are less padded" if plan.turn == COLUMNS_IN_LANES else ""
-    what = plan.turn.in_lanes + less_padded
-    return f"{counted(len(plan.portions), 'portion')} of at most {plan.hardware.lanes} {what}, one a lane"
-
-
-def _block(blocking: Blocking, work: _PointByPoint) -> str:
-    _, high, wide, images = work.plan.shapes[OFMAP]
-    strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
-    given = said(work.hardware)
-    each = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
-    every = f"{counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
-    return f"{each}; {every}" + (f"; given: {given}" if given else "")
-
-
-def _words(work: _PointByPoint) -> str:
-    strips, word = work.plan.outputs.strips, work.hardware.vector_memory.word_elements
-    images = counted(work.word_fill // strips, work.plan.layer.counted_by)
-    held = f"{strips} strips of {images}" if strips > 1 else images
-    return f"{work.word_fill} of {counted(word, 'element')} used: {held}"
-
-
-def _memory(work: _PointByPoint) -> str:
-    tiling, hardware = work.tiling, work.hardware
+    word, capacity = plan.hardware.word_bytes, SIZE.format(plan.hardware.vector_memory.capacity_bytes)
     buffers = (
         ("maps", tiling.ifmap_buffers, tiling.ifmap_words),
         ("scalars", tiling.filter_buffers, tiling.section_words),
         ("results", tiling.psum_buffers, tiling.psum_words),
     )
-    word = hardware.word_bytes
-    held = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
-    return f"{SIZE.format(tiling.words * word)} of {SIZE.format(hardware.vector_memory.capacity_bytes)} a lane: {held}"
+    kept = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
+    taps, hardware = prod(axis.kernel for axis in plan.layer.axes), plan.hardware
+    sources = ", ".join(each.tensor.name for each in (*plan.maps, *plan.scalars))
+    lanes = plan.turn.in_lanes + (", in which tiles are less padded" if plan.turn == COLUMNS_IN_LANES else "")
+    strips = f" in each of {shape.strips} strips" if shape.strips > 1 else ""
+    each = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
+    every = f"{counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
+    given = f"; given: {said(hardware)}" if said(hardware) else ""
+    held = counted(work.word_fill // shape.strips, plan.layer.counted_by)
+    held = f"{shape.strips} strips of {held}" if shape.strips > 1 else held
+    aspects = {
+        **({"taps": f"{taps}, fewer where a window reaches over an edge"} if plan.layer.spatial else {}),
+        "folds": f"{counted(len(plan.portions), 'portion')} of at most {hardware.lanes} {lanes}, one a lane",
+        "passes": f"none: the vector unit makes each output of {sources}",
+        "block": f"{each}; {every}{given}",
+        "order": "portion by portion, in each all blocks",
+        "words": f"{work.word_fill} of {counted(hardware.vector_memory.word_elements, 'element')} used: {held}",
+        "memory": f"{SIZE.format(tiling.words * word)} of {capacity} a lane: {kept}",
+    }
+    return Explanation(1, blocking, dict(vars(tiling)), aspects)
 
 
 VECTOR_OPS = Lowering(

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.lowering.block import Block, Patch, halves, patch_of, p
 from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
 from tpusim.machines.tpu.lowering.pace import Demand, Sizes, step
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.tap_groups import TapGroups
+from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_outputs, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.tensor import Coordinates

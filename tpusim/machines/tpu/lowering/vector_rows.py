@@ -19,7 +19,7 @@ from tpusim.result.records import Blocking
 
 
 def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         CapacityError: when nothing fits the vector memories.
@@ -46,35 +46,27 @@ def _explained(plan: RowPlan) -> Explanation:
     word = plan.hardware.vector_memory.word_elements
     passed = plan.stages[plan.given :]
     stages = ", ".join(each.operation for each in passed)
+    folds = "none: a lane has all channels of its rows"
+    if plan.shares > 1:
+        folds = f"rows in {plan.shares} shares of {counted(plan.channels, 'channel')}, which meet by way of HBM"
+    first, shared, on_the_way, *_, results, end = plan.areas(plan.pieces)
+    areas = {"rows": shared - first, "what rows share": on_the_way - shared, "sums": results - on_the_way,
+             "results": end - results}  # fmt: skip
+    size = plan.hardware.word_bytes
+    held = ", ".join(f"{SIZE.format(words * size)} of {name}" for name, words in areas.items() if words)
+    capacity = SIZE.format(plan.hardware.vector_memory.capacity_bytes)
     rows, pieces = counted(blocking.images, "row"), counted(len(plan.parts), "piece")
     again = "kept from stage to stage" if plan.pieces.kept else "read from HBM for each stage"
     aspects = {
-        "folds": _folds(plan),
+        "folds": folds,
         "passes": f"none: the vector unit goes through rows in {counted(len(passed), 'stage')}: {stages}",
         "block": f"{rows}; {counted(blocking.blocks, 'block')} for all {plan.rows:,}",
         "order": f"block by block, in each stage by stage; rows come in {pieces}, {again}",
         "words": f"{plan.fill} of {counted(word, 'element')} used: rows side by side",
-        "memory": _memory(plan),
+        "memory": f"{SIZE.format(end * size)} of {capacity} a lane: {held}",
     }
     return Explanation(1, blocking, {"loop_order": "block_major", **plan.pieces._asdict()}, aspects)
 
-
-def _folds(plan: RowPlan) -> str:
-    if plan.shares == 1:
-        return "none: a lane has all channels of its rows"
-    return f"rows in {plan.shares} shares of {counted(plan.channels, 'channel')}, which meet by way of HBM"
-
-
-def _memory(plan: RowPlan) -> str:
-    rows, shared, on_the_way, *_, results, end = plan.areas(plan.pieces)
-    areas = {"rows": shared - rows, "what rows share": on_the_way - shared, "sums": results - on_the_way,
-             "results": end - results}  # fmt: skip
-    word = plan.hardware.word_bytes
-    held = ", ".join(f"{SIZE.format(words * word)} of {name}" for name, words in areas.items() if words)
-    return f"{SIZE.format(end * word)} of {SIZE.format(plan.hardware.vector_memory.capacity_bytes)} a lane: {held}"
-
-
-_BLOCKS = {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"}
 
 VECTOR_ROWS = Lowering(
     "vector_rows",
@@ -84,5 +76,5 @@ VECTOR_ROWS = Lowering(
     whole_rows=True,
     partial=True,
     banks=True,
-    ignores=IGNORED | _BLOCKS,
+    ignores=IGNORED | {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"},
 )

@@ -34,7 +34,7 @@ IGNORED = frozenset({
 
 
 def feed(lanes: int, pattern: Counters) -> Feed:
-    """One pattern for all of the first `lanes` lanes."""
+    """A pattern for all of the first `lanes` lanes."""
     return Feed((LaneGroup(0, lanes, pattern),))
 
 
@@ -64,7 +64,7 @@ class VectorUnits(Units):
 
     @abstractmethod
     def scalars(self, channels: range, base: int) -> Iterable[Moves]:
-        """Of what each lane keeps a number, from word `base` on."""
+        """Numbers, of which each lane keeps its own, from word `base` on."""
 
     @abstractmethod
     def maps(self, of: Portion, base: int) -> Iterable[Moves]:
@@ -101,9 +101,7 @@ class VectorUnits(Units):
             return self.delay(of.block)
 
         return (
-            Area(
-                "maps", maps, tiling.ifmap_words, tiling.ifmap_buffers, lanes, brought, lambda of: self.delay(of.block)
-            ),
+            Area("maps", maps, tiling.ifmap_words, tiling.ifmap_buffers, lanes, brought, ready),
             Area("scalars", "filter", tiling.section_words, tiling.filter_buffers, lanes, kept),
             Area("results", "ofmap", tiling.psum_words, tiling.psum_buffers, lanes),
         )
@@ -118,9 +116,8 @@ class VectorUnits(Units):
         for number, channels in enumerate(self.portions):
             for block, count in zip(self.blocks, steps, strict=True):
                 of = Portion(channels, block)
-                yield Unit(
-                    (Need("maps", of), Need("scalars", number), Need("results", of)), None, of, steps=count, leaves=2
-                )
+                needs = Need("maps", of), Need("scalars", number), Need("results", of)
+                yield Unit(needs, None, of, steps=count, leaves=2)
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
         yield Work(self.work(unit.about, bases), (Touch(0), Touch(1)), 2, True)

@@ -24,7 +24,7 @@ from tpusim.network.ops import ArrayOp
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """One draft.
+    """A draft, the only one.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -46,7 +46,7 @@ class InsertedPlan(Plan):
         """Cell by cell, the one output that the tap reaches; at all others stands a zero."""
         base, counters, window = super().walk(tap, block, patch, by_tap)
         inside = tuple(
-            Counter(axis.spread, -axis.phase(number), 1, 1, 0)
+            Counter(axis.spread, -axis.stands[number][1], 1, 1, 0)
             for axis, number in zip(cell_axes(self.shape), tap, strict=True)
         )
         cell = self.shape.cell
