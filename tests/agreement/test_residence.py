@@ -21,8 +21,7 @@ from tpusim.machines.tpu import event as event_engine
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.at_home import Stays, settled
 from tpusim.machines.tpu.schedule.home import home_of
 from tpusim.machines.tpu.schedule.joined import Read, linked

@@ -35,16 +35,22 @@ from tpusim.machines.tpu.datapath.memories import (
     walk_of,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Feed, LaneGroup, walked
-from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    Addresses,
+    AddressPattern,
+    BankFeed,
+    Feed,
+    LaneGroup,
+    Picked,
+    Pointers,
+    walked,
+)
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Prefetch, Spill
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Keep, Prefetch, Spill
 
 Values = NDArray[np.floating[Any]]
 

@@ -15,8 +15,16 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
-from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Counters, LaneGroup, walked
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    Addresses,
+    AddressPattern,
+    Counters,
+    LaneGroup,
+    Picked,
+    Pointers,
+    walked,
+)
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer

@@ -29,10 +29,9 @@ from tpusim.machines.tpu.event.board import Loads, Log, Move, Passes, VectorWork
 from tpusim.machines.tpu.event.calendar import Conflicts, Owners, Ports
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, port_accounts, split, unit_accounts, unit_name
-from tpusim.machines.tpu.program.passes import Stream, bias_words_of
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream, Vector, bias_words_of
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
-from tpusim.machines.tpu.program.vector import Vector
 
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:

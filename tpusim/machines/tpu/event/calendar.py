@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import CLIENTS, DMA, FREE, IFMAP, NEVER, Clients, port_name
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.banks import Groups, Marks, asked, relative
-from tpusim.machines.tpu.program.passes import Stream
+from tpusim.machines.tpu.program.addresses import Feed, Groups, Marks, asked, relative
+from tpusim.machines.tpu.program.steps import Stream
 
 Cycles = NDArray[np.int64]
 Owners = NDArray[np.uint8]

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.program import Explanation
 from tpusim.network.ops import ArrayOp
 
 

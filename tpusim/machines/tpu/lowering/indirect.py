@@ -40,10 +40,8 @@ from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.addresses import Counters
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
-from tpusim.machines.tpu.program.pointers import pointer_bytes, pointers_a_word
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.addresses import Counters, pointer_bytes, pointers_a_word
+from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
 from tpusim.machines.tpu.schedule.units import Policy
 from tpusim.network.ops import ArrayOp
 

@@ -8,10 +8,9 @@ from math import prod
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered
 from tpusim.machines.tpu.program.moves import Moves
-from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
+from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.orders import AS_READ, HWCN, Layouts
 

@@ -13,17 +13,21 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import AddressPattern, Counter, Counters, Feed, Table, walked
-from tpusim.machines.tpu.program.passes import Stream
-from tpusim.machines.tpu.program.pointers import (
+from tpusim.machines.tpu.program.addresses import (
+    AddressPattern,
+    Counter,
+    Counters,
+    Feed,
     Pointers,
     PointerTable,
+    Table,
     encoded,
     pointer_bytes,
     pointers_a_word,
+    walked,
 )
 from tpusim.machines.tpu.program.program import Buffer, Constant, Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.memory.layout import whole_bursts

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.reduction import Tap
-from tpusim.machines.tpu.program.pointers import encoded
+from tpusim.machines.tpu.program.addresses import encoded
 from tpusim.network.ops import DeformConv2d
 from tpusim.network.ops.offsets import MASK_PARTS, Offsets
 

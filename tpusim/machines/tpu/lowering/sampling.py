@@ -27,8 +27,8 @@ from tpusim.machines.tpu.lowering.samples import CORNERS, Kind, Samples, samples
 from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, word_groups
+from tpusim.machines.tpu.program.addresses import ElementTable, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.pointers import ElementTable, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import DeformConv2d
 

@@ -7,17 +7,21 @@ from math import prod
 
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Counters, Feed
-from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.addresses import BankFeed, Counters, Feed, Picked, Pointers
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import SCRATCH, BankFill, Inbound, LaneTransfer, Prefetch, Spill, Transfer
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.transfers import (
+    SCRATCH,
+    BankFill,
+    Inbound,
+    Keep,
+    LaneTransfer,
+    Prefetch,
+    Spill,
+    Transfer,
+)
 
 
 def check_program(program: Program, hardware: Hardware) -> None:

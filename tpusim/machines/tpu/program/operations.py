@@ -1,22 +1,123 @@
-"""What the vector unit can do with the words of a step of its own. A new operation is a function and a line here."""
+"""Operations of the vector unit on words, and functions that no short row of sums and products gives.
+
+A new operation is a function and a line here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import erf, erfc, pi, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.program import functions
-from tpusim.machines.tpu.program.functions import rounded_once
 from tpusim.machines.tpu.sections import VectorUnit
 
 Values: TypeAlias = NDArray[np.floating[Any]]
+Doubles: TypeAlias = NDArray[np.float64]
 Operands: TypeAlias = Iterable[Values]
 """The words of each operand, [lane, word, element], in the order in which they are read."""
 Coefficients: TypeAlias = tuple[float, ...]
+
+_ERF = np.frompyfunc(erf, 1, 1)
+_ERFC = np.frompyfunc(erfc, 1, 1)
+
+BEND = 0.044715
+"""Of the cubic term of GELU by tanh: Hendrycks and Gimpel, 2016 (arXiv:1606.08415), section 2."""
+
+
+def rounded_once(
+    function: Callable[..., Doubles],
+) -> Callable[[Iterable[Values], Values, tuple[float, ...]], Values]:
+    """As an operation on the words of operands; scalars of a lane are operands for all of its elements."""
+
+    def values(operands: Iterable[Values], scalars: Values, coefficients: tuple[float, ...]) -> Values:
+        terms = [*operands, *(scalars[-1:, :, None, None] if len(scalars) else ())]
+        number = terms[0].dtype
+        # Infinities and what is not a number agree with nothing that is expected.
+        with np.errstate(all="ignore"):
+            doubles = [np.array(each, np.float64, order="C") for each in terms]
+            return function(*doubles, *coefficients).astype(number)
+
+    return values
+
+
+def sigmoid(x: Doubles) -> Doubles:
+    """1 / (1 + exp(-x))."""
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def silu(x: Doubles) -> Doubles:
+    """The element times its sigmoid."""
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
+def error_function(x: Doubles) -> Doubles:
+    """erf."""
+    return np.asarray(_ERF(x), np.float64)
+
+
+def gelu(x: Doubles) -> Doubles:
+    """x times the share of the normal distribution below it."""
+    return np.asarray(x / 2 * _ERFC(x / -sqrt(2)), np.float64)
+
+
+def gelu_tanh(x: Doubles) -> Doubles:
+    """The same, its share approximated by a tanh: x times the sigmoid of twice the tanh's argument."""
+    return np.asarray(x / (1 + np.exp(-2 * sqrt(2 / pi) * x * (1 + BEND * x * x))))
+
+
+# ---- of the elements of rows
+
+
+def exp_sum(*terms: Doubles) -> Doubles:
+    """The sum of the powers of e, of all operands less the last."""
+    *elements, most = terms
+    return np.asarray(sum(np.exp(each - most) for each in elements))
+
+
+def exp_scaled(x: Doubles, most: Doubles, factor: Doubles) -> Doubles:
+    """e to the power of what x is more than the largest, times a factor."""
+    return np.asarray(np.exp(x - most) * factor)
+
+
+def squares_sum(*terms: Doubles) -> Doubles:
+    """The sum of the squares of what all operands are more than the last."""
+    *elements, mean = terms
+    return np.asarray(sum((each - mean) ** 2 for each in elements))
+
+
+def reciprocal_sum(*terms: Doubles) -> Doubles:
+    """One over the sum."""
+    return np.asarray(1 / sum(terms))
+
+
+def reciprocal_root(*terms: Any) -> Doubles:
+    """One over the root of the sum times the first coefficient, and the second added."""
+    *sums, part, more = terms
+    return np.asarray(1 / np.sqrt(sum(sums) * part + more))
+
+
+def normalize(x: Doubles, mean: Doubles, factor: Doubles, scale: Doubles, shift: Doubles) -> Doubles:
+    """What x is more than the mean, times a factor and a scale, and a shift added."""
+    return np.asarray((x - mean) * factor * scale + shift)
+
+
+def sum_of_squares(operands: Iterable[Values], first: bool) -> Values:
+    """Squares of the words of operands, added one after another; the `first` as it is, if so."""
+    total: Values | None = None
+    for each in operands:
+        term = each if first and total is None else each * each
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def over_power(squares: Doubles, x: Doubles, slope: float, shift: float, beta: float) -> Doubles:
+    """x / (slope squares + shift)^beta."""
+    return np.asarray(x * np.exp(-beta * np.log(slope * squares + shift)))
 
 
 class Arity(NamedTuple):
@@ -216,7 +317,7 @@ def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: 
 def _of_squares(first: bool) -> Operation:
     """The sum of the squares of all operands, or of the `first` as it is and the squares of the others."""
     return Operation(
-        lambda operands, *_: functions.sum_of_squares(operands, first),
+        lambda operands, *_: sum_of_squares(operands, first),
         lambda counts, _: 2 * (counts.operands - first) - 1 + first,
         lambda counts, _: counts.operands - first,
         lambda counts: counts.operands > first and not counts.scalars + counts.coefficients,
@@ -226,7 +327,7 @@ def _of_squares(first: bool) -> Operation:
 def _of_power(beta: float, products: int, takes: Mapping[str, int]) -> Operation:
     """An element, the last operand, over a power of a line of the first: that of two coefficients."""
     return Operation(
-        rounded_once(lambda squares, x, slope, shift: functions.over_power(squares, x, slope, shift, beta)),
+        rounded_once(lambda squares, x, slope, shift: over_power(squares, x, slope, shift, beta)),
         lambda *_: products + 1,
         lambda *_: products,
         lambda counts: counts == Arity(2, 0, 2),
@@ -287,21 +388,21 @@ OPERATIONS: dict[str, Operation] = {
     # As x r, of r = 1 / root(x), and zero where a comparison says that x is.
     "sqrt": _of_functions(np.sqrt, 1, 2, "reciprocal_root"),
     "tanh": _of_functions(np.tanh, 0, 0, "tanh"),
-    "erf": _of_functions(functions.error_function, 0, 0, "erf"),
+    "erf": _of_functions(error_function, 0, 0, "erf"),
     "div": _of_functions(np.divide, 0, 0, "divide", operands=2),
     "rdiv": _of_functions(lambda x, y: np.divide(y, x), 0, 0, "divide", operands=2),
     # As 0.5 + 0.5 tanh(0.5 x).
-    "sigmoid": _of_functions(functions.sigmoid, 2, 1, "tanh"),
-    "silu": _of_functions(functions.silu, 3, 1, "tanh"),
+    "sigmoid": _of_functions(sigmoid, 2, 1, "tanh"),
+    "silu": _of_functions(silu, 3, 1, "tanh"),
     # As 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))).
-    "gelu": _of_functions(functions.gelu, 3, 1, "erf"),
-    "gelu_tanh": _of_functions(functions.gelu_tanh, 5, 2, "tanh"),
+    "gelu": _of_functions(gelu, 3, 1, "erf"),
+    "gelu_tanh": _of_functions(gelu_tanh, 5, 2, "tanh"),
     # Of rows: a difference and a power each, and the sum; the same with squares.
-    "exp_sum": _of_elements(functions.exp_sum, 1, 0, lambda elements: {"exp": elements}),
-    "squares_sum": _of_elements(functions.squares_sum, 1, 1, lambda _: {}),
-    "reciprocal_sum": _of_sum(functions.reciprocal_sum, 0, 0, "divide"),
-    "reciprocal_root": _of_sum(functions.reciprocal_root, 2, 1, "reciprocal_root"),
-    "exp_scaled": _of_functions(functions.exp_scaled, 1, 1, "exp", operands=3),
+    "exp_sum": _of_elements(exp_sum, 1, 0, lambda elements: {"exp": elements}),
+    "squares_sum": _of_elements(squares_sum, 1, 1, lambda _: {}),
+    "reciprocal_sum": _of_sum(reciprocal_sum, 0, 0, "divide"),
+    "reciprocal_root": _of_sum(reciprocal_root, 2, 1, "reciprocal_root"),
+    "exp_scaled": _of_functions(exp_scaled, 1, 1, "exp", operands=3),
     # As x r, x r r / root(r) and x / s, of r = 1 / root(s); s is a line of the sum of squares.
     "squares": _of_squares(first=False),
     "squares_more": _of_squares(first=True),
@@ -309,7 +410,7 @@ OPERATIONS: dict[str, Operation] = {
     "normalize_by_75": _of_power(0.75, 4, {"reciprocal_root": 2}),
     "normalize_by_100": _of_power(1.0, 1, {"divide": 1}),
     "normalize": Operation(
-        rounded_once(functions.normalize),
+        rounded_once(normalize),
         lambda *_: 4,
         lambda *_: 2,
         lambda counts: counts == Arity(5, 0, 0),

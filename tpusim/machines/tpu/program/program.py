@@ -1,7 +1,7 @@
-"""The waist of the hourglass: what a lowering produces and every interpreter runs.
+"""The waist of the hourglass: what a lowering produces, every interpreter runs, and people are told.
 
-A `Program` is tensors and a short list of steps. It says *what* happens in which order, never *when*: time belongs
-to the engines.
+The Program says which words and lanes hold which elements and in which order the units work. It holds no value, and no
+time: interpreters find out how long it takes. Nobody reads the plan behind it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +27,11 @@ from tpusim.machines.tpu.definition import (
     ports_of,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import PointerTable
-from tpusim.machines.tpu.program.step import Step, Use
+from tpusim.machines.tpu.program.addresses import PointerTable
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
 from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Spill, Transfer
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.transfers import Inbound, Keep, Prefetch, Spill, Transfer
+from tpusim.result.records import Blocking
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,3 +281,34 @@ class Program:
 
 def _together(steps: Sequence[Step]) -> Use:
     return Use(*map(sum, zip(*(step.use for step in steps), strict=True)))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a layer was lowered.
+
+    Attributes:
+        multi_tile: taps stacked in a pass.
+        blocking: how it was cut up, as the result tells it.
+        choices: what it chose, by name, for those who compute with it.
+        aspects: in words, a sentence an aspect, in the order they are told.
+    """
+
+    multi_tile: int
+    blocking: Blocking
+    choices: Mapping[str, int | str]
+    aspects: Mapping[str, str]
+
+
+class Planned(NamedTuple):
+    """How many steps a Program will have, before it is written down: passes, and about so many fills and spills.
+
+    `intermediates` counts the elements of tensors that it writes and reads again.
+    """
+
+    passes: int
+    transfers: int
+    intermediates: int = 0
+
+
+Lowered: TypeAlias = tuple[Program, Explanation]

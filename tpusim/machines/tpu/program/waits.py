@@ -10,13 +10,10 @@ import numpy as np
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.ahead import Early, Layer
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Preload, Stream
+from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Program
-from tpusim.machines.tpu.program.regions import box_of
-from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.memory.layout import Region
 
 KINDS: tuple[type[Step], ...] = (Fill, Preload, Stream, Vector, Keep, Spill)

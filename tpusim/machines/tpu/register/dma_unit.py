@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition import BIAS_CYCLES, DMA, NEVER, WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Fill, LaneTransfer, Prefetch, Spill, Transfer
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.transfers import (
+    HBM,
+    SCRATCH,
+    BankFill,
+    Fill,
+    Keep,
+    LaneTransfer,
+    Prefetch,
+    Spill,
+    Transfer,
+)
 from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Memory, Passage, PipedMemory
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition import VECTOR, Beat
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.addresses import Picked
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import Picked
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.banks import Settings
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
 

@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Feed, walked
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Stream
+from tpusim.machines.tpu.program.moves import regions_of
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.regions import regions_of
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.transfers import Keep, Spill
 from tpusim.machines.tpu.schedule.home import Home, words_of
 from tpusim.machines.tpu.schedule.link import APART, Bases, buffers, link
 from tpusim.machines.tpu.schedule.reach import ScatteredError, Words, reached

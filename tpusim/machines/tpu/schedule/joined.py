@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tpusim.machines.tpu.definition import frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Handed, Program
-from tpusim.machines.tpu.program.step import Shift
+from tpusim.machines.tpu.program.steps import Shift
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.waits import Waits
 from tpusim.machines.tpu.schedule.scheduler import program_of

@@ -7,8 +7,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Table, walked
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    AddressPattern,
+    Counter,
+    Counters,
+    Picked,
+    Pointers,
+    Table,
+    walked,
+)
 
 Words = NDArray[np.int64]
 

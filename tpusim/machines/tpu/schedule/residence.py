@@ -13,11 +13,10 @@ from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.allocator import Allocator, FullError
 from tpusim.machines.tpu.schedule.at_home import Settled, Stays, settled
 from tpusim.machines.tpu.schedule.home import Home, home_of

@@ -13,11 +13,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from tpusim.machines.tpu.program.explanation import Planned
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.program import Planned, Program
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.schedule.link import Bases, buffers, link
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, Work
 

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.explanation import Planned
-from tpusim.machines.tpu.program.passes import Finish
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.program import Planned
+from tpusim.machines.tpu.program.steps import NO_SCALARS, Finish, Scalars, Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill
-from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any
