@@ -23,7 +23,7 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.program import Lowered, Planned, Program
 from tpusim.machines.tpu.program.steps import Finish, Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.schedule.link import buffers, link
+from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,

@@ -20,10 +20,8 @@ from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 from tpusim.machines.tpu.program.transfers import Keep, Spill
-from tpusim.machines.tpu.schedule.home import Home, words_of
-from tpusim.machines.tpu.schedule.link import APART, Bases, buffers, link
-from tpusim.machines.tpu.schedule.reach import ScatteredError, Words, reached
-from tpusim.machines.tpu.schedule.scheduler import Schedule, scheduled
+from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Words, reached, words_of
+from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link, scheduled
 from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Need, Pass, Piece, Policy, Unit, Units
 from tpusim.network.ops.op import OFMAP
 

@@ -1,22 +1,64 @@
-"""From units to steps: which slot a key has, when it is brought, and what every step waits for.
+"""From units to steps: where areas stand, which slot a key has, when it is brought, and what every step waits for.
 
-A *tenancy* is the time that one key spends in one slot. Every wait is a look into a tenancy: a reader waits for what
-brought or wrote the key; whoever writes a slot first waits for those who used it for the key before. Nothing here knows
-what a convolution is.
+Areas stand one behind the other, each memory by itself, before any step is written. A *tenancy* is the time that one
+key spends in one slot. Every wait is a look into a tenancy: a reader waits for what brought or wrote the key; whoever
+writes a slot first waits for those who used it for the key before. Nothing here knows what a convolution is.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from tpusim.machines.tpu.program.program import Planned, Program
+from tpusim.machines.tpu.program.program import Buffer, Planned, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.schedule.link import Bases, buffers, link
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, Work
+
+Bases: TypeAlias = Mapping[str, int]
+"""By area, the first word of its first slot."""
+APART = 1 << 40
+"""Words between what has no place yet: more than any memory has."""
+
+
+def link(units: Units, first: int = 0, empty: Collection[str] = ()) -> Bases:
+    """The areas of each memory in their order, from word `first` on, behind them those of strands; strands that end
+    before the units begin share their words. Areas that are `empty` get none: they stand far from all others.
+    """
+    bases, ends = {name: (at + 1) * APART for at, name in enumerate(sorted(empty))}, _ends(first)
+    _place(units.areas, bases, ends)
+    for strand in units.strands.values():
+        _place(strand.areas, bases, _ends(first) if units.before else ends)
+    return bases
+
+
+def _ends(first: int) -> defaultdict[str, int]:
+    return defaultdict(lambda: first)
+
+
+def _place(areas: Iterable[Area], bases: dict[str, int], ends: defaultdict[str, int]) -> None:
+    for area in areas:
+        if area.name not in bases:
+            bases[area.name] = ends[area.memory]
+            ends[area.memory] += area.count * area.words
+
+
+def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, ...]:
+    """The areas of a memory as a Program tells of them: neighbours that hold parts of one tensor are one."""
+    found: list[Buffer] = []
+    strands = (area for strand in units.strands.values() for area in strand.areas)
+    for area in (*strands, *units.areas):
+        if area.memory != memory or not area.count * area.words or bases[area.name] >= APART:
+            continue
+        own = Buffer(area.tensor, bases[area.name], area.count * area.words, area.lanes)
+        if found and found[-1].tensor == own.tensor:
+            ahead = found.pop()
+            own = Buffer(own.tensor, ahead.base, ahead.words + own.words, max(ahead.lanes, own.lanes))
+        found.append(own)
+    return tuple(found)
+
 
 LAST = 1 << 62
 """Behind all units."""
