@@ -43,7 +43,7 @@ class PointerTable(NamedTuple):
 
     @property
     def pointers(self) -> int:
-        """All of them."""
+        """How many there are in all."""
         return self.pixels * self.together
 
     @property
@@ -116,7 +116,7 @@ class ElementTable(NamedTuple):
 
     @property
     def pointers(self) -> int:
-        """Those of a result word."""
+        """How many a result word has."""
         return self.operands * self.elements * self.together
 
     @property
@@ -220,7 +220,7 @@ class Counter(NamedTuple):
         return range(first, max(first, min(last + 1, self.length)))
 
     def part(self, counts: range) -> Counter:
-        """So many of its counts, from `counts.start` on."""
+        """The counter that goes through `counts` of its counts alone."""
         return self._replace(length=len(counts), start=self.start + counts.start * self.step)
 
     def offset(self, count: int) -> int:
@@ -264,7 +264,7 @@ class Counters(NamedTuple):
         return range(self.base + first, self.base + stop)
 
     def moved(self, words: int) -> Counters:
-        """The same so many words further on."""
+        """The pattern that walks alike, `words` further on."""
         return self._replace(base=self.base + words)
 
 
@@ -337,7 +337,7 @@ class Table(NamedTuple):
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
     def moved(self, words: int) -> Table:
-        """The same so many words further on."""
+        """The pattern that walks alike, `words` further on."""
         return Table(tuple(each if each == PADDING else each + words for each in self.addresses))
 
 
@@ -437,7 +437,7 @@ class BankFeed(Feed):
 
 
 def relative(groups: Groups) -> Groups:
-    """The same from another word on, so that passes that read alike elsewhere are seen to be alike."""
+    """Groups that read alike from another word on, so that passes that read alike elsewhere are seen to be alike."""
     patterns = [group.pattern for group in groups if isinstance(group.pattern, Counters)]
     if not patterns or len(patterns) < len(groups):
         return groups
@@ -458,4 +458,5 @@ def asked(groups: Groups) -> tuple[Addresses, Marks]:
 
 @lru_cache(maxsize=1024)
 def _bank_accesses(groups: Groups) -> int:
+    """The words that groups read; many passes read alike."""
     return int(np.count_nonzero(asked(groups)[1])) if groups else 0

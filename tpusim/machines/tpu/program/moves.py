@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, product
 from math import prod
-from typing import Any
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
@@ -44,13 +43,13 @@ def regions_of_part(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int
 def box_of(step: Transfer) -> Region:
     """The smallest rectangle that holds all elements of its parts."""
     axes = len(step.tensor.shape)
-    held = [_ends(part.lane, part.items, axes) for part in step.parts]
+    held = [ends_of(part.lane, part.items, axes) for part in step.parts]
     axes_ends = zip(*held, strict=True)
     return tuple(range(min(low), max(high) + 1) for low, high in (zip(*each, strict=True) for each in axes_ends))
 
 
 @lru_cache(maxsize=1 << 12)
-def _ends(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tuple[tuple[int, int], ...]:
+def ends_of(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tuple[tuple[int, int], ...]:
     """The lowest and the highest coordinate along each axis."""
     low, high = [0] * axes, [0] * axes
     for axis, coordinates in (*lane, *items):
@@ -112,7 +111,7 @@ def _evenly(coordinates: Coordinates | list[int]) -> list[range]:
 
 
 def _joined(regions: Iterable[Region]) -> Iterator[Region]:
-    """Those that go on along one axis where the one before ends, together with it."""
+    """Regions, each together with those that go on along one axis where it ends."""
     before: Region | None = None
     for region in regions:
         together = before and _one(before, region)
@@ -207,7 +206,7 @@ class Moves:
         return self._known[key]
 
     def _elements(self, tensor: Tensor, region: Region) -> int:
-        """Those of a region that there are."""
+        """The elements of a region that the tensor has."""
         key = tensor.name, region
         if key not in self._inside:
             parts = (inside(part, 0, extent) for part, extent in zip(region, tensor.shape, strict=True))
@@ -252,12 +251,12 @@ class Moves:
                 of_lanes = found.setdefault(step.tensor, {})
                 for part in step.parts:
                     of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None
-        return {tensor.name: self._one_after_another(tensor, of_lanes) for tensor, of_lanes in found.items()}
-
-    def _one_after_another(self, tensor: Tensor, of_lanes: Mapping[Any, Iterable[_Held]]) -> dict[_Held, int]:
-        """The elements ahead of each part."""
-        parts = [held for each in of_lanes.values() for held in each]
-        return dict(zip(parts, accumulate((self._size(tensor, held) for held in parts), initial=0), strict=False))
+        ahead: dict[str, dict[_Held, int]] = {}
+        for tensor, of_lanes in found.items():
+            parts = [held for each in of_lanes.values() for held in each]
+            sizes = accumulate((self._size(tensor, held) for held in parts), initial=0)
+            ahead[tensor.name] = dict(zip(parts, sizes, strict=False))
+        return ahead
 
     def _size(self, tensor: Tensor, held: _Held) -> int:
         """Elements of a part that there are."""

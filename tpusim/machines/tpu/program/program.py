@@ -46,7 +46,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The numbers of a tensor that the lowering itself has worked out: 32-bit whole ones, so many `parts` to one."""
+    """The numbers of a tensor that the lowering itself has worked out: 32-bit whole ones, `parts` to a 1."""
 
     tensor: str
     numbers: bytes
@@ -85,7 +85,7 @@ class Handed:
 
 @dataclass(frozen=True)
 class Program:
-    """One layer, lowered for one machine; or several, one after another, joined to one.
+    """A layer, lowered for a machine; or several layers, one after another, joined to one Program.
 
     Attributes:
         tensors: those in HBM and the scratch memory, by what steps call them. Operands are in HBM before the first
@@ -156,7 +156,7 @@ class Program:
 
     @cached_property
     def clients(self) -> Clients:
-        """Those of the ports that own slots while a pass streams."""
+        """The clients of ports that own slots while a pass streams."""
         own = {POINTER: bool(self.tables), PSUM: self.accumulates}
         return tuple(each for each in (IFMAP, POINTER, PSUM, RESULT) if own.get(each, True))
 
@@ -205,7 +205,7 @@ class Program:
 
     @cached_property
     def checked(self) -> frozenset[str]:
-        """The names of those that somebody knows what they should be."""
+        """The names of the tensors of which somebody knows what they should be."""
         return frozenset(name for name in self.written if not self.tensor(name).on_the_way)
 
     @cached_property
@@ -227,15 +227,11 @@ class Program:
         made = self.makers.get(step.tensor.name, ())
         if not made or isinstance(step, Spill):
             return []
-        return [index for index in step.after if self._written_by(index) in made]
-
-    def _written_by(self, index: int) -> str | None:
-        """The tensor behind the lanes that a step writes, by its name."""
-        step = self.steps[index]
-        return step.written.name if isinstance(step, Transfer) and step.written else None
+        writers = ((at, each) for at in step.after if isinstance(each := self.steps[at], Transfer))
+        return [at for at, each in writers if each.written and each.written.name in made]
 
     def with_given_operands(self) -> Program:
-        """The same Program of several layers, each of which is given operands instead of what others have made."""
+        """This Program of several layers, each of which is given operands instead of what others have made."""
         return replace(self, handed=tuple(replace(each, same=False) for each in self.handed))
 
     def copies(self, name: str) -> list[str]:
@@ -262,7 +258,7 @@ class Program:
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """The same layer by layer, of several."""
+        """What the steps of each layer take, of several layers."""
         return tuple(
             _together([step for step, layer in zip(self.steps, self.layers, strict=True) if layer == number])
             for number in range(max(self.layers, default=-1) + 1)
@@ -301,7 +297,7 @@ class Explanation:
 
 
 class Planned(NamedTuple):
-    """How many steps a Program will have, before it is written down: passes, and about so many fills and spills.
+    """How many steps a Program will have, before it is written down: passes, and fills and spills, about.
 
     `intermediates` counts the elements of tensors that it writes and reads again.
     """

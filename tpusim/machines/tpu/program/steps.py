@@ -31,7 +31,7 @@ class Use(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """What a step is in a Program of several layers: one of `layer`, so many `steps` further on."""
+    """Where a layer begins in a Program of several: with all `steps` ahead of its own."""
 
     layer: str
     steps: int
@@ -76,7 +76,7 @@ class Step:
 
     @property
     def words_written(self) -> Iterator[range]:
-        """The same of those that it writes."""
+        """The words of lanes that it writes, and perhaps some among them that it does not."""
         yield from ()
 
     @property
@@ -85,11 +85,11 @@ class Step:
         return False
 
     def shifted(self, by: Shift) -> Self:
-        """The same step of a Program of several layers."""
+        """The step as it is in a Program of several layers."""
         return replace(self, after=tuple(each + by.steps for each in self.after))
 
     def renumbered(self, places: Mapping[int, int]) -> Self:
-        """The same where steps have other numbers: `places` by those that they had."""
+        """The step where steps have other numbers: `places` by those that they had."""
         return replace(self, after=tuple(sorted(places[each] for each in self.after)))
 
 
@@ -116,10 +116,8 @@ class Preload(Step):
 
     @property
     def facts(self) -> Mapping[str, int | str]:
-        delay = {"delay": self.delay} if self.delay else {}
-        bias = {} if self.bias is None else {"bias": "yes"}
-        array = {"array": self.array} if self.array else {}
-        return {"rows": self.rows, "cols": self.cols, **delay, **bias, **array}
+        more: dict[str, int | str] = {"delay": self.delay, "bias": "yes" * self.bias_words, "array": self.array}
+        return {"rows": self.rows, "cols": self.cols, **{name: fact for name, fact in more.items() if fact}}
 
     @property
     def use(self) -> Use:
@@ -137,7 +135,7 @@ class Preload(Step):
 
 
 def bias_words_of(step: Step) -> int:
-    """Those that a step loads, which only preloads do."""
+    """The words of biases that a step loads, which only preloads do."""
     return step.bias_words if isinstance(step, Preload) else 0
 
 
@@ -162,7 +160,7 @@ class Finish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stream(Step):
-    """One pass: `words` words a lane go through the array; column c collects into lane c, from `result_base` on.
+    """A pass: `words` words a lane go through the array; column c collects into lane c, from `result_base` on.
 
     Attributes:
         preload: the step that loads its weights.
@@ -187,8 +185,8 @@ class Stream(Step):
     @property
     def finishing(self) -> tuple[int, int]:
         """Multiplications that finish an element, and all else that the ALUs do for it."""
-        products, others = (sum(each) for each in zip((0, 0), *(each.operations for each in self.finish), strict=True))
-        return products, others
+        each = [finish.operations for finish in self.finish]
+        return sum(products for products, _ in each), sum(others for _, others in each)
 
     @property
     def facts(self) -> Mapping[str, int | str]:
@@ -291,7 +289,7 @@ class Vector(Step):
         return pointers + sum(each.picks.elements if each.picks else 1 for each in self.operands)
 
     def beat(self, elements: int, hardware: Hardware) -> Beat:
-        """How it goes through its words, of which so many `elements` are in use."""
+        """How it goes through its words, in each of which `elements` are in use."""
         return beat_of(self.reads, sum(self.operations(hardware)), elements, hardware)
 
     def operations(self, hardware: Hardware) -> Work:

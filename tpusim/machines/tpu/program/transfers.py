@@ -198,7 +198,7 @@ class Prefetch(Transfer):
         return replace(Step.shifted(self, by), tensor=tensor, to=to)
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        """None: it lies there as in HBM."""
+        """The vector unit takes none: the tensor lies there as in HBM."""
         return 0
 
 

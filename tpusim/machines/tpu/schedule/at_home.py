@@ -77,12 +77,8 @@ def settled(units: Units, stays: Stays) -> Settled:
     if stays.over:
         _check_over(steps, places[stays.over])
     empty = frozenset(at_home.empty)
-    return Settled(units, stays, empty, _words(units, empty))
-
-
-def _words(units: Units, empty: frozenset[str]) -> int:
-    """Words of a lane that a layer needs without areas that are empty."""
-    return max((each.base + each.words for each in buffers(units, link(units, empty=empty))), default=0)
+    left = buffers(units, link(units, empty=empty))
+    return Settled(units, stays, empty, max((each.base + each.words for each in left), default=0))
 
 
 def _check_over(steps: Iterable[Step], first: int) -> None:

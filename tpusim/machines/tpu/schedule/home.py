@@ -25,7 +25,8 @@ from tpusim.machines.tpu.program.addresses import (
     Table,
     walked,
 )
-from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.machines.tpu.program.moves import ends_of
+from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.op import OFMAP
 
@@ -40,8 +41,8 @@ class WordForm(NamedTuple):
 
 
 class Content(NamedTuple):
-    """Words of a part in its order: the flat index of the first element of each, in lane `first`, the first of so many
-    `lanes` that hold as many channels in a row.
+    """Words of a part in its order: the flat index of the first element of each, in lane `first`, the first of `lanes`
+    that hold as many channels in a row.
     """
 
     form: WordForm
@@ -62,7 +63,8 @@ def held_by(part: Part, shape: Sequence[int]) -> Content | None:
     elements = np.full(1, channels[0] * strides[0] + sum(each.coordinates[0] * strides[each.axis] for each in inner))
     for each in outer:
         elements = np.add.outer(elements, np.array(each.coordinates) * strides[each.axis]).ravel()
-    form = WordForm(part.per_word, tuple(_relative(each) for each in inner if len(each.coordinates) > 1))
+    steps = ((axis, coordinates) for axis, coordinates in inner if len(coordinates) > 1)
+    form = WordForm(part.per_word, tuple((axis, tuple(each - at[0] for each in at)) for axis, at in steps))
     return Content(form, elements, part.first_lanes[0], part.lanes)
 
 
@@ -72,17 +74,10 @@ def _cut(part: Part) -> int | None:
     return next((at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word), None)
 
 
-def _relative(along: Along) -> tuple[int, tuple[int, ...]]:
-    return along.axis, tuple(each - along.coordinates[0] for each in along.coordinates)
-
-
 def _inside(part: Part, shape: Sequence[int]) -> bool:
     """Whether the tensor has all elements of a part."""
-    low, high = [0] * len(shape), [0] * len(shape)
-    for axis, coordinates in (*part.lane, *part.items):
-        low[axis] += min(coordinates)
-        high[axis] += max(coordinates)
-    return all(first >= 0 and last < size for first, last, size in zip(low, high, shape, strict=True))
+    ends = ends_of(part.lane, part.items, len(shape))
+    return all(first >= 0 and last < size for (first, last), size in zip(ends, shape, strict=True))
 
 
 def words_of(part: Part) -> Words | None:
@@ -153,19 +148,14 @@ def home_of(units: Units) -> Home | None:
     if not found or len(found) < len(held) or len({each.form for each in found}) != 1:
         return None
     elements = np.concatenate([each.elements for each in found])
-    lanes = _lanes_of(found, prod(tensor.shape[1:]))
-    ordered = np.unique(elements)
-    whole = lanes is not None and sum(count for _, count in lanes.values()) == tensor.shape[0]
-    if not whole or len(ordered) != len(elements) or len(ordered) * found[0].form.per_word != _lane_elements(
-        tensor.shape, lanes or {}
-    ):  # fmt: skip
+    of_channel, ordered = prod(tensor.shape[1:]), np.unique(elements)
+    lanes = _lanes_of(found, of_channel)
+    if lanes is None or sum(count for _, count in lanes.values()) != tensor.shape[0]:
         return None
-    return Home(tensor.shape, found[0].form, ordered, lanes or {})
-
-
-def _lane_elements(shape: Sequence[int], lanes: Mapping[int, tuple[int, int]]) -> int:
-    """Elements that lane 0 of each fold holds."""
-    return len(lanes) * prod(shape[1:])
+    # Each word once, and in them all that the first lane of each fold holds.
+    if len(ordered) != len(elements) or len(ordered) * found[0].form.per_word != len(lanes) * of_channel:
+        return None
+    return Home(tensor.shape, found[0].form, ordered, lanes)
 
 
 def _lanes_of(held: Iterable[Content], of_channel: int) -> dict[int, tuple[int, int]] | None:

@@ -64,7 +64,12 @@ class Waits:
             replace(step, after=(*step.after, *sorted(more - {*step.after}))) if more else step
             for step, more in zip(steps, waiting, strict=True)
         ]
-        self._use(first)
+        # What they use, for the layers behind.
+        for number, step in enumerate(self._steps[first:], first):
+            for words in step.words_used:
+                self._users[type(step)][words.start : words.stop] = number
+            if isinstance(step, Spill):
+                self._spills[step.tensor.name].append((number, box_of(step)))
         self._layers += [max(self._layers, default=-1) + 1] * len(steps)
         numbers = [number for number in range(first, self.steps_before) if number not in early]
         self._before = Layer(numbers, [self._steps[each] for each in numbers], program, self._hardware)
@@ -99,23 +104,16 @@ class Waits:
         """Steps of layers before. One that may go ahead of others of its layer does not count on what these waited for,
         and looks at all `anew`.
         """
-        found = {*self._makers(step)}
-        for kind, number in (*self._in_use(step), *self._keepers(step)):
+        found, used = {*self._makers(step)}, [*self._last_users(step.words_written, KINDS)]
+        used += [] if isinstance(step, Keep) else self._last_users(step.words_read, (Keep,))
+        for kind, number in used:
             if anew or number > self._waited[type(step), kind]:
                 found.add(number)
             self._waited[type(step), kind] = max(number, self._waited[type(step), kind])
         return found
 
-    def _in_use(self, step: Step) -> Iterator[tuple[type[Step], int]]:
-        """The last step of each kind that used words which this one writes."""
-        yield from self._last_users(step.words_written, self._users)
-
-    def _keepers(self, step: Step) -> Iterator[tuple[type[Step], int]]:
-        """The last Keep of words that this one reads."""
-        if not isinstance(step, Keep):
-            yield from self._last_users(step.words_read, (Keep,))
-
     def _last_users(self, words: Iterable[range], kinds: Iterable[type[Step]]) -> Iterator[tuple[type[Step], int]]:
+        """The last step of each kind that used any of these words."""
         where = [slice(each.start, each.stop) for each in words if each]
         for kind in kinds:
             number = max((int(self._users[kind][each].max(initial=_NONE)) for each in where), default=_NONE)
@@ -131,14 +129,6 @@ class Waits:
         apart = [handed.placed and not _meet(mine, made) for _, made in spills]
         # What is all padding waits for all of them, as whoever reads a tensor that is made waits for its spills.
         yield from (number for (number, _), other in zip(spills, apart, strict=True) if not other or all(apart))
-
-    def _use(self, first: int) -> None:
-        """Note what the steps from `first` on use, for the layers behind."""
-        for number, step in enumerate(self._steps[first:], first):
-            for words in step.words_used:
-                self._users[type(step)][words.start : words.stop] = number
-            if isinstance(step, Spill):
-                self._spills[step.tensor.name].append((number, box_of(step)))
 
 
 def _meet(one: Region, other: Region) -> bool:
@@ -271,25 +261,18 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
     streaming = [each for each in (program, *ahead) if each.streams]
     if len({each.word_cycles for each in streaming}) > 1:
         return "words take another time to be made ready"
-    if len({each.frame(hardware).period for each in streaming} | {*_period(streaming, hardware)}) > 1:
-        return "the frame of the port is of another length"
+    if streaming:
+        # A frame that has slots for passes of all of them is no longer than each one's.
+        clients = max((each.clients for each in streaming), key=len)
+        finishing = max(each.finishing for each in streaming)
+        common = frame_of(hardware, program.word_fill, clients, 1, streaming[0].word_cycles, finishing)
+        if any(each.frame(hardware).period != common.period for each in streaming):
+            return "the frame of the port is of another length"
     return ""
 
 
-def _period(streaming: Sequence[Program], hardware: Hardware) -> Iterator[int]:
-    """How long the frame is that has slots for passes of all of them."""
-    if streaming:
-        first, clients = streaming[0], max((each.clients for each in streaming), key=len)
-        finishing = max(each.finishing for each in streaming)
-        words = first.word_fill, clients, 1, first.word_cycles, finishing
-        yield frame_of(hardware, *words).period
-
-
 def joined(layers: Sequence[Joint], hardware: Hardware) -> Program:
-    """One Program of layers that follow one another, each of which fits all before (`unfit`).
-
-    One alone stays as it is.
-    """
+    """Layers that follow one another as one Program; each fits all before (`unfit`), and one alone stays as it is."""
     return linked(placed(layers, hardware), hardware)
 
 
@@ -300,7 +283,7 @@ def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
 
 
 def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
-    """One Program of layers that have their places; tensors of names in `stay` are read where others have left them."""
+    """Layers that have their places as one Program; tensors of names in `stay` are read where others have left them."""
     if len(layers) == 1:
         return layers[0].program
     handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]

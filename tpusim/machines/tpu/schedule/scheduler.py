@@ -8,7 +8,7 @@ writes a slot first waits for those who used it for the key before. Nothing here
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
@@ -27,22 +27,16 @@ def link(units: Units, first: int = 0, empty: Collection[str] = ()) -> Bases:
     """The areas of each memory in their order, from word `first` on, behind them those of strands; strands that end
     before the units begin share their words. Areas that are `empty` get none: they stand far from all others.
     """
-    bases, ends = {name: (at + 1) * APART for at, name in enumerate(sorted(empty))}, _ends(first)
-    _place(units.areas, bases, ends)
-    for strand in units.strands.values():
-        _place(strand.areas, bases, _ends(first) if units.before else ends)
+    bases = {name: (at + 1) * APART for at, name in enumerate(sorted(empty))}
+    ends: defaultdict[str, int] = defaultdict(lambda: first)
+    for beside in (units, *units.strands.values()):
+        if units.before:
+            ends.clear()
+        for area in beside.areas:
+            if area.name not in bases:
+                bases[area.name] = ends[area.memory]
+                ends[area.memory] += area.count * area.words
     return bases
-
-
-def _ends(first: int) -> defaultdict[str, int]:
-    return defaultdict(lambda: first)
-
-
-def _place(areas: Iterable[Area], bases: dict[str, int], ends: defaultdict[str, int]) -> None:
-    for area in areas:
-        if area.name not in bases:
-            bases[area.name] = ends[area.memory]
-            ends[area.memory] += area.count * area.words
 
 
 def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, ...]:
