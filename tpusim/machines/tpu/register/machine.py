@@ -144,7 +144,9 @@ class Control:
         ]
         self.granted: Counter[str] = Counter()
         self.ends: list[Counted] = []
-        self._through = deque(_issues(program)[:-1])
+        issues = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
+        self._through = deque(issues.index(last) + 1 for last in program.last_passes[:-1])
+        """The passes and vector steps up to the last of each of several layers that has not ended."""
         self.patience, self.idle = patience, 0
         self.next = 0
 
@@ -164,11 +166,6 @@ class Control:
     def end(self) -> int:
         """When the last step is done and its last word in HBM."""
         return max(self.dma.end, *(each.over_at for each in self.streams), *self.scoreboard.done)
-
-    @property
-    def by_step(self) -> ByStep:
-        """What is booked to steps."""
-        return ByStep(self.dma.held, [each.adding + self.vector.worked for each in self.streams])
 
     def counted(self, now: int) -> Counted:
         """What is booked before this cycle."""
@@ -219,12 +216,6 @@ class Control:
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]
             raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")
-
-
-def _issues(program: Program) -> list[int]:
-    """The passes and vector steps up to the last of each of several layers."""
-    issues = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
-    return [issues.index(last) + 1 for last in program.last_passes]
 
 
 class Registered(Protocol):
@@ -302,7 +293,8 @@ class Machine:
     def timing(self) -> Timing:
         """Cycles that the clock has counted, and every unit's split."""
         control, registers, ports = self.control, self.lanes.registers, self.program.ports(self.hardware)
-        counted, steps = control.counted(self.now), control.by_step
+        worked = [each.adding + control.vector.worked for each in control.streams]
+        counted, steps = control.counted(self.now), ByStep(control.dma.held, worked)
         read, written = int(registers["read"].sum()), int(registers["written"].sum())
         if self.banks:
             read, written = read + self.banks.read, written + self.banks.written
