@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -412,12 +413,8 @@ class Feed:
 
     def fills(self, rows: int) -> bool:
         """Whether the groups, in order, feed each of the first `rows` rows once."""
-        at = 0
-        for group in self.groups:
-            if group.first_lane != at:
-                return False
-            at += group.lanes
-        return at == rows
+        ends = accumulate((group.lanes for group in self.groups), initial=0)
+        return [*(group.first_lane for group in self.groups), rows] == [*ends]
 
 
 Groups: TypeAlias = tuple[LaneGroup, ...]

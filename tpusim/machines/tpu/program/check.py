@@ -230,19 +230,13 @@ def _misfits(reads: Feed, words: int) -> Iterator[str]:
         if group.pattern.words != words:
             yield f"moves {words} words, and lane {group.first_lane} reads {group.pattern.words}"
         match group.pattern:
-            case Counters():
-                yield from _astray(group.pattern)
+            case Counters(base, counters, window):
+                if any(each.step < 1 for each in counters):
+                    yield "has a counter that does not move forward"
+                if window is not None and not 0 <= window.start < window.stop <= Counters(base, counters).words:
+                    yield "walks positions that its counters do not have"
             case Pointers(table, which):
                 if table != reads.table:
                     yield "reads through several tables of pointers; there is one reader"
                 if not 0 <= which < table.together:
                     yield f"reads through pointer {which} of {table.together}"
-
-
-def _astray(pattern: Counters) -> Iterator[str]:
-    """Counters that stand still, or a window on what they do not have."""
-    base, counters, window = pattern
-    if any(each.step < 1 for each in counters):
-        yield "has a counter that does not move forward"
-    if window is not None and not 0 <= window.start < window.stop <= Counters(base, counters).words:
-        yield "walks positions that its counters do not have"

@@ -61,22 +61,17 @@ def ends_of(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tup
 def _of_lanes(lane: tuple[Along, ...], axes: int) -> Iterator[Region]:
     """What lanes hold the first of, each once: neighbours along the first axis that tells them apart together."""
     first = lane[0].axis
-    points = {tuple(map(sum, zip(*(_unit(*each, axes) for each in at), strict=True))) for at in _together(lane)}
+    points = set[tuple[int, ...]]()
+    for at in zip(*(each.coordinates for each in lane), strict=True):
+        point = [0] * axes
+        for (axis, _), coordinate in zip(lane, at, strict=True):
+            point[axis] += coordinate
+        points.add(tuple(point))
     by_others = sorted(points, key=lambda point: (*point[:first], *point[first + 1 :], point[first]))
     for others, alike in groupby(by_others, key=lambda point: (*point[:first], *point[first + 1 :])):
         for part in _evenly([point[first] for point in alike]):
             alone = [range(each, each + 1) for each in others]
             yield (*alone[:first], part, *alone[first:])
-
-
-def _together(lane: tuple[Along, ...]) -> Iterator[tuple[tuple[int, int], ...]]:
-    """For each lane the axes and coordinates by which it differs."""
-    axes = [each.axis for each in lane]
-    return (tuple(zip(axes, at, strict=True)) for at in zip(*(each.coordinates for each in lane), strict=True))
-
-
-def _unit(axis: int, coordinate: int, axes: int) -> tuple[int, ...]:
-    return (*(0,) * axis, coordinate, *(0,) * (axes - axis - 1))
 
 
 def _sums(counters: Sequence[Coordinates]) -> list[range]:

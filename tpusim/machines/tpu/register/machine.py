@@ -39,7 +39,7 @@ from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.dma_unit import DmaUnit, KeepUnit, PreloadUnit
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.lanes import Lanes
-from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit, Sums, registers
+from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit, Sums
 from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorRegisters, VectorStepUnit
 from tpusim.machines.tpu.register.wires import IDLE, Client, Order, Port, Scoreboard, Wires
 from tpusim.memory.clocks import Clocks
@@ -309,7 +309,8 @@ def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
     words = len(program.frame(hardware).pointer_slots)
     per_word = max((table.per_word for table in program.tables), default=1)
     together = max((table.together for table in program.tables), default=1)
-    return registers(words), per_word, together
+    # For two frames, and one word that reaches into both of them from the frame before.
+    return 2 * words + 1, per_word, together
 
 
 def _longest_wait(program: Program, hardware: Hardware) -> int:

@@ -88,13 +88,6 @@ class ResultQueue:
         return bool(self.reading) and self.reading[0].number < sums.complete(self.array)
 
 
-def registers(pointer_words: int) -> int:
-    """Word registers of a reader that takes `pointer_words` a frame: for two frames, and one word that reaches into
-    both of them from the frame before.
-    """
-    return 2 * pointer_words + 1
-
-
 @dataclass(frozen=True, slots=True)
 class TableRead:
     """A table whose first word was the reader's word number `first`."""

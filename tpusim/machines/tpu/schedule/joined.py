@@ -88,12 +88,12 @@ class Waits:
         """
         if self._before is None:
             return set()
-        free: dict[int, Early] = {}
+        free: dict[int, tuple[Fill, set[int]]] = {}
         for at, step in enumerate(fills):
             others = [other for each in fills[:at] for other in each.words_written]
             if not step.after and not any(_meet((one,), (other,)) for other in others for one in step.words_written):
                 assert isinstance(step, Fill)
-                free[self.steps_before + at] = Early(step, waiting[at])
+                free[self.steps_before + at] = step, waiting[at]
         order, early = self._before.with_ahead(free)
         self._order += order
         return early
@@ -136,13 +136,6 @@ def _meet(one: Region, other: Region) -> bool:
     return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
 
 
-class Early(NamedTuple):
-    """A fill that may go ahead, and the steps that it waits for."""
-
-    step: Fill
-    waits: Collection[int]
-
-
 class Layer:
     """A layer in its order, with the fills of the next that go among its steps; `numbers` are those of its steps."""
 
@@ -157,9 +150,9 @@ class Layer:
             default=-1,
         )
 
-    def with_ahead(self, early: Mapping[int, Early]) -> tuple[list[int], set[int]]:
-        """The numbers of its steps with those of `early` among them, and which of these are: as many as its last passes
-        leave time for.
+    def with_ahead(self, early: Mapping[int, tuple[Fill, set[int]]]) -> tuple[list[int], set[int]]:
+        """The numbers of its steps with those of `early` fills among them, and which of these are: as many as its last
+        passes leave time for. A fill comes with the steps that it waits for.
 
         One goes behind the last fill of the layer and all that it waits for; one of what the layer has spilled, behind
         its last pass, if that is in HBM by then.

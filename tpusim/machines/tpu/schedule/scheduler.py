@@ -229,7 +229,7 @@ class Schedule:
         for at in range(self._next, number):
             unit, gap = self.units[at], gaps[at]
             for entry in self.queue.pop(at, ()):
-                self._bring(entry)
+                self._bring(entry.tenancy, entry.piece, entry.held)
             if unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
                 self._spill(self._ended.popleft())
             self._work(at, unit)
@@ -278,9 +278,8 @@ class Schedule:
                 found.until(min(found._next + 1, len(found.units)))
         return found.left[key]
 
-    def _bring(self, entry: _Entry) -> None:
+    def _bring(self, tenancy: Tenancy, piece: Piece, held: tuple[Tenancy, ...] = ()) -> None:
         """A piece: transfers, or steps of the vector unit that work it out."""
-        _, _, _, tenancy, piece, held = entry
         brought = [*piece.brings(tenancy.base, *(each.base for each in held))]
         if not brought:
             return
@@ -312,7 +311,7 @@ class Schedule:
         if tenancy.behind:
             late, pieces = tenancy.behind
             for piece in pieces:
-                self._bring(_Entry(LAST, piece.early, 0, late, piece, ()))
+                self._bring(late, piece)
 
     def _work(self, at: int, unit: Unit) -> None:
         """The acts of a unit; what its body and its new tenancies add goes to the first of them."""
