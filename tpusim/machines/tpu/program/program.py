@@ -231,7 +231,7 @@ class Program:
         return [at for at, each in writers if each.written and each.written.name in made]
 
     def with_given_operands(self) -> Program:
-        """This Program of several layers, each of which is given operands instead of what others have made."""
+        """What it is where each of several layers is given operands instead of what others have made."""
         return replace(self, handed=tuple(replace(each, same=False) for each in self.handed))
 
     def copies(self, name: str) -> list[str]:

@@ -69,11 +69,7 @@ class LaneTransfer(Transfer):
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
-        words = lane_words = 0
-        for part in self.parts:
-            words += part.words
-            lane_words += part.accesses
-        self._moves(words, lane_words)
+        self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
 
     @property
     def lanes(self) -> int:

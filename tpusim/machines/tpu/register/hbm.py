@@ -62,7 +62,13 @@ class HbmWords:
         transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
         sizes = [step.lanes * step.words for step in transfers.values()]
         first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
-        addresses = {index: _addresses(step) for index, step in transfers.items()}
+        addresses = {
+            index: np.concatenate([
+                np.arange(part.base, part.base + part.words) if part.feed is None else np.full(part.words, NOWHERE)
+                for part in step.parts
+            ])
+            for index, step in transfers.items()
+        }  # fmt: skip
         tensors = {
             each.name: np.array(operands.get(each.name, np.full(each.shape, np.nan)), program.number).reshape(
                 each.shape
@@ -175,15 +181,6 @@ def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
         for part, at in zip(step.parts, words, strict=False)
         for first in part.first_lanes
     ]
-
-
-def _addresses(step: LaneTransfer) -> Indices:
-    return np.concatenate(
-        [
-            np.arange(part.base, part.base + part.words) if part.feed is None else np.full(part.words, NOWHERE)
-            for part in step.parts
-        ]
-    )
 
 
 def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:
