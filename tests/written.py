@@ -9,7 +9,7 @@ from functools import partial
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
+from tpusim.machines.tpu.program.program import Lowered, Planned
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Policy, Unit, Units, at_once
 from tpusim.network.ops import Op

@@ -20,12 +20,19 @@ from tpusim.base.errors import CheckFailed, InputError
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
-from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    AddressPattern,
+    BankFeed,
+    Counter,
+    Counters,
+    Feed,
+    LaneGroup,
+    Table,
+)
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, BankPart, Part, Tensor
 from tpusim.machines.tpu.program.transfers import BankFill, Fill, Spill
 from tpusim.reference import Tensor as Values

@@ -23,9 +23,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Fill, LaneTransfer, Spill
 from tpusim.machines.tpu.schedule.joined import Read, joined
 from tpusim.network.ops import Conv2d

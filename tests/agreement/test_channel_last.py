@@ -32,11 +32,9 @@ from tpusim.machines.tpu.lowering import banked
 from tpusim.machines.tpu.lowering.banked import MAPS, BankMap, PatchExtents, Spacing
 from tpusim.machines.tpu.lowering.geometry import MapAxis
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.program.addresses import Counter, Counters, LaneGroup
-from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.passes import Stream
+from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, LaneGroup
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.network.ops import Conv2d, Op
 from tpusim.network.workload import Workload

@@ -21,9 +21,8 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
-from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.numerics.equality import Verdict

@@ -14,8 +14,8 @@ from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import Counters, Feed
-from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.machines.tpu.program.transfers import Fill
 

@@ -21,10 +21,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import Conv2d, DeformConv2d
 
 SMALL = machine(8, 8, word_elements=4)

@@ -27,8 +27,8 @@ from tpusim.machines.tpu.lowering.geometry import shape_of
 from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops import Conv2d, Gemm
 

@@ -22,9 +22,8 @@ from tpusim.machines.tpu.lowering import vector
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
-from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import Conv2d, Gemm, Op
 from tpusim.network.workload import Workload
 

@@ -28,8 +28,8 @@ from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.explicit import EXPLICIT, LOWERED
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.ops import Conv2d, Gemm, Op

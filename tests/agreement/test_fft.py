@@ -19,11 +19,9 @@ from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.fft import fourier_tiles, real_transform, waves
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.lowering.tile_algorithm import Recipe
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import Conv2d, Op
 from tpusim.network.workload import Workload
 

@@ -18,7 +18,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step
 from tpusim.network.ops import (
     Add,
     Conv2d,

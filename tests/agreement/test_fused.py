@@ -44,8 +44,8 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.lowering.riding import bias_words, riding
 from tpusim.machines.tpu.lowering.traffic import in_layout
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Clip, Conv2d, ConvTranspose2d, DeformConv2d, Fused, Gemm, LeakyRelu, Relu

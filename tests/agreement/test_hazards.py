@@ -30,15 +30,10 @@ from tests.strategies import (
 )
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.program.addresses import Feed, walked
-from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
+from tpusim.machines.tpu.program.addresses import BankFeed, Feed, Picked, Pointers, walked
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Spill
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Keep, Spill
 from tpusim.network.ops import ConvTranspose2d, Op
 
 MOST_STEPS = 400

@@ -22,12 +22,10 @@ from tpusim.machines.tpu.lowering import channel_first, indirect
 from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME
 from tpusim.machines.tpu.lowering.traffic import in_layout
-from tpusim.machines.tpu.program.addresses import PADDING, Counters, Feed, Table
+from tpusim.machines.tpu.program.addresses import PADDING, Counters, Feed, Pointers, Table
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Stream
-from tpusim.machines.tpu.program.pointers import Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops import Conv2d

@@ -39,12 +39,10 @@ from tpusim.machines.tpu.observation.timeline import words_in_use
 from tpusim.machines.tpu.observation.timing import unit_name
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import ConvTranspose2d, Gemm
 from tpusim.reference import Tensor as Values
 

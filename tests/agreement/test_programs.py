@@ -14,9 +14,8 @@ from tpusim.flow.account import transformation_cycles
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.reference import Tensor as Values

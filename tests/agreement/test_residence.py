@@ -21,12 +21,10 @@ from tpusim.machines.tpu import event as event_engine
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.at_home import Stays, settled
-from tpusim.machines.tpu.schedule.home import home_of
+from tpusim.machines.tpu.schedule.home import ScatteredError, home_of
 from tpusim.machines.tpu.schedule.joined import Read, linked
-from tpusim.machines.tpu.schedule.reach import ScatteredError
 from tpusim.machines.tpu.schedule.residence import Residence, residence
 from tpusim.network.ops import Add, Fused, Relu
 from tpusim.network.ops.fused import OTHER

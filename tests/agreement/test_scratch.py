@@ -37,7 +37,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import CAUSES
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound, Prefetch, Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, Read, linked, placed

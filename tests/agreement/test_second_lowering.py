@@ -27,10 +27,8 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import AddressPattern, Counter, Counters, Feed, LaneGroup, Table
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.program import Buffer, Explanation, Lowered, Program
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.ops import Op

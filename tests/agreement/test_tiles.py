@@ -23,11 +23,9 @@ from tpusim.machines.tpu.lowering.tile_algorithm import Recipe
 from tpusim.machines.tpu.lowering.tile_lowering import in_tiles
 from tpusim.machines.tpu.lowering.winograd import WINOGRAD_2, WINOGRAD_4
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import Conv2d
 
 SHORT = 3000

@@ -17,16 +17,23 @@ from tests.strategies import cases, machine, machines_of_all_kinds
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
-from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    AddressPattern,
+    BankFeed,
+    Counter,
+    Counters,
+    ElementTable,
+    Feed,
+    LaneGroup,
+    Picked,
+    Table,
+)
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import ElementTable, Picked
 from tpusim.machines.tpu.program.program import Buffer, Constant, Derived, Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Preload, Scalars, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.program.vector import Scalars, Vector
 from tpusim.reference import Tensor as Values
 
 HARDWARE = machine(4, 4, word_elements=2)

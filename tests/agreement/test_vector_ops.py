@@ -27,10 +27,9 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, planned_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import (
     Add,
     ChannelShuffle,

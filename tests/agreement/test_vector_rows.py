@@ -26,10 +26,9 @@ from tpusim.machines.tpu.lowering import vector_rows as lowering
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.program.vector import Vector
 from tpusim.network.ops import LayerNorm, ReduceMean, Relu, RowOp, Softmax, SumExp, SumSquares
 from tpusim.network.workload import Workload
 

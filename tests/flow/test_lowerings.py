@@ -29,7 +29,7 @@ from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.lowering.vector_ops import VECTOR_OPS
-from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.program.program import Lowered
 from tpusim.network.ops import Gemm, Op
 from tpusim.network.workload import Workload
 from tpusim.result.load import parse_result

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tests.hdl import plan as hdl
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.reference import Tensor

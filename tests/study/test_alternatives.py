@@ -18,7 +18,7 @@ from tpusim.cli import app as cli
 from tpusim.flow.lowerings import AUTO
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.program.program import Lowered
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from tpusim.machines.tpu.cost import EnergyCounts, energies
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.passes import Preload
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload
 from tpusim.result.energy_use import EnergyUse, energy_use
 
 

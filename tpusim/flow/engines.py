@@ -18,8 +18,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.explanation import Explanation
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.network.ops import Op
 from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.equality import Verdict

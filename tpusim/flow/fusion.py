@@ -14,7 +14,7 @@ from tpusim.flow.lowerings import AUTO, asked_of, usual
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant, planned_of
-from tpusim.machines.tpu.program.passes import Finish
+from tpusim.machines.tpu.program.steps import Finish
 from tpusim.network.edges import Source
 from tpusim.network.ops import Add, ArrayOp, Clip, Fused, LeakyRelu, Op, Relu
 from tpusim.network.ops.fused import OTHER

@@ -15,7 +15,7 @@ from tpusim.flow.lowerings import asked_of, at_its_place, tried
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import planned_of
-from tpusim.machines.tpu.program.explanation import Planned
+from tpusim.machines.tpu.program.program import Planned
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 

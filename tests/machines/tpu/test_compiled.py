@@ -14,7 +14,7 @@ from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.program.passes import Preload, Stream
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.study.validation import convolutions

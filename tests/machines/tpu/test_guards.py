@@ -17,8 +17,8 @@ from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires

@@ -12,7 +12,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.explanation import Lowered
+from tpusim.machines.tpu.program.program import Lowered
 from tpusim.network.ops import Conv2d, Gemm
 
 HARDWARE = load_hardware("tpu_v2")

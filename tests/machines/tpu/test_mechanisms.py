@@ -16,8 +16,8 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.observation.timeline import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.network.ops import Conv2d, Gemm
 from tpusim.network.workload import Workload
 

@@ -25,9 +25,8 @@ from tests.strategies import (
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.program.moves import Moves
+from tpusim.machines.tpu.program.moves import Moves, regions_of
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.regions import regions_of
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.memory.orders import AS_READ, FILTERS, Layouts, axes_of

@@ -18,8 +18,8 @@ from tpusim.machines.tpu.event.accounts import cuts_of
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.observation.timeline import words_in_use
-from tpusim.machines.tpu.program.passes import Stream
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.schedule.joined import linked
 from tpusim.network.ops import Conv2d, Fused, Gemm

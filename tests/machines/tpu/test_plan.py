@@ -19,7 +19,7 @@ from tpusim.machines.tpu.lowering.convolution import Convolution, plan_of
 from tpusim.machines.tpu.lowering.geometry import MapAxis
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.reduction import TapGroups
-from tpusim.machines.tpu.schedule.link import buffers, link
+from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.network.ops import Gemm, Op
 
 

@@ -18,12 +18,20 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME, Pointed, with_pointers
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.program.addresses import PADDING, Feed, LaneGroup, Table
-from tpusim.machines.tpu.program.banks import BankFeed
+from tpusim.machines.tpu.program.addresses import (
+    MOST_WORDS,
+    PADDING,
+    BankFeed,
+    Feed,
+    LaneGroup,
+    Pointers,
+    Table,
+    pointer_bytes,
+    pointers_a_word,
+)
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import MOST_WORDS, Pointers, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.program import Buffer, Constant, Program
+from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.workload_file import load_workload

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track, words_in_use
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step
 
 Values = NDArray[np.float64]
 

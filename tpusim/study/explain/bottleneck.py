@@ -9,8 +9,7 @@ from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.flow.choice import prepared
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.program.explanation import Explanation
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 from tpusim.study.explain.phases import Phases, phases_of

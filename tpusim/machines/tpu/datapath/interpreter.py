@@ -35,16 +35,21 @@ from tpusim.machines.tpu.datapath.memories import (
     walk_of,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Feed, LaneGroup, walked
-from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    Addresses,
+    BankFeed,
+    Feed,
+    LaneGroup,
+    Picked,
+    Pointers,
+    walked,
+)
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Prefetch, Spill
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Keep, Prefetch, Spill
 
 Values = NDArray[np.floating[Any]]
 
@@ -196,7 +201,7 @@ class _Run:
                 case Preload():
                     self._preload(index, step)
                 case Fill():
-                    self._fill(step)
+                    self._fill(self.hbm[step.tensor.name], step.parts)
                 case Vector():
                     self._vector(step)
                 case BankFill():
@@ -228,11 +233,8 @@ class _Run:
 
     # ---- HBM to vector memory and back
 
-    def _fill(self, step: Fill) -> None:
+    def _fill(self, tensor: HbmTensor, parts: Sequence[Part]) -> None:
         """Every part into every copy's lanes."""
-        self._fill_parts(self.hbm[step.tensor.name], step.parts)
-
-    def _fill_parts(self, tensor: HbmTensor, parts: Sequence[Part]) -> None:
         for part in parts:
             values = tensor.read(part)
             for first in part.first_lanes:
@@ -267,7 +269,7 @@ class _Run:
         """What is given to those who read it there takes its place."""
         self._hand_on(step.tensor, step.parts)
         for name in self.program.instead(step.tensor.name):
-            self._fill_parts(self.hbm[name], step.parts)
+            self._fill(self.hbm[name], step.parts)
 
     def _spilled(self, part: Part) -> Values:
         """The values of a part, [lane, *items]."""
@@ -351,16 +353,15 @@ class _Run:
         operand[:, word, element] = words[:, addresses[word, element] - first, element]
 
     def _read_by(self, group: LaneGroup) -> Read:
-        """The words among which a lane group reads, from the lowest address to the highest."""
-        walk = self._walk(group.pattern)
+        """The words among which a lane group reads, from the lowest address to the highest; pointers lead where they
+        say as they stand in lane 0 now.
+        """
+        if isinstance(pattern := group.pattern, Pointers):
+            walk: Walk = followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
+        else:
+            walk = walk_of(pattern)
         first, stop = span(walk)
         return Read(group, walk, self._words(group.first_lane, group.lanes, first, stop - first))
-
-    def _walk(self, pattern: AddressPattern) -> Walk:
-        """How a lane group goes; pointers lead where they say as they stand in lane 0 now."""
-        if isinstance(pattern, Pointers):
-            return followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
-        return walk_of(pattern)
 
     def _gather_from_banks(self, step: Stream, operands: Values) -> None:
         """Every row's words, all rows of a group the same."""

@@ -5,7 +5,7 @@ Transfers move parts of tensors, seen as views, into words and back; passes gath
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -15,8 +15,17 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
-from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Counters, LaneGroup, walked
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    Addresses,
+    AddressPattern,
+    Counters,
+    LaneGroup,
+    Picked,
+    Pointers,
+    walked,
+)
+from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -133,13 +142,18 @@ def gather(words: Values, walk: Walk, operands: Values) -> None:
     """What address generators fetch: `words` [lanes, words, E], which begin at the span, into `operands` [lanes,
     elements]; padding is zero.
     """
-    first, at, elements = span(walk)[0], 0, words.shape[2]
+    first, at, words = span(walk)[0], 0, words[: len(operands)]
     if not isinstance(walk, Counters):
-        _by_address(words[: len(operands)], walk, first, operands)
+        operands[...] = 0
+        stored = walk != PADDING
+        operands.reshape(len(operands), len(walk), -1)[:, stored] = words[:, walk[stored] - first]
         return
     for piece in walk.pieces:
-        end = at + piece.words * elements
-        _by_counters(words[: len(operands)], piece, first, operands[:, at:end])
+        end = at + piece.words * words.shape[2]
+        place, (counts, inside) = operands[:, at:end], _counted(piece)
+        if piece.accesses != piece.words:
+            place[...] = 0
+        place.reshape(len(place), *counts, -1, copy=False)[inside] = _stored(words, piece, first)
         at = end
 
 
@@ -162,20 +176,6 @@ def scatter(values: Values, walk: Walk, words: Values) -> None:
         each = values[:, at : at + piece.words].reshape(len(values), *counts, -1)
         _stored(words, piece, first)[...] = each[inside]
         at += piece.words
-
-
-def _by_address(source: Values, addresses: Addresses, first: int, operands: Values) -> None:
-    operands[...] = 0
-    place = operands.reshape(len(operands), len(addresses), -1)
-    stored = addresses != PADDING
-    place[:, stored] = source[:, addresses[stored] - first]
-
-
-def _by_counters(source: Values, pattern: Counters, first: int, operands: Values) -> None:
-    if pattern.accesses != pattern.words:
-        operands[...] = 0
-    counts, inside = _counted(pattern)
-    operands.reshape(len(operands), *counts, -1, copy=False)[inside] = _stored(source, pattern, first)
 
 
 def _counted(pattern: Counters) -> tuple[list[int], tuple[slice, ...]]:
@@ -288,19 +288,9 @@ def parts_of(program: Program, name: str) -> list[Elements]:
 def _reach(tensor: Tensor, parts: Iterable[Elements]) -> Reach:
     reach = [(0, size) for size in tensor.shape]
     for part in parts:
-        for axis, (low, high) in enumerate(_extremes(part, len(reach))):
+        for axis, (low, high) in enumerate(ends_of(part.lane, part.items, len(reach))):
             reach[axis] = min(reach[axis][0], low), max(reach[axis][1], high + 1)
     return reach
-
-
-def _extremes(part: Elements, axes: int) -> Iterator[tuple[int, int]]:
-    """The lowest and highest coordinate along each axis."""
-    low, high = [0] * axes, [0] * axes
-    for axis, coordinates in (*part.lane, *part.items):
-        ends = (coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else coordinates
-        low[axis] += min(ends)
-        high[axis] += max(ends)
-    return zip(low, high, strict=True)
 
 
 def _even(counters: Iterable[Along]) -> bool:

@@ -29,10 +29,9 @@ from tpusim.machines.tpu.event.board import Loads, Log, Move, Passes, VectorWork
 from tpusim.machines.tpu.event.calendar import Conflicts, Owners, Ports
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, port_accounts, split, unit_accounts, unit_name
-from tpusim.machines.tpu.program.passes import Stream, bias_words_of
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream, Vector, bias_words_of
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
-from tpusim.machines.tpu.program.vector import Vector
 
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
@@ -159,7 +158,8 @@ class Recording:
         }
         for array, mine in log.of_arrays(program, hardware):
             tracks |= {unit_name(unit, array): pieces for unit, pieces in self._of_array(array, mine, span)}
-            tracks |= {"vector": _works(mine.works)} if mine.works else {}
+            works = [Pieces("vector", each.start, each.done - each.start, each.step) for each in mine.works]
+            tracks |= {"vector": works} if works else {}
         tracks |= dict(_channels(log, program))
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
@@ -191,12 +191,6 @@ class Recording:
                 beat = step.beat(self.program.word_fill, self.hardware)
                 begins = work.start + beat.reads + np.arange(step.words) * beat.period
                 yield Pieces("busy", begins, beat.work, work.step)
-
-
-def _works(works: Sequence[VectorWork]) -> Iterator[Pieces]:
-    """From the first operand of each step to its last result."""
-    for work in works:
-        yield Pieces("vector", work.start, work.done - work.start, work.step)
 
 
 def _standing_by(works: Sequence[VectorWork]) -> Iterator[Pieces]:

@@ -17,8 +17,8 @@ from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Conflicts, Cycles
 from tpusim.machines.tpu.observation.timing import STARVED, HbmUse, who_waits
-from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.transfers import Keep
 
 Process = Generator[simpy.Event, object, None]
 

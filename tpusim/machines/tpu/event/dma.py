@@ -134,7 +134,9 @@ class Dma:
         """
         wanted, ended = self._memories[step.bus].fill(step, start)
         if isinstance(step, BankFill):
-            return ended - start, ended, ended, _unhindered(wanted, earliest) + 1
+            # Through a port of their own: each when it is wanted, or in the cycle after the one before.
+            waited = int((np.maximum(wanted, earliest) - np.arange(len(wanted))).max())
+            return ended - start, ended, ended, waited + len(wanted)
         slots = yield from self._words(wanted, earliest)
         return ended - start, ended, ended, int(slots[-1]) + 1
 
@@ -159,14 +161,6 @@ class Dma:
                 break
         self._port.take(DMA, slots)
         return slots
-
-
-def _unhindered(wanted: Cycles, earliest: int) -> int:
-    """The last cycle of words through a port of their own, each when it is wanted or in the cycle after the one before,
-    none before `earliest`.
-    """
-    order = np.arange(len(wanted))
-    return int((np.maximum(wanted, earliest) - order).max()) + len(wanted) - 1
 
 
 def _hbm_of(program: Program, hardware: Hardware, keep: bool = False) -> Hbm:

@@ -24,11 +24,9 @@ from tpusim.machines.tpu.definition import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, VectorWork
 from tpusim.machines.tpu.event.calendar import ConflictCounter, Conflicts, Ports
-from tpusim.machines.tpu.program.passes import Preload, Stream, bias_words_of
-from tpusim.machines.tpu.program.pointers import PointerTable
+from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector, bias_words_of
 
 _LONGEST = 4
 """Passes after which the same state is still noticed."""

@@ -31,9 +31,8 @@ from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionP
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.tensor import Along, BankPart
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.memory.layout import Box

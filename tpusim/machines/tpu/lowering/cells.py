@@ -17,8 +17,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shape_with
 from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.tiling import Tiling
-from tpusim.machines.tpu.program.explanation import Lowered
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Lowered, Program
 from tpusim.network.ops import ArrayOp, ConvTranspose2d
 
 IGNORED = frozenset({"transformation", "k_order", "patch", "search"})

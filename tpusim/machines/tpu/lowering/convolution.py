@@ -20,8 +20,7 @@ from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Lowered, Planned, Program
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.schedule.units import Area, Moves, Need, Pass, Piece, Policy, Touch, Unit, Units, beside
 from tpusim.memory.layout import whole_bursts

@@ -18,8 +18,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.sampled_units import Sampled
 from tpusim.machines.tpu.lowering.sampling import Sampling, most_kinds, sampling_of
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import ArrayOp, DeformConv2d
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Lowered, Planned, Program
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.machines.tpu.sections import MappingPolicy

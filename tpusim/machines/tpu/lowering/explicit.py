@@ -33,8 +33,7 @@ from tpusim.machines.tpu.lowering.transformation import (
     window_of,
 )
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.schedule.units import Need

@@ -33,12 +33,20 @@ from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, Table, walked
-from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
-from tpusim.machines.tpu.program.passes import Stream
-from tpusim.machines.tpu.program.pointers import Pointers, PointerTable, encoded, pointer_bytes, pointers_a_word
-from tpusim.machines.tpu.program.program import Buffer, Constant, Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.addresses import (
+    Counter,
+    Counters,
+    Feed,
+    Pointers,
+    PointerTable,
+    Table,
+    encoded,
+    pointer_bytes,
+    pointers_a_word,
+    walked,
+)
+from tpusim.machines.tpu.program.program import Buffer, Constant, Explanation, Lowered, Planned, Program
+from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.machines.tpu.schedule.units import Policy

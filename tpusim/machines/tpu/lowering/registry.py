@@ -15,8 +15,7 @@ from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
     from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-    from tpusim.machines.tpu.program.explanation import Lowered, Planned
-    from tpusim.machines.tpu.program.program import Program
+    from tpusim.machines.tpu.program.program import Lowered, Planned, Program
     from tpusim.network.ops import Op
 
 

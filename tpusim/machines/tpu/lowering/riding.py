@@ -20,12 +20,10 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.tiling import col_folds
 from tpusim.machines.tpu.lowering.vector_units import feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
-from tpusim.machines.tpu.program.passes import Finish
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Lowered, Planned, Program
+from tpusim.machines.tpu.program.steps import Finish, Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.vector import Scalars
-from tpusim.machines.tpu.schedule.link import buffers, link
+from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,

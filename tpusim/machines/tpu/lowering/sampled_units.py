@@ -15,8 +15,7 @@ from tpusim.machines.tpu.lowering.convolution import Convolution, Load
 from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, POINTERS, Sampling, TableKey, kinds_of
 from tpusim.machines.tpu.lowering.vector_units import feed
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.pointers import Picked
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup, Picked
 from tpusim.machines.tpu.program.program import Constant
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, Need, Piece, Policy, when_needed, when_read

@@ -28,8 +28,8 @@ from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, TapGroups
 from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.tiles import padded_map
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, word_groups
+from tpusim.machines.tpu.program.addresses import ElementTable, encoded, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.pointers import ElementTable, encoded, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.network.ops import DeformConv2d
 from tpusim.network.ops.offsets import MASK_PARTS, Offsets

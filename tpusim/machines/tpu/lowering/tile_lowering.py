@@ -22,7 +22,7 @@ from tpusim.machines.tpu.lowering.tile_plan import TilePlan, plan_of
 from tpusim.machines.tpu.lowering.tile_units import TileUnits
 from tpusim.machines.tpu.lowering.vector_units import IGNORED
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, words_of
-from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.program import Explanation
 from tpusim.network.ops import ArrayOp
 from tpusim.network.ops.conv2d import Conv2d
 

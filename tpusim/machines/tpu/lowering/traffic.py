@@ -11,9 +11,8 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import InStrips, shifted
-from tpusim.machines.tpu.program.explanation import Lowered
 from tpusim.machines.tpu.program.moves import Moves
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Lowered, Program
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.layout import Box, Region

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import CHANNEL, COL, IMAGE, ROW, Patch, map_items
 from tpusim.machines.tpu.lowering.geometry import InStrips
-from tpusim.machines.tpu.program.regions import regions_of_part
+from tpusim.machines.tpu.program.moves import regions_of_part
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box
 from tpusim.network.ops.moves import Taken

@@ -20,9 +20,9 @@ from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.vector import Scalars
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import ArrayOp

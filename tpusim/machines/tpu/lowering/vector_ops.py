@@ -22,9 +22,9 @@ from tpusim.machines.tpu.lowering.turned import boxes_of
 from tpusim.machines.tpu.lowering.vector_ops_plan import COLUMNS_IN_LANES, Rectangle, Source, VectorOpPlan, tiling_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import VectorOp

@@ -13,7 +13,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.vector_rows_plan import RowPlan, RowUnits
 from tpusim.machines.tpu.lowering.vector_units import IGNORED
-from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.program import Explanation
 from tpusim.network.ops import RowOp
 from tpusim.result.records import Blocking
 

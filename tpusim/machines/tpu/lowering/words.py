@@ -9,7 +9,7 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tiles import by_filter_row
 from tpusim.machines.tpu.lowering.tiling import said
-from tpusim.machines.tpu.program.explanation import Explanation
+from tpusim.machines.tpu.program.program import Explanation
 from tpusim.network.ops import ArrayOp, Op
 from tpusim.result.records import Blocking
 

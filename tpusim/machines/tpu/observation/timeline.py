@@ -15,12 +15,9 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.result.vocabulary.states import CLIENTS
 
 Cycles = NDArray[np.int64]

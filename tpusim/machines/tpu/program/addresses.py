@@ -1,19 +1,199 @@
-"""Where the lanes read: nested counters with bounds, a table of addresses, or pointers."""
+"""Where lanes read and write: nested counters with bounds, tables of addresses, pointers, and banks.
+
+Pointers name the words of a pass from the vector memory, where they stand in tables of their own, instead of counting
+them (seed: the indirect convolution algorithm, Dukhan 2019, arXiv 1907.02129). Banks are SRAMs that hold the ifmap
+alone, and that array rows reach through a crossbar.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.pointers import ElementTable, Picked, Pointers, PointerTable
+from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.description import Hardware
 
+Numbers = NDArray[Any]
 Addresses: TypeAlias = NDArray[np.int64]
+Marks: TypeAlias = NDArray[np.bool_]
+
+
+MOST_WORDS = 2**23
+"""Words of a lane that pointers tell apart: the simulated memories hold numbers below 2^24 exactly."""
+
+
+class PointerTable(NamedTuple):
+    """The pointers of a pass, in words of lane 0 from `base` on.
+
+    For each of `pixels` there are `together` pointers side by side, one a pattern that reads through them; `per_word`
+    fill a word, the last word perhaps not. A pixel is `repeat` words, one after another, that share its pointers.
+    """
+
+    base: int
+    pixels: int
+    together: int
+    per_word: int
+    repeat: int
+
+    @property
+    def pointers(self) -> int:
+        """How many there are in all."""
+        return self.pixels * self.together
+
+    @property
+    def words(self) -> int:
+        """Words of lane 0."""
+        return -(-self.pointers // self.per_word)
+
+    def a_frame(self, arrays: int) -> int:
+        """Pointer words that a frame needs at most beyond those of the one before; each array takes a word in it."""
+        return -(-(-(-arrays // self.repeat) * self.together) // self.per_word)
+
+    @property
+    def extent(self) -> range:
+        """The pointer words."""
+        return range(self.base, self.base + self.words)
+
+    def reads(self, arrays: int) -> tuple[Numbers, Numbers]:
+        """The frame of the pass that first needs each pointer word, and the words before it in that frame."""
+        return _reads(self._replace(base=0), arrays)
+
+
+@lru_cache(maxsize=4096)
+def _reads(table: PointerTable, arrays: int) -> tuple[Numbers, Numbers]:
+    """Many passes read alike."""
+    words = np.arange(table.words)
+    frames = words * table.per_word // table.together * table.repeat // arrays
+    return frames, words - frames.searchsorted(frames)
+
+
+class Pointers(NamedTuple):
+    """The words that pointers name: those at place `which` of each pixel of `table`, from `base` on.
+
+    `stored` pixels are not padding.
+    """
+
+    table: PointerTable
+    which: int
+    base: int
+    stored: int
+
+    @property
+    def words(self) -> int:
+        """The words walked over, padding included."""
+        return self.table.pixels * self.table.repeat
+
+    @property
+    def accesses(self) -> int:
+        """The words really read."""
+        return self.stored * self.table.repeat
+
+    @property
+    def extent(self) -> range:
+        """Where they may lead: nobody knows how far."""
+        return range(self.base, self.base + MOST_WORDS)
+
+
+class ElementTable(NamedTuple):
+    """The pointers of a step that picks single elements, in words of lane 0 from `base` on: result by result.
+
+    Each of these `words` begins a new pointer word. It has `operands` that are picked, of `elements` each, and for each
+    of these `together` pointers side by side, one a pattern that reads through them; `per_word` fill a word.
+    """
+
+    base: int
+    words: int
+    operands: int
+    elements: int
+    together: int
+    per_word: int
+
+    @property
+    def pointers(self) -> int:
+        """How many a result word has."""
+        return self.operands * self.elements * self.together
+
+    @property
+    def word_words(self) -> int:
+        """Pointer words of a result word."""
+        return -(-self.pointers // self.per_word)
+
+    @property
+    def extent(self) -> range:
+        """The pointer words."""
+        return range(self.base, self.base + self.words * self.word_words)
+
+    def first(self, operand: int, element: int) -> int:
+        """Which of a result word's pointers is the first of those side by side."""
+        return (operand * self.elements + element) * self.together
+
+
+class Picked(NamedTuple):
+    """Words put together of an element each of others: of the word that the pointer at place `which` of `operand` and
+    element names, from `base` on, element and place being the same.
+
+    `stored` elements are not padding.
+    """
+
+    table: ElementTable
+    operand: int
+    which: int
+    base: int
+    stored: int
+
+    @property
+    def words(self) -> int:
+        """The words that are put together."""
+        return self.table.words
+
+    @property
+    def accesses(self) -> int:
+        """The words really read: one an element."""
+        return self.stored
+
+    @property
+    def extent(self) -> range:
+        """Where they may lead: nobody knows how far."""
+        return range(self.base, self.base + MOST_WORDS)
+
+
+def encoded(offsets: Numbers, padding: Numbers) -> Numbers:
+    """The pointers to words at `offsets`; where there is `padding`, no word."""
+    return np.where(padding, 1, 2 * offsets)
+
+
+def pointer_bytes(hardware: Hardware) -> int:
+    """Whole bytes that name every word of a lane and hold the flag.
+
+    Raises:
+        CapacityError: when a lane has more words than can be told apart.
+    """
+    words = hardware.capacity_words
+    if words > MOST_WORDS:
+        raise CapacityError(
+            f"pointers tell {MOST_WORDS:,} words of a lane apart, and the vector memory has {words:,}; set "
+            f"vector_memory.capacity to at most {MOST_WORDS * hardware.word_bytes} B, or take another lowering"
+        )
+    return -(-((words - 1).bit_length() + 1) // 8)
+
+
+def pointers_a_word(hardware: Hardware) -> int:
+    """Pointers that fill a word. Raises CapacityError when it holds none, or as `pointer_bytes` does."""
+    size = pointer_bytes(hardware)
+    if size > hardware.word_bytes:
+        raise CapacityError(
+            f"a pointer takes {size} B, and a word has {hardware.word_bytes} B; set vector_memory.word_elements or "
+            "vector_memory.element_bytes to more, or take another lowering"
+        )
+    return hardware.word_bytes // size
+
 
 PADDING = -1
 """The address of an element that is zero and needs no access."""
@@ -41,7 +221,7 @@ class Counter(NamedTuple):
         return range(first, max(first, min(last + 1, self.length)))
 
     def part(self, counts: range) -> Counter:
-        """So many of its counts, from `counts.start` on."""
+        """The counter that goes through `counts` of its counts alone."""
         return self._replace(length=len(counts), start=self.start + counts.start * self.step)
 
     def offset(self, count: int) -> int:
@@ -85,7 +265,7 @@ class Counters(NamedTuple):
         return range(self.base + first, self.base + stop)
 
     def moved(self, words: int) -> Counters:
-        """The same so many words further on."""
+        """The pattern that walks alike, `words` further on."""
         return self._replace(base=self.base + words)
 
 
@@ -158,7 +338,7 @@ class Table(NamedTuple):
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
     def moved(self, words: int) -> Table:
-        """The same so many words further on."""
+        """The pattern that walks alike, `words` further on."""
         return Table(tuple(each if each == PADDING else each + words for each in self.addresses))
 
 
@@ -233,9 +413,47 @@ class Feed:
 
     def fills(self, rows: int) -> bool:
         """Whether the groups, in order, feed each of the first `rows` rows once."""
-        at = 0
-        for group in self.groups:
-            if group.first_lane != at:
-                return False
-            at += group.lanes
-        return at == rows
+        ends = accumulate((group.lanes for group in self.groups), initial=0)
+        return [*(group.first_lane for group in self.groups), rows] == [*ends]
+
+
+Groups: TypeAlias = tuple[LaneGroup, ...]
+
+_NOTHING = np.iinfo(np.int64).min
+"""What padding asks for: no address, not even one relative to another."""
+
+
+@dataclass(frozen=True)
+class BankFeed(Feed):
+    """What a pass reads from the banks: the lanes of a group are array rows, all of which want the same word."""
+
+    @cached_property
+    def accesses(self) -> int:
+        """The words read; one that several rows want at once is read once."""
+        return _bank_accesses(relative(self.groups))
+
+
+def relative(groups: Groups) -> Groups:
+    """Groups that read alike from another word on, so that passes that read alike elsewhere are seen to be alike."""
+    patterns = [group.pattern for group in groups if isinstance(group.pattern, Counters)]
+    if not patterns or len(patterns) < len(groups):
+        return groups
+    first = patterns[0].base
+    return tuple(
+        LaneGroup(lane, lanes, pattern._replace(base=pattern.base - first))
+        for (lane, lanes, _), pattern in zip(groups, patterns, strict=True)
+    )
+
+
+def asked(groups: Groups) -> tuple[Addresses, Marks]:
+    """The addresses [word, group] asked for at once, in ascending order, and which of them are no repetitions; of one
+    group at least.
+    """
+    table = np.sort([np.where(*walked(group.pattern), _NOTHING) for group in groups], axis=0).T
+    return table, np.diff(table, axis=1, prepend=_NOTHING) != 0
+
+
+@lru_cache(maxsize=1024)
+def _bank_accesses(groups: Groups) -> int:
+    """The words that groups read; many passes read alike."""
+    return int(np.count_nonzero(asked(groups)[1])) if groups else 0

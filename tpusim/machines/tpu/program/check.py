@@ -7,17 +7,21 @@ from math import prod
 
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Counters, Feed
-from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.keep import Keep
+from tpusim.machines.tpu.program.addresses import BankFeed, Counters, Feed, Picked, Pointers
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import SCRATCH, BankFill, Inbound, LaneTransfer, Prefetch, Spill, Transfer
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.transfers import (
+    SCRATCH,
+    BankFill,
+    Inbound,
+    Keep,
+    LaneTransfer,
+    Prefetch,
+    Spill,
+    Transfer,
+)
 
 
 def check_program(program: Program, hardware: Hardware) -> None:
@@ -226,19 +230,13 @@ def _misfits(reads: Feed, words: int) -> Iterator[str]:
         if group.pattern.words != words:
             yield f"moves {words} words, and lane {group.first_lane} reads {group.pattern.words}"
         match group.pattern:
-            case Counters():
-                yield from _astray(group.pattern)
+            case Counters(base, counters, window):
+                if any(each.step < 1 for each in counters):
+                    yield "has a counter that does not move forward"
+                if window is not None and not 0 <= window.start < window.stop <= Counters(base, counters).words:
+                    yield "walks positions that its counters do not have"
             case Pointers(table, which):
                 if table != reads.table:
                     yield "reads through several tables of pointers; there is one reader"
                 if not 0 <= which < table.together:
                     yield f"reads through pointer {which} of {table.together}"
-
-
-def _astray(pattern: Counters) -> Iterator[str]:
-    """Counters that stand still, or a window on what they do not have."""
-    base, counters, window = pattern
-    if any(each.step < 1 for each in counters):
-        yield "has a counter that does not move forward"
-    if window is not None and not 0 <= window.start < window.stop <= Counters(base, counters).words:
-        yield "walks positions that its counters do not have"

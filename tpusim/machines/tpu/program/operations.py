@@ -1,22 +1,33 @@
-"""What the vector unit can do with the words of a step of its own. A new operation is a function and a line here."""
+"""Operations of the vector unit on words, and functions that no short row of sums and products gives.
+
+A new operation is a function and a line here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from math import erf, erfc, pi, sqrt
+from operator import add, mul
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.program import functions
-from tpusim.machines.tpu.program.functions import rounded_once
 from tpusim.machines.tpu.sections import VectorUnit
 
 Values: TypeAlias = NDArray[np.floating[Any]]
+Doubles: TypeAlias = NDArray[np.float64]
 Operands: TypeAlias = Iterable[Values]
 """The words of each operand, [lane, word, element], in the order in which they are read."""
 Coefficients: TypeAlias = tuple[float, ...]
+
+_ERF = np.frompyfunc(erf, 1, 1)
+_ERFC = np.frompyfunc(erfc, 1, 1)
+
+BEND = 0.044715
+"""Of the cubic term of GELU by tanh: Hendrycks and Gimpel, 2016 (arXiv:1606.08415), section 2."""
 
 
 class Arity(NamedTuple):
@@ -28,14 +39,14 @@ class Arity(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One operation.
+    """What the vector unit does with the words of a step.
 
     Attributes:
         values: the results [lane, word, element] from operands, the scalars [scalar, lane] and coefficients, worked out
             in the order of the operands.
         alu: ALU operations an element takes, functions apart.
         products: how many of them are multiplications.
-        fits: whether it can be done with so many of each.
+        fits: whether it can be done with as many of each.
         functions: how often an element takes each function, by their names in `vector_unit.functions`.
     """
 
@@ -46,12 +57,30 @@ class Operation(NamedTuple):
     functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
 
 
+def _terms(operands: Operands, scalars: Values) -> list[Values]:
+    """The operands, then the scalar of each lane for all of its elements; of more than one, the last."""
+    return [*operands, *(scalars[-1:, :, None, None] if len(scalars) else ())]
+
+
+def _rounded_once(function: Callable[..., Any]) -> Callable[[Operands, Values, Coefficients], Values]:
+    """A function of numbers as an operation on the words of operands, in float64; scalars are operands, too."""
+
+    def values(operands: Operands, scalars: Values, coefficients: Coefficients) -> Values:
+        terms = _terms(operands, scalars)
+        # Infinities and what is not a number agree with nothing that is expected.
+        with np.errstate(all="ignore"):
+            doubles = [np.array(each, np.float64, order="C") for each in terms]
+            return np.asarray(function(*doubles, *coefficients), np.float64).astype(terms[0].dtype)
+
+    return values
+
+
 def _sum(terms: Iterable[Values]) -> Values:
-    total: Values | None = None
-    for each in terms:
-        total = each if total is None else total + each
-    assert total is not None
-    return total
+    return reduce(add, terms)
+
+
+def _product(terms: Iterable[Values]) -> Values:
+    return reduce(mul, terms)
 
 
 def _multiply_add(operands: Operands, scalars: Values, _: Coefficients) -> Values:
@@ -70,85 +99,48 @@ def _sum_of_products(operands: Operands, _: Values, __: Coefficients) -> Values:
     return _sum(each * next(terms) for each in terms)
 
 
-def _maximum(operands: Operands, _: Values, __: Coefficients) -> Values:
-    """The largest; padding counts as zero."""
-    first, *others = operands
-    for each in others:
-        first = np.maximum(first, each)
-    return first
-
-
-def _terms(operands: Operands, scalars: Values) -> list[Values]:
-    """The operands, then the scalar of each lane for all of its elements; of more than one, the last."""
-    return [*operands, *(scalars[-1:, :, None, None] if len(scalars) else ())]
-
-
 def _difference(terms: list[Values]) -> Values:
     """The first less the others."""
     first, *others = terms
     return first - _sum(others) if others else first
 
 
-def _reversed_difference(terms: list[Values]) -> Values:
-    """The last less the others."""
-    return _difference(terms[::-1])
-
-
-def _product(terms: list[Values]) -> Values:
-    first, *others = terms
-    for each in others:
-        first = first * each
-    return first
-
-
-def _scale_shift(operands: Operands, scalars: Values, _: Coefficients) -> Values:
-    """Times the first scalar of the lane, and the last added."""
-    (x,) = operands
-    moved: Values = x * scalars[0][:, None, None] + scalars[-1][:, None, None]
-    return moved
-
-
-def _line(operands: Operands, slope: float, shift: float) -> Values:
+def _line(x: Values, slope: float, shift: float) -> Values:
     """A multiplication, and an addition."""
-    (x,) = operands
     return x * x.dtype.type(np.float32(slope)) + x.dtype.type(np.float32(shift))
 
 
 def _clip(x: Values, low: float, high: float) -> Values:
-    clipped: Values = np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high)))
-    return clipped
+    return np.asarray(np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high))))
 
 
-def _clipped(operands: Operands, _: Values, ends: Coefficients) -> Values:
-    (x,) = operands
-    return _clip(x, *ends)
+# ---- of the elements of rows
 
 
-def _relu(operands: Operands, _: Values, __: Coefficients) -> Values:
-    """The larger of the operand and zero."""
-    (x,) = operands
-    larger: Values = np.maximum(x, x.dtype.type(0))
-    return larger
+def _reciprocal_root(*terms: Any) -> Any:
+    """1 / the root of the sum times the first coefficient, and the second added."""
+    *sums, part, more = terms
+    return 1 / np.sqrt(sum(sums) * part + more)
 
 
-def _leaky_relu(operands: Operands, _: Values, slope: Coefficients) -> Values:
-    """The larger of the operand and a part of it."""
-    (x,) = operands
-    larger: Values = np.maximum(x, x * np.float32(slope[0]))
-    return larger
+def _over_power(squares: Doubles, x: Doubles, slope: float, shift: float, beta: float) -> Any:
+    """x / (slope squares + shift)^beta."""
+    return x * np.exp(-beta * np.log(slope * squares + shift))
 
 
-def _hard_swish(operands: Operands, _: Values, line: Coefficients) -> Values:
-    (x,) = operands
-    clipped: Values = x * _clip(_line([x], *line), 0, 1)
-    return clipped
+# ---- kinds of operations
 
 
-def _of_one(values: Callable[[Operands, Values, Coefficients], Values], products: int, others: int, coefficients: int,
+def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: int, others: int, coefficients: int,
             scalars: int = 0) -> Operation:  # fmt: skip
     """An operation on one operand that takes always as many ALU operations; lanes have scalars where it needs some."""
+
+    def of_all(operands: Operands, held: Values, given: Coefficients) -> Values:
+        (x,) = operands
+        return values(x, held, given)
+
     return Operation(
-        values,
+        of_all,
         lambda *_: products + others,
         lambda *_: products,
         lambda counts: counts.operands == 1 and counts.coefficients == coefficients and counts.scalars >= scalars,
@@ -179,9 +171,9 @@ def finished(values: Values, operations: Iterable[tuple[str, Coefficients]]) -> 
 def _of_functions(
     function: Callable[..., Any], products: int, others: int, of: str, operands: int = 1, coefficients: int = 0
 ) -> Operation:
-    """A function of elements, which takes so many operations and one of the machine's functions."""
+    """A function of elements, which takes operations of the ALUs and one of the machine's functions."""
     return Operation(
-        rounded_once(function),
+        _rounded_once(function),
         lambda *_: products + others,
         lambda *_: products,
         lambda counts: counts.operands + (counts.scalars > 0) == operands and counts.coefficients == coefficients,
@@ -194,7 +186,7 @@ def _of_elements(
 ) -> Operation:
     """A sum over all operands but the last, of each of which `others` and `products` operations are made."""
     return Operation(
-        rounded_once(function),
+        _rounded_once(function),
         lambda counts, _: (counts.operands - 1) * (others + products + 1) - 1,
         lambda counts, _: (counts.operands - 1) * products,
         lambda counts: counts.operands > 1 and not counts.scalars + counts.coefficients,
@@ -203,9 +195,9 @@ def _of_elements(
 
 
 def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: str) -> Operation:
-    """A function of a sum, which is first multiplied by so many coefficients, or gets them added."""
+    """A function of a sum, which is first multiplied by coefficients, or gets them added."""
     return Operation(
-        rounded_once(function),
+        _rounded_once(function),
         lambda counts, _: counts.operands - 1 + coefficients,
         lambda *_: products,
         lambda counts: counts.operands > 0 and counts.coefficients == coefficients and not counts.scalars,
@@ -216,7 +208,7 @@ def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: 
 def _of_squares(first: bool) -> Operation:
     """The sum of the squares of all operands, or of the `first` as it is and the squares of the others."""
     return Operation(
-        lambda operands, *_: functions.sum_of_squares(operands, first),
+        lambda operands, *_: _sum(x if first and not at else x * x for at, x in enumerate(operands)),
         lambda counts, _: 2 * (counts.operands - first) - 1 + first,
         lambda counts, _: counts.operands - first,
         lambda counts: counts.operands > first and not counts.scalars + counts.coefficients,
@@ -226,7 +218,7 @@ def _of_squares(first: bool) -> Operation:
 def _of_power(beta: float, products: int, takes: Mapping[str, int]) -> Operation:
     """An element, the last operand, over a power of a line of the first: that of two coefficients."""
     return Operation(
-        rounded_once(lambda squares, x, slope, shift: functions.over_power(squares, x, slope, shift, beta)),
+        _rounded_once(lambda squares, x, slope, shift: _over_power(squares, x, slope, shift, beta)),
         lambda *_: products + 1,
         lambda *_: products,
         lambda counts: counts == Arity(2, 0, 2),
@@ -235,7 +227,7 @@ def _of_power(beta: float, products: int, takes: Mapping[str, int]) -> Operation
 
 
 def _factors(factors: Coefficients) -> int:
-    """Those to multiply by: what is only added or subtracted is not multiplied."""
+    """How many are multiplied by: what is only added or subtracted is not."""
     return sum(abs(each) != 1 for each in factors)
 
 
@@ -259,7 +251,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda counts: counts.operands > 0 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
     ),
     "maximum": Operation(
-        _maximum,
+        lambda operands, *_: reduce(np.maximum, operands),
         lambda counts, _: counts.operands - 1,
         lambda _, __: 0,
         lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
@@ -272,36 +264,38 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "add": _of_terms(_sum),
     "sub": _of_terms(_difference),
-    "rsub": _of_terms(_reversed_difference),
+    "rsub": _of_terms(lambda terms: _difference(terms[::-1])),
     "mul": _of_terms(_product, multiplies=True),
-    "copy": _of_one(lambda operands, *_: next(iter(operands)), 0, 0, 0),
-    "scale_shift": _of_one(_scale_shift, 1, 1, 0, scalars=1),
-    "relu": _of_one(_relu, 0, 1, 0),
-    "leaky_relu": _of_one(_leaky_relu, 1, 1, 1),
-    "clip": _of_one(_clipped, 0, 2, 2),
-    "power_2": _of_one(lambda operands, *_: _product([*operands] * 2), 1, 0, 0),
-    "power_3": _of_one(lambda operands, *_: _product([*operands] * 3), 2, 0, 0),
-    "hard_sigmoid": _of_one(lambda operands, _, line: _clip(_line(operands, *line), 0, 1), 1, 3, 2),
-    "hard_swish": _of_one(_hard_swish, 2, 3, 2),
+    "copy": _of_one(lambda x, *_: x, 0, 0, 0),
+    "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
+    "relu": _of_one(lambda x, *_: np.maximum(x, x.dtype.type(0)), 0, 1, 0),
+    "leaky_relu": _of_one(lambda x, _, slope: np.maximum(x, x * np.float32(slope[0])), 1, 1, 1),
+    "clip": _of_one(lambda x, _, ends: _clip(x, *ends), 0, 2, 2),
+    "power_2": _of_one(lambda x, *_: x * x, 1, 0, 0),
+    "power_3": _of_one(lambda x, *_: x * x * x, 2, 0, 0),
+    "hard_sigmoid": _of_one(lambda x, _, line: _clip(_line(x, *line), 0, 1), 1, 3, 2),
+    "hard_swish": _of_one(lambda x, _, line: x * _clip(_line(x, *line), 0, 1), 2, 3, 2),
     "exp": _of_functions(np.exp, 0, 0, "exp"),
     # As x r, of r = 1 / root(x), and zero where a comparison says that x is.
     "sqrt": _of_functions(np.sqrt, 1, 2, "reciprocal_root"),
     "tanh": _of_functions(np.tanh, 0, 0, "tanh"),
-    "erf": _of_functions(functions.error_function, 0, 0, "erf"),
+    "erf": _of_functions(_ERF, 0, 0, "erf"),
     "div": _of_functions(np.divide, 0, 0, "divide", operands=2),
     "rdiv": _of_functions(lambda x, y: np.divide(y, x), 0, 0, "divide", operands=2),
     # As 0.5 + 0.5 tanh(0.5 x).
-    "sigmoid": _of_functions(functions.sigmoid, 2, 1, "tanh"),
-    "silu": _of_functions(functions.silu, 3, 1, "tanh"),
-    # As 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))).
-    "gelu": _of_functions(functions.gelu, 3, 1, "erf"),
-    "gelu_tanh": _of_functions(functions.gelu_tanh, 5, 2, "tanh"),
+    "sigmoid": _of_functions(lambda x: 1 / (1 + np.exp(-x)), 2, 1, "tanh"),
+    "silu": _of_functions(lambda x: x / (1 + np.exp(-x)), 3, 1, "tanh"),
+    # As 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))), which is x times a sigmoid.
+    "gelu": _of_functions(lambda x: x / 2 * _ERFC(x / -sqrt(2)), 3, 1, "erf"),
+    "gelu_tanh": _of_functions(lambda x: x / (1 + np.exp(-2 * sqrt(2 / pi) * x * (1 + BEND * x * x))), 5, 2, "tanh"),
     # Of rows: a difference and a power each, and the sum; the same with squares.
-    "exp_sum": _of_elements(functions.exp_sum, 1, 0, lambda elements: {"exp": elements}),
-    "squares_sum": _of_elements(functions.squares_sum, 1, 1, lambda _: {}),
-    "reciprocal_sum": _of_sum(functions.reciprocal_sum, 0, 0, "divide"),
-    "reciprocal_root": _of_sum(functions.reciprocal_root, 2, 1, "reciprocal_root"),
-    "exp_scaled": _of_functions(functions.exp_scaled, 1, 1, "exp", operands=3),
+    "exp_sum": _of_elements(
+        lambda *terms: sum(np.exp(x - terms[-1]) for x in terms[:-1]), 1, 0, lambda elements: {"exp": elements}
+    ),
+    "squares_sum": _of_elements(lambda *terms: sum((x - terms[-1]) ** 2 for x in terms[:-1]), 1, 1, lambda _: {}),
+    "reciprocal_sum": _of_sum(lambda *terms: 1 / sum(terms), 0, 0, "divide"),
+    "reciprocal_root": _of_sum(_reciprocal_root, 2, 1, "reciprocal_root"),
+    "exp_scaled": _of_functions(lambda x, most, factor: np.exp(x - most) * factor, 1, 1, "exp", operands=3),
     # As x r, x r r / root(r) and x / s, of r = 1 / root(s); s is a line of the sum of squares.
     "squares": _of_squares(first=False),
     "squares_more": _of_squares(first=True),
@@ -309,7 +303,7 @@ OPERATIONS: dict[str, Operation] = {
     "normalize_by_75": _of_power(0.75, 4, {"reciprocal_root": 2}),
     "normalize_by_100": _of_power(1.0, 1, {"divide": 1}),
     "normalize": Operation(
-        rounded_once(functions.normalize),
+        _rounded_once(lambda x, mean, factor, scale, shift: (x - mean) * factor * scale + shift),
         lambda *_: 4,
         lambda *_: 2,
         lambda counts: counts == Arity(5, 0, 0),

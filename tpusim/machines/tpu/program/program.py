@@ -1,7 +1,7 @@
-"""The waist of the hourglass: what a lowering produces and every interpreter runs.
+"""The waist of the hourglass: what a lowering produces, every interpreter runs, and people are told.
 
-A `Program` is tensors and a short list of steps. It says *what* happens in which order, never *when*: time belongs
-to the engines.
+The Program says which words and lanes hold which elements and in which order the units work. It holds no value, and no
+time: interpreters find out how long it takes. Nobody reads the plan behind it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +27,11 @@ from tpusim.machines.tpu.definition import (
     ports_of,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import PointerTable
-from tpusim.machines.tpu.program.step import Step, Use
+from tpusim.machines.tpu.program.addresses import PointerTable
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
 from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Spill, Transfer
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.transfers import Inbound, Keep, Prefetch, Spill, Transfer
+from tpusim.result.records import Blocking
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The numbers of a tensor that the lowering itself has worked out: 32-bit whole ones, so many `parts` to one."""
+    """The numbers of a tensor that the lowering itself has worked out: 32-bit whole ones, `parts` to a 1."""
 
     tensor: str
     numbers: bytes
@@ -87,7 +85,7 @@ class Handed:
 
 @dataclass(frozen=True)
 class Program:
-    """One layer, lowered for one machine; or several, one after another, joined to one.
+    """A layer, lowered for a machine; or several layers, one after another, joined to one Program.
 
     Attributes:
         tensors: those in HBM and the scratch memory, by what steps call them. Operands are in HBM before the first
@@ -158,7 +156,7 @@ class Program:
 
     @cached_property
     def clients(self) -> Clients:
-        """Those of the ports that own slots while a pass streams."""
+        """The clients of ports that own slots while a pass streams."""
         own = {POINTER: bool(self.tables), PSUM: self.accumulates}
         return tuple(each for each in (IFMAP, POINTER, PSUM, RESULT) if own.get(each, True))
 
@@ -207,7 +205,7 @@ class Program:
 
     @cached_property
     def checked(self) -> frozenset[str]:
-        """The names of those that somebody knows what they should be."""
+        """The names of the tensors of which somebody knows what they should be."""
         return frozenset(name for name in self.written if not self.tensor(name).on_the_way)
 
     @cached_property
@@ -229,15 +227,11 @@ class Program:
         made = self.makers.get(step.tensor.name, ())
         if not made or isinstance(step, Spill):
             return []
-        return [index for index in step.after if self._written_by(index) in made]
-
-    def _written_by(self, index: int) -> str | None:
-        """The tensor behind the lanes that a step writes, by its name."""
-        step = self.steps[index]
-        return step.written.name if isinstance(step, Transfer) and step.written else None
+        writers = ((at, each) for at in step.after if isinstance(each := self.steps[at], Transfer))
+        return [at for at, each in writers if each.written and each.written.name in made]
 
     def with_given_operands(self) -> Program:
-        """The same Program of several layers, each of which is given operands instead of what others have made."""
+        """What it is where each of several layers is given operands instead of what others have made."""
         return replace(self, handed=tuple(replace(each, same=False) for each in self.handed))
 
     def copies(self, name: str) -> list[str]:
@@ -264,7 +258,7 @@ class Program:
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """The same layer by layer, of several."""
+        """What the steps of each layer take, of several layers."""
         return tuple(
             _together([step for step, layer in zip(self.steps, self.layers, strict=True) if layer == number])
             for number in range(max(self.layers, default=-1) + 1)
@@ -283,3 +277,34 @@ class Program:
 
 def _together(steps: Sequence[Step]) -> Use:
     return Use(*map(sum, zip(*(step.use for step in steps), strict=True)))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a layer was lowered.
+
+    Attributes:
+        multi_tile: taps stacked in a pass.
+        blocking: how it was cut up, as the result tells it.
+        choices: what it chose, by name, for those who compute with it.
+        aspects: in words, a sentence an aspect, in the order they are told.
+    """
+
+    multi_tile: int
+    blocking: Blocking
+    choices: Mapping[str, int | str]
+    aspects: Mapping[str, str]
+
+
+class Planned(NamedTuple):
+    """How many steps a Program will have, before it is written down: passes, and fills and spills, about.
+
+    `intermediates` counts the elements of tensors that it writes and reads again.
+    """
+
+    passes: int
+    transfers: int
+    intermediates: int = 0
+
+
+Lowered: TypeAlias = tuple[Program, Explanation]

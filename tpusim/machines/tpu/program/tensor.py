@@ -17,7 +17,7 @@ Coordinates: TypeAlias = range | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that lies in HBM, or in the scratch memory.
+    """What lies in HBM, or in the scratch memory.
 
     Attributes:
         name: what it is called in traces and messages.
@@ -26,7 +26,7 @@ class Tensor:
         converted: whether its numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
         number_bytes: of one of its numbers in a word; None for those of the machine's elements.
         padded: the shape as which it lies in HBM, where more than its elements; they come first along each axis.
-        scale: on chip its numbers are so many times what they are in HBM: spills divide. It keeps fractions out of the
+        scale: how many times larger its numbers are on chip than in HBM: spills divide. It keeps fractions out of the
             values that are checked, and costs nothing.
         on_the_way: whether its numbers are of no interest but for what is made of them, so that no oracle has them.
         lost: how far they may lie from whole ones on chip, which they would be but for what floating point loses.
@@ -51,7 +51,7 @@ class Tensor:
         return self.name[len(self.layer) + 1 :] if self.layer else self.name
 
     def of_layer(self, layer: str) -> Tensor:
-        """The same in a Program of several layers."""
+        """The tensor in a Program of several layers."""
         return replace(self, name=f"{layer}.{self.name}", layer=layer)
 
     def in_hbm(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -68,11 +68,11 @@ class Tensor:
         return prod(self.shape)
 
     def bytes(self, element_bytes: int) -> int:
-        """What it takes, on a machine whose elements have so many bytes."""
+        """The bytes that it takes, on a machine whose elements have `element_bytes` each."""
         return self.size * (self.number_bytes or element_bytes)
 
     def scratch_bytes(self, element_bytes: int) -> range:
-        """Those of the scratch memory that it takes, if it lies there."""
+        """The bytes of the scratch memory that it takes, if it lies there."""
         first = self.scratch or 0
         return range(first, first + prod(self.padded or self.shape) * (self.number_bytes or element_bytes))
 
@@ -84,7 +84,7 @@ class Along(NamedTuple):
     coordinates: Coordinates
 
     def of(self, count: int) -> Along:
-        """The same for one of its counts."""
+        """The counter of one of its counts alone."""
         return self._replace(coordinates=self.coordinates[count : count + 1])
 
 

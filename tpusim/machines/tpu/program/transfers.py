@@ -1,6 +1,4 @@
-"""The steps of the DMA: parts of tensors on their way between the lanes and what is behind them, HBM and the scratch
-memory.
-"""
+"""Transfers between the lanes and what is behind them, HBM and the scratch memory, and what stays on chip instead."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.step import Shift, Step, Use
+from tpusim.machines.tpu.program.steps import Shift, Step, Use
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
 
@@ -71,11 +69,7 @@ class LaneTransfer(Transfer):
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
-        words = lane_words = 0
-        for part in self.parts:
-            words += part.words
-            lane_words += part.accesses
-        self._moves(words, lane_words)
+        self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
 
     @property
     def lanes(self) -> int:
@@ -200,5 +194,43 @@ class Prefetch(Transfer):
         return replace(Step.shifted(self, by), tensor=tensor, to=to)
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        """None: it lies there as in HBM."""
+        """The vector unit takes none: the tensor lies there as in HBM."""
         return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(Step):
+    """Words stay where they are: from now on they are parts of a tensor. It takes no unit and no time.
+
+    Layers behind read them there, and wait for this step as a fill waits for spills. Keeps are over in their order.
+
+    Attributes:
+        parts: which elements stand in which words; each of one copy, and without a feed.
+    """
+
+    cause = "blocked"
+    queue = "keep"
+
+    tensor: Tensor
+    parts: tuple[Part, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.tensor.role} keep"
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        return {"words": sum(part.words for part in self.parts)}
+
+    @property
+    def words_read(self) -> Iterator[range]:
+        for part in self.parts:
+            yield from part.extents
+
+    @property
+    def lanes(self) -> int:
+        """From lane 0 on, as many as may take part."""
+        return max(part.first_lanes[0] + part.lanes for part in self.parts)
+
+    def shifted(self, by: Shift) -> Self:
+        return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer))

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.definition import IFMAP
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, Feed
-from tpusim.machines.tpu.program.banks import BankFeed
-from tpusim.machines.tpu.program.pointers import Picked, Pointers
+from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, BankFeed, Counters, Feed, Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import BankFill, Spill
 from tpusim.machines.tpu.register.hbm import HbmWords

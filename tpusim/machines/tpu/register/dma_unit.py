@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition import BIAS_CYCLES, DMA, NEVER, WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Fill, LaneTransfer, Prefetch, Spill, Transfer
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.transfers import (
+    HBM,
+    SCRATCH,
+    BankFill,
+    Fill,
+    Keep,
+    LaneTransfer,
+    Prefetch,
+    Spill,
+    Transfer,
+)
 from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Memory, Passage, PipedMemory
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
@@ -86,19 +94,18 @@ class PreloadUnit:
         """The next weight word, or that of the biases, when the word register can take it at the end of this cycle."""
         if self.injecting or self.waits[now % len(self.waits)]:
             return None
-        if self.row >= self.rows:
-            return self._read_bias() if self.biases else None
-        first, step = self.row, self.step
-        address = step.base + first // self.word_elements if first < step.rows else NOWHERE
-        self.row += self.word_elements
-        self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
+        if self.row < self.rows:
+            first, step = self.row, self.step
+            address = step.base + first // self.word_elements if first < step.rows else NOWHERE
+            self.row += self.word_elements
+            self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
+        elif self.biases and (bias := self.step.bias) is not None:
+            # A word whose first element goes to the register above the first row.
+            first, step, address = self.rows, self.step, bias
+            self.biases, self.injecting = 0, BIAS_CYCLES
+        else:
+            return None
         return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=first)
-
-    def _read_bias(self) -> Order:
-        """The word whose first element goes to the register above the first row."""
-        self.biases, self.injecting, step = 0, BIAS_CYCLES, self.step
-        address = NOWHERE if step.bias is None else step.bias
-        return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=self.rows)
 
     def book(self) -> None:
         """Account for a cycle of a preload under way, once it is known whether the port was free."""

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import HbmUse
-from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Elements, Part
-from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.register.wires import NOWHERE
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.clocked import Clocked, Offered
@@ -63,7 +62,13 @@ class HbmWords:
         transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
         sizes = [step.lanes * step.words for step in transfers.values()]
         first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
-        addresses = {index: _addresses(step) for index, step in transfers.items()}
+        addresses = {
+            index: np.concatenate([
+                np.arange(part.base, part.base + part.words) if part.feed is None else np.full(part.words, NOWHERE)
+                for part in step.parts
+            ])
+            for index, step in transfers.items()
+        }  # fmt: skip
         tensors = {
             each.name: np.array(operands.get(each.name, np.full(each.shape, np.nan)), program.number).reshape(
                 each.shape
@@ -176,15 +181,6 @@ def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
         for part, at in zip(step.parts, words, strict=False)
         for first in part.first_lanes
     ]
-
-
-def _addresses(step: LaneTransfer) -> Indices:
-    return np.concatenate(
-        [
-            np.arange(part.base, part.base + part.words) if part.feed is None else np.full(part.words, NOWHERE)
-            for part in step.parts
-        ]
-    )
 
 
 def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:

@@ -32,15 +32,14 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import ACCESSES, LOOK_EVERY, UNUSED, Cycle, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, unit_accounts, who_waits
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.passes import Preload, Stream
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.array import Deserializers, PeArray, Weights
 from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.dma_unit import DmaUnit, KeepUnit, PreloadUnit
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.lanes import Lanes
-from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit, Sums, registers
+from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit, Sums
 from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorRegisters, VectorStepUnit
 from tpusim.machines.tpu.register.wires import IDLE, Client, Order, Port, Scoreboard, Wires
 from tpusim.memory.clocks import Clocks
@@ -145,7 +144,9 @@ class Control:
         ]
         self.granted: Counter[str] = Counter()
         self.ends: list[Counted] = []
-        self._through = deque(_issues(program)[:-1])
+        issues = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
+        self._through = deque(issues.index(last) + 1 for last in program.last_passes[:-1])
+        """The passes and vector steps up to the last of each of several layers that has not ended."""
         self.patience, self.idle = patience, 0
         self.next = 0
 
@@ -165,11 +166,6 @@ class Control:
     def end(self) -> int:
         """When the last step is done and its last word in HBM."""
         return max(self.dma.end, *(each.over_at for each in self.streams), *self.scoreboard.done)
-
-    @property
-    def by_step(self) -> ByStep:
-        """What is booked to steps."""
-        return ByStep(self.dma.held, [each.adding + self.vector.worked for each in self.streams])
 
     def counted(self, now: int) -> Counted:
         """What is booked before this cycle."""
@@ -220,12 +216,6 @@ class Control:
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]
             raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")
-
-
-def _issues(program: Program) -> list[int]:
-    """The passes and vector steps up to the last of each of several layers."""
-    issues = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
-    return [issues.index(last) + 1 for last in program.last_passes]
 
 
 class Registered(Protocol):
@@ -303,7 +293,8 @@ class Machine:
     def timing(self) -> Timing:
         """Cycles that the clock has counted, and every unit's split."""
         control, registers, ports = self.control, self.lanes.registers, self.program.ports(self.hardware)
-        counted, steps = control.counted(self.now), control.by_step
+        worked = [each.adding + control.vector.worked for each in control.streams]
+        counted, steps = control.counted(self.now), ByStep(control.dma.held, worked)
         read, written = int(registers["read"].sum()), int(registers["written"].sum())
         if self.banks:
             read, written = read + self.banks.read, written + self.banks.written
@@ -318,7 +309,8 @@ def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
     words = len(program.frame(hardware).pointer_slots)
     per_word = max((table.per_word for table in program.tables), default=1)
     together = max((table.together for table in program.tables), default=1)
-    return registers(words), per_word, together
+    # For two frames, and one word that reaches into both of them from the frame before.
+    return 2 * words + 1, per_word, together
 
 
 def _longest_wait(program: Program, hardware: Hardware) -> int:

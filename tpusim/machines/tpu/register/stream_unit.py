@@ -9,10 +9,9 @@ from typing import Protocol
 
 from tpusim.machines.tpu.definition import IFMAP, NEVER, POINTER, PSUM, RESULT, Frame
 from tpusim.machines.tpu.observation.timing import STARVED
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import PointerTable
+from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.banks import Settings
 from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorStepUnit
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
@@ -87,13 +86,6 @@ class ResultQueue:
         if self.frame.finish_cycles:
             return bool(self.reading) and now >= self.reading[0].summed + self.frame.finish_cycles
         return bool(self.reading) and self.reading[0].number < sums.complete(self.array)
-
-
-def registers(pointer_words: int) -> int:
-    """Word registers of a reader that takes `pointer_words` a frame: for two frames, and one word that reaches into
-    both of them from the frame before.
-    """
-    return 2 * pointer_words + 1
 
 
 @dataclass(frozen=True, slots=True)

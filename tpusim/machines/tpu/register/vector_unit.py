@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition import VECTOR, Beat
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.addresses import Picked
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import Picked
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.vector import Vector
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.banks import Settings
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
 
@@ -171,18 +170,15 @@ class VectorStepUnit:
             return None
         register, generator, element, pointer, together, points = at.reads[place]
         if points:
-            return self._pointers(at, word, register)
+            # Pointers stand in lane 0 alone.
+            table = at.step.picks
+            assert table is not None
+            address = table.base + word * table.word_words + register
+            return Order(VECTOR, at.index, 1, address, register=register, points=True)
         return Order(
             VECTOR, at.index, at.step.lanes, NOWHERE, generator, word, number=word % RESULTS, register=register,
             element=element, pointer=pointer, together=together, works=place == at.beat.reads - 1,
         )  # fmt: skip
-
-    def _pointers(self, at: VectorIssue, word: int, number: int) -> Order:
-        """A word of pointers, which stand in lane 0 alone."""
-        table = at.step.picks
-        assert table is not None
-        address = table.base + word * table.word_words + number
-        return Order(VECTOR, at.index, 1, address, register=number, points=True)
 
     def _result(self, at: VectorIssue, since: int, now: int) -> Order | None:
         word, behind = divmod(since - at.beat.result_delay, at.beat.period)

@@ -15,18 +15,13 @@ from typing import Any
 import numpy as np
 
 from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Feed, walked
-from tpusim.machines.tpu.program.keep import Keep
-from tpusim.machines.tpu.program.passes import Stream
+from tpusim.machines.tpu.program.moves import regions_of
 from tpusim.machines.tpu.program.program import Buffer, Program
-from tpusim.machines.tpu.program.regions import regions_of
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.machines.tpu.program.vector import Vector
-from tpusim.machines.tpu.schedule.home import Home, words_of
-from tpusim.machines.tpu.schedule.link import APART, Bases, buffers, link
-from tpusim.machines.tpu.schedule.reach import ScatteredError, Words, reached
-from tpusim.machines.tpu.schedule.scheduler import Schedule, scheduled
+from tpusim.machines.tpu.program.transfers import Keep, Spill
+from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Words, reached, words_of
+from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link, scheduled
 from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Need, Pass, Piece, Policy, Unit, Units
 from tpusim.network.ops.op import OFMAP
 
@@ -82,12 +77,8 @@ def settled(units: Units, stays: Stays) -> Settled:
     if stays.over:
         _check_over(steps, places[stays.over])
     empty = frozenset(at_home.empty)
-    return Settled(units, stays, empty, _words(units, empty))
-
-
-def _words(units: Units, empty: frozenset[str]) -> int:
-    """Words of a lane that a layer needs without areas that are empty."""
-    return max((each.base + each.words for each in buffers(units, link(units, empty=empty))), default=0)
+    left = buffers(units, link(units, empty=empty))
+    return Settled(units, stays, empty, max((each.base + each.words for each in left), default=0))
 
 
 def _check_over(steps: Iterable[Step], first: int) -> None:

@@ -1,10 +1,12 @@
-"""A tensor's place on chip, in the order in which it would lie in HBM: channels that share a word of all lanes
-outermost, then rows, columns and images.
+"""A tensor's place on chip, and how steps reach in one go for words that stand there.
+
+Words are in the order in which they would lie in HBM: channels that share a word of all lanes outermost, then rows,
+columns and images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -13,8 +15,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import walked
-from tpusim.machines.tpu.program.tensor import Along, Part
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    AddressPattern,
+    Counter,
+    Counters,
+    Picked,
+    Pointers,
+    Table,
+    walked,
+)
+from tpusim.machines.tpu.program.moves import ends_of
+from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.op import OFMAP
 
@@ -29,8 +41,8 @@ class WordForm(NamedTuple):
 
 
 class Content(NamedTuple):
-    """Words of a part in its order: the flat index of the first element of each, in lane `first`, the first of so many
-    `lanes` that hold as many channels in a row.
+    """Words of a part in its order: the flat index of the first element of each, in lane `first`, the first of `lanes`
+    that hold as many channels in a row.
     """
 
     form: WordForm
@@ -51,7 +63,8 @@ def held_by(part: Part, shape: Sequence[int]) -> Content | None:
     elements = np.full(1, channels[0] * strides[0] + sum(each.coordinates[0] * strides[each.axis] for each in inner))
     for each in outer:
         elements = np.add.outer(elements, np.array(each.coordinates) * strides[each.axis]).ravel()
-    form = WordForm(part.per_word, tuple(_relative(each) for each in inner if len(each.coordinates) > 1))
+    steps = ((axis, coordinates) for axis, coordinates in inner if len(coordinates) > 1)
+    form = WordForm(part.per_word, tuple((axis, tuple(each - at[0] for each in at)) for axis, at in steps))
     return Content(form, elements, part.first_lanes[0], part.lanes)
 
 
@@ -61,17 +74,10 @@ def _cut(part: Part) -> int | None:
     return next((at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word), None)
 
 
-def _relative(along: Along) -> tuple[int, tuple[int, ...]]:
-    return along.axis, tuple(each - along.coordinates[0] for each in along.coordinates)
-
-
 def _inside(part: Part, shape: Sequence[int]) -> bool:
     """Whether the tensor has all elements of a part."""
-    low, high = [0] * len(shape), [0] * len(shape)
-    for axis, coordinates in (*part.lane, *part.items):
-        low[axis] += min(coordinates)
-        high[axis] += max(coordinates)
-    return all(first >= 0 and last < size for first, last, size in zip(low, high, shape, strict=True))
+    ends = ends_of(part.lane, part.items, len(shape))
+    return all(first >= 0 and last < size for (first, last), size in zip(ends, shape, strict=True))
 
 
 def words_of(part: Part) -> Words | None:
@@ -142,19 +148,14 @@ def home_of(units: Units) -> Home | None:
     if not found or len(found) < len(held) or len({each.form for each in found}) != 1:
         return None
     elements = np.concatenate([each.elements for each in found])
-    lanes = _lanes_of(found, prod(tensor.shape[1:]))
-    ordered = np.unique(elements)
-    whole = lanes is not None and sum(count for _, count in lanes.values()) == tensor.shape[0]
-    if not whole or len(ordered) != len(elements) or len(ordered) * found[0].form.per_word != _lane_elements(
-        tensor.shape, lanes or {}
-    ):  # fmt: skip
+    of_channel, ordered = prod(tensor.shape[1:]), np.unique(elements)
+    lanes = _lanes_of(found, of_channel)
+    if lanes is None or sum(count for _, count in lanes.values()) != tensor.shape[0]:
         return None
-    return Home(tensor.shape, found[0].form, ordered, lanes or {})
-
-
-def _lane_elements(shape: Sequence[int], lanes: Mapping[int, tuple[int, int]]) -> int:
-    """Elements that lane 0 of each fold holds."""
-    return len(lanes) * prod(shape[1:])
+    # Each word once, and in them all that the first lane of each fold holds.
+    if len(ordered) != len(elements) or len(ordered) * found[0].form.per_word != len(lanes) * of_channel:
+        return None
+    return Home(tensor.shape, found[0].form, ordered, lanes)
 
 
 def _lanes_of(held: Iterable[Content], of_channel: int) -> dict[int, tuple[int, int]] | None:
@@ -165,3 +166,70 @@ def _lanes_of(held: Iterable[Content], of_channel: int) -> dict[int, tuple[int, 
             if found.setdefault(fold, (each.first, each.lanes)) != (each.first, each.lanes):
                 return None
     return found
+
+
+class ScatteredError(Exception):
+    """What a step reaches in one go would no longer stand as it reaches for it."""
+
+
+def reached(pattern: AddressPattern, at: Callable[[Words], Words]) -> AddressPattern:
+    """The pattern that walks the same words where `at` says that they stand. Raises ScatteredError if none does."""
+    if isinstance(pattern, Pointers | Picked):
+        raise ScatteredError
+    stored, addresses = walked(pattern)
+    if not stored.any():
+        return pattern
+    here = addresses[stored]
+    there = at(here)
+    if (there - here == there[0] - here[0]).all():
+        return pattern.moved(int(there[0] - here[0]))
+    if isinstance(pattern, Table):
+        addresses = np.full(len(addresses), PADDING)
+        addresses[stored] = there
+        return Table(tuple(addresses.tolist()))
+    moved = _nested(there) if stored.all() else _with_strides(pattern, stored, there)
+    inside, addresses = walked(moved)
+    if len(addresses) != len(stored) or not np.array_equal(addresses[inside], there):
+        raise ScatteredError
+    return moved
+
+
+def _nested(there: Words) -> Counters:
+    """Counters that walk `there`, if any do."""
+    counters: list[Counter] = []
+    left = there
+    while len(left) > 1:
+        apart = np.diff(left)
+        length = int(np.append(np.flatnonzero(apart != apart[0]), len(apart))[0]) + 1
+        if len(left) % length:
+            raise ScatteredError
+        counters.append(Counter(length, 0, 1, length, int(apart[0])))
+        left = left[::length]
+    return Counters(int(there[0]), tuple(reversed(counters)))
+
+
+def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: Words) -> Counters:
+    """The counters of a pattern with the strides that walk `there`, if any do."""
+    if not isinstance(pattern, Counters) or pattern.window is not None:
+        raise ScatteredError
+    at = np.full(len(stored), PADDING)
+    at[stored] = there
+    walk = at.reshape([each.length for each in pattern.counters])
+    first = tuple(each.inside.start for each in pattern.counters)
+    found = [
+        _strided(each, np.moveaxis(walk, axis, -1)[(*first[:axis], *first[axis + 1 :])])
+        for axis, each in enumerate(pattern.counters)
+    ]
+    base = int(walk[first]) - sum(each.offset(count) for each, count in zip(found, first, strict=True))
+    return Counters(base, tuple(found))
+
+
+def _strided(counter: Counter, at: Words) -> Counter:
+    """The counter, whose counts stand `at`, with the stride between the first two."""
+    counts = counter.inside
+    if len(counts) < 2:
+        return counter._replace(stride=0, wrap=1, jump=0)
+    apart = int(at[counts[1]] - at[counts[0]])
+    if apart % counter.step:
+        raise ScatteredError
+    return counter._replace(stride=apart // counter.step, wrap=1, jump=0)

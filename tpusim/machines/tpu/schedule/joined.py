@@ -7,19 +7,196 @@ interpreters run it as they run any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from math import ceil
 from typing import NamedTuple
+
+import numpy as np
 
 from tpusim.machines.tpu.definition import frame_of
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Program
-from tpusim.machines.tpu.program.step import Shift
+from tpusim.machines.tpu.program.steps import Preload, Shift, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.waits import Waits
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
+from tpusim.memory.layout import Region
 from tpusim.network.ops.op import OFMAP
+
+KINDS: tuple[type[Step], ...] = (Fill, Preload, Stream, Vector, Keep, Spill)
+"""Steps of a kind are over in their order: who waits for one has waited for those ahead of it."""
+_NONE = -1
+
+
+class Waits:
+    """Steps of layers, joined one layer after another; they are numbered in that order until all are there."""
+
+    def __init__(self, hardware: Hardware, handed: Mapping[str, Handed]) -> None:
+        self._hardware, self._handed = hardware, handed
+        self._steps: list[Step] = []
+        self._layers: list[int] = []
+        self._order: list[int] = []
+        self._before: Layer | None = None
+        self._users = {kind: np.full(hardware.capacity_words, _NONE) for kind in KINDS}
+        self._waited: defaultdict[tuple[type[Step], type[Step]], int] = defaultdict(lambda: _NONE)
+        self._spills: defaultdict[str, list[tuple[int, Region]]] = defaultdict(list)
+
+    @property
+    def steps_before(self) -> int:
+        """The number of the next layer's first step."""
+        return len(self._steps)
+
+    def join(self, program: Program) -> None:
+        """The steps of the next layer, which wait for one another by their numbers."""
+        steps, first = program.steps, self.steps_before
+        begins = next(at for at, step in enumerate(steps) if not isinstance(step, Fill))
+        waiting = [self._waiting(step, anew=at < begins) for at, step in enumerate(steps)]
+        loads = [at for at, step in enumerate(steps) if isinstance(step, Preload)]
+        if self._hardware.sequencer.between_blocks == "drain" and self._before and loads:
+            waiting[loads[0]].add(self._before.last_pass)
+        early = self._go_ahead(steps[:begins], waiting)
+        self._steps += [
+            replace(step, after=(*step.after, *sorted(more - {*step.after}))) if more else step
+            for step, more in zip(steps, waiting, strict=True)
+        ]
+        # What they use, for the layers behind.
+        for number, step in enumerate(self._steps[first:], first):
+            for words in step.words_used:
+                self._users[type(step)][words.start : words.stop] = number
+            if isinstance(step, Spill):
+                self._spills[step.tensor.name].append((number, box_of(step)))
+        self._layers += [max(self._layers, default=-1) + 1] * len(steps)
+        numbers = [number for number in range(first, self.steps_before) if number not in early]
+        self._before = Layer(numbers, [self._steps[each] for each in numbers], program, self._hardware)
+
+    def in_order(self) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+        """All steps, numbered anew, and the layer of each."""
+        order = [*self._order, *(self._before.with_ahead({})[0] if self._before else [])]
+        place = {number: at for at, number in enumerate(order)}
+        steps = (self._steps[number].renumbered(place) for number in order)
+        return tuple(steps), tuple(self._layers[number] for number in order)
+
+    def _go_ahead(self, fills: Sequence[Step], waiting: Sequence[set[int]]) -> set[int]:
+        """Be done with the layer before; which of the fills that the next begins with go among its steps.
+
+        They wait for no step of their own layer, and bring other words than those ahead of them.
+        """
+        if self._before is None:
+            return set()
+        free: dict[int, tuple[Fill, set[int]]] = {}
+        for at, step in enumerate(fills):
+            others = [other for each in fills[:at] for other in each.words_written]
+            if not step.after and not any(_meet((one,), (other,)) for other in others for one in step.words_written):
+                assert isinstance(step, Fill)
+                free[self.steps_before + at] = step, waiting[at]
+        order, early = self._before.with_ahead(free)
+        self._order += order
+        return early
+
+    # ---- what a step waits for
+
+    def _waiting(self, step: Step, anew: bool) -> set[int]:
+        """Steps of layers before. One that may go ahead of others of its layer does not count on what these waited for,
+        and looks at all `anew`.
+        """
+        found, used = {*self._makers(step)}, [*self._last_users(step.words_written, KINDS)]
+        used += [] if isinstance(step, Keep) else self._last_users(step.words_read, (Keep,))
+        for kind, number in used:
+            if anew or number > self._waited[type(step), kind]:
+                found.add(number)
+            self._waited[type(step), kind] = max(number, self._waited[type(step), kind])
+        return found
+
+    def _last_users(self, words: Iterable[range], kinds: Iterable[type[Step]]) -> Iterator[tuple[type[Step], int]]:
+        """The last step of each kind that used any of these words."""
+        where = [slice(each.start, each.stop) for each in words if each]
+        for kind in kinds:
+            number = max((int(self._users[kind][each].max(initial=_NONE)) for each in where), default=_NONE)
+            if number != _NONE:
+                yield kind, number
+
+    def _makers(self, step: Step) -> Iterator[int]:
+        """The spills of layers before that made what it reads."""
+        handed = self._handed.get(step.tensor.name) if isinstance(step, Fill) else None
+        if not handed or not isinstance(step, Fill):
+            return
+        spills, mine = [each for name in handed.sources for each in self._spills[name]], box_of(step)
+        apart = [handed.placed and not _meet(mine, made) for _, made in spills]
+        # What is all padding waits for all of them, as whoever reads a tensor that is made waits for its spills.
+        yield from (number for (number, _), other in zip(spills, apart, strict=True) if not other or all(apart))
+
+
+def _meet(one: Region, other: Region) -> bool:
+    """Whether two rectangles have anything in common."""
+    return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
+
+
+class Layer:
+    """A layer in its order, with the fills of the next that go among its steps; `numbers` are those of its steps."""
+
+    def __init__(self, numbers: Sequence[int], steps: Sequence[Step], program: Program, hardware: Hardware) -> None:
+        self._numbers, self._steps, self._hardware = numbers, steps, hardware
+        self._place = {number: at for at, number in enumerate(numbers)}
+        pace = program.frame(hardware).period / hardware.array.together if program.streams else 0.0
+        self._left = [*accumulate((_cycles(each, pace, program, hardware) for each in reversed(steps)), initial=0.0)]
+        self._last_fill = max((at for at, each in enumerate(steps) if isinstance(each, Fill)), default=-1)
+        self.last_pass = max(
+            (number for number, each in zip(numbers, steps, strict=True) if isinstance(each, Stream | Vector)),
+            default=-1,
+        )
+
+    def with_ahead(self, early: Mapping[int, tuple[Fill, set[int]]]) -> tuple[list[int], set[int]]:
+        """The numbers of its steps with those of `early` fills among them, and which of these are: as many as its last
+        passes leave time for. A fill comes with the steps that it waits for.
+
+        One goes behind the last fill of the layer and all that it waits for; one of what the layer has spilled, behind
+        its last pass, if that is in HBM by then.
+        """
+        behind: defaultdict[int, list[int]] = defaultdict(list)
+        spent = 0.0
+        for number, (step, waits) in early.items():
+            at, taken = self._behind(waits), spent + self._bus(step)
+            if at is not None and taken <= self._behind_of(self._last_fill):
+                behind[at].append(number)
+                spent = taken
+        order = [*behind[-1]]
+        for at, number in enumerate(self._numbers):
+            order += [number, *behind[at]]
+        return order, {number for each in behind.values() for number in each}
+
+    def _behind(self, waits: Collection[int]) -> int | None:
+        """The place behind which a fill goes, None where it had better not."""
+        places = [self._place[each] for each in waits if each in self._place]
+        last = self._place[self.last_pass]
+        spills = [at for at in places if isinstance(self._steps[at], Spill)]
+        if max(places, default=-1) >= last:
+            return None
+        if not spills:
+            return max([self._last_fill, *places])
+        stored = self._hardware.latency_cycles + self._hardware.lanes
+        return max(last, self._last_fill) if self._behind_of(max(spills)) >= stored else None
+
+    def _behind_of(self, at: int) -> float:
+        """Cycles of all passes and vector steps behind a place."""
+        return self._left[len(self._steps) - 1 - at]
+
+    def _bus(self, step: Fill) -> float:
+        """Cycles that a fill keeps others waiting: two transfers are under way at once."""
+        hardware = self._hardware
+        moved = max(ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle), step.conversion_cycles(hardware))
+        return max(moved, (moved + hardware.latency_cycles) / 2)
+
+
+def _cycles(step: Step, pace: float, program: Program, hardware: Hardware) -> float:
+    """Cycles of a pass, whose words take `pace` each, or of a vector step."""
+    if isinstance(step, Stream):
+        return step.words * pace
+    return step.words * step.beat(program.word_fill, hardware).period if isinstance(step, Vector) else 0.0
 
 
 class Read(NamedTuple):
@@ -77,25 +254,18 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
     streaming = [each for each in (program, *ahead) if each.streams]
     if len({each.word_cycles for each in streaming}) > 1:
         return "words take another time to be made ready"
-    if len({each.frame(hardware).period for each in streaming} | {*_period(streaming, hardware)}) > 1:
-        return "the frame of the port is of another length"
+    if streaming:
+        # A frame that has slots for passes of all of them is no longer than each one's.
+        clients = max((each.clients for each in streaming), key=len)
+        finishing = max(each.finishing for each in streaming)
+        common = frame_of(hardware, program.word_fill, clients, 1, streaming[0].word_cycles, finishing)
+        if any(each.frame(hardware).period != common.period for each in streaming):
+            return "the frame of the port is of another length"
     return ""
 
 
-def _period(streaming: Sequence[Program], hardware: Hardware) -> Iterator[int]:
-    """How long the frame is that has slots for passes of all of them."""
-    if streaming:
-        first, clients = streaming[0], max((each.clients for each in streaming), key=len)
-        finishing = max(each.finishing for each in streaming)
-        words = first.word_fill, clients, 1, first.word_cycles, finishing
-        yield frame_of(hardware, *words).period
-
-
 def joined(layers: Sequence[Joint], hardware: Hardware) -> Program:
-    """One Program of layers that follow one another, each of which fits all before (`unfit`).
-
-    One alone stays as it is.
-    """
+    """Layers that follow one another as one Program; each fits all before (`unfit`), and one alone stays as it is."""
     return linked(placed(layers, hardware), hardware)
 
 
@@ -106,7 +276,7 @@ def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
 
 
 def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
-    """One Program of layers that have their places; tensors of names in `stay` are read where others have left them."""
+    """Layers that have their places as one Program; tensors of names in `stay` are read where others have left them."""
     if len(layers) == 1:
         return layers[0].program
     handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]

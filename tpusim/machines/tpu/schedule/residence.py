@@ -1,4 +1,4 @@
-"""Which outcomes of layers stay on chip until they are read, and where.
+"""Outcomes of layers that stay on chip until they are read: which, and where.
 
 An outcome stays where a layer behind reads it word for word as it is made, and where there is room from the layer that
 makes it to the last that reads it there. Whoever cannot read it there reads it from HBM, to which it then goes as well.
@@ -7,26 +7,70 @@ makes it to the last that reads it there. Whoever cannot read it there reads it 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
 from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.machines.tpu.schedule.allocator import Allocator, FullError
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.at_home import Settled, Stays, settled
-from tpusim.machines.tpu.schedule.home import Home, home_of
+from tpusim.machines.tpu.schedule.home import Home, ScatteredError, home_of
 from tpusim.machines.tpu.schedule.joined import Joint, alike
-from tpusim.machines.tpu.schedule.reach import ScatteredError
 from tpusim.network.ops.op import OFMAP
 
 Reader = tuple[int, str]
 """A layer, by its number, and which of its tensors."""
+
+
+class FullError(Exception):
+    """There is no room while a layer runs."""
+
+    def __init__(self, layer: int) -> None:
+        super().__init__(layer)
+        self.layer = layer
+
+
+class Allocator:
+    """Gives out words of the vector memories, layer by layer: homes from the end down, layers' own behind those of the
+    layer ahead, so that it may begin before that has ended.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._homes: list[tuple[int, int, int]] = []
+        self._first = self._stop = 0
+
+    def home(self, layer: int, last: int, words: int, over: int | None = None) -> int:
+        """The first of `words` that are free from a layer on until the `last`; `over`: of what ends there."""
+        taken = self._taken(layer)
+        starts = [self._capacity - words, *sorted((first - words for first, _ in taken), reverse=True)]
+        first = self._fitting(layer, starts, words) if over is None else over
+        self._homes.append((last, first, first + words))
+        return first
+
+    def own(self, layer: int, words: int) -> int:
+        """The first of `words` that are free while a layer runs."""
+        other = 0 if self._first else self._capacity - words
+        ends = sorted(stop for _, stop in self._taken(layer))
+        self._first = self._fitting(layer, [self._stop, other, 0, *ends], words)
+        self._stop = self._first + words
+        return self._first
+
+    def _taken(self, layer: int) -> list[tuple[int, int]]:
+        return [(first, stop) for last, first, stop in self._homes if last >= layer]
+
+    def _fitting(self, layer: int, starts: Sequence[int], words: int) -> int:
+        """The first of `starts` from which on `words` are free."""
+        for start in starts:
+            stop = start + words
+            if start >= 0 and stop <= self._capacity and not any(
+                start < other and one < stop for one, other in self._taken(layer)
+            ):  # fmt: skip
+                return start
+        raise FullError(layer)
 
 
 class Allocation(NamedTuple):
@@ -63,7 +107,7 @@ class Residence:
         return frozenset(f"{self.layers[at].name}.{name}" for each in self.allocations for at, name in each.readers)
 
     def outcome(self, layer: int) -> Allocation | None:
-        """That of a layer, if it stays."""
+        """The outcome of a layer, if it stays."""
         return next((each for each in self.allocations if each.maker == layer), None)
 
     def alone(self, layer: int) -> Program:
@@ -78,7 +122,10 @@ class Residence:
             if at == layer
         ]
         places = {at: at + len(fills) for at in range(len(program.steps))}
-        steps = (_spilled(step).renumbered(places) for step in program.steps)
+        steps = (
+            (Spill(step.after, step.tensor, step.parts, 0) if isinstance(step, Keep) else step).renumbered(places)
+            for step in program.steps
+        )
         return replace(program, steps=(*fills, *steps))
 
     def _parts(self, maker: int) -> tuple[Part, ...]:
@@ -112,17 +159,8 @@ def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
             staying = search.reached(search.without(staying, full.layer))
 
 
-def _spilled(step: Step) -> Step:
-    return Spill(step.after, step.tensor, step.parts, 0) if isinstance(step, Keep) else step
-
-
 _Plan = Mapping[int, tuple[Reader, ...]]
 """By the layer that makes it, who reads it on chip."""
-
-
-def _first(read: Mapping[str, int], maker: int) -> str:
-    """The tensor by which a layer reads an outcome, the first of several."""
-    return next(name for name, other in read.items() if other == maker)
 
 
 def _with(staying: _Plan, maker: int, readers: Sequence[Reader]) -> _Plan:
@@ -137,10 +175,14 @@ def _without(staying: _Plan, maker: int, readers: Sequence[Reader]) -> _Plan:
     return {at: some for at, some in left.items() if some}
 
 
-@dataclass(frozen=True)
 class _Search:
-    layers: Sequence[Joint]
-    capacity: int
+    def __init__(self, layers: Sequence[Joint], capacity: int) -> None:
+        self.layers, self.capacity = layers, capacity
+        first: dict[int, int] = {}
+        self._like = [first.setdefault(id(joint.units or joint), at) for at, joint in enumerate(layers)]
+        """By layer, the first that has the very units: what is known of one is known of all of them."""
+        self._homes = cache(lambda maker: home_of(units) if (units := layers[maker].units) else None)
+        self._known = cache(self._settle)
 
     # ---- what could stay
 
@@ -185,48 +227,29 @@ class _Search:
                 if read.direct and len(read.names) == 1 and read.names[0] in number
             }
             there = {name: maker for name, maker in mine.items() if self._same(joint.program, name, maker)}
-            found.append({name: maker for name, maker in there.items() if name == _first(there, maker)})
+            first = {maker: name for name, maker in reversed(there.items())}
+            found.append({name: maker for name, maker in there.items() if name == first[maker]})
         return found
 
     def _same(self, program: Program, name: str, maker: int) -> bool:
         made = self.layers[maker].program.tensor(OFMAP)
         return alike(program.tensor(name), made) and self._home(maker) is not None
 
-    @cached_property
-    def _like(self) -> list[int]:
-        """By layer, the first that has the very units: what is known of one is known of all of them."""
-        first: dict[int, int] = {}
-        return [first.setdefault(id(joint.units or joint), at) for at, joint in enumerate(self.layers)]
-
     def _home(self, maker: int) -> Home | None:
         return self._homes(self._like[maker])
-
-    @cached_property
-    def _homes(self) -> Callable[[int], Home | None]:
-        @cache
-        def home(maker: int) -> Home | None:
-            units = self.layers[maker].units
-            return home_of(units) if units else None
-
-        return home
 
     def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> Settled | None:
         """A layer where that stays; None where it cannot."""
         makers = sorted((name, self._like[maker]) for name, maker in read.items())
         return self._known(self._like[layer], tuple(makers), makes, over)
 
-    @cached_property
-    def _known(self) -> Callable[[int, tuple[tuple[str, int], ...], bool, str], Settled | None]:
-        @cache
-        def settle(layer: int, read: tuple[tuple[str, int], ...], makes: bool, over: str) -> Settled | None:
-            homes = {name: home for name, maker in read if (home := self._home(maker))}
-            units, home = self.layers[layer].units, self._home(layer) if makes else None
-            try:
-                return settled(units, Stays(homes, home, over)) if units else None
-            except ScatteredError:
-                return None
-
-        return settle
+    def _settle(self, layer: int, read: tuple[tuple[str, int], ...], makes: bool, over: str) -> Settled | None:
+        homes = {name: home for name, maker in read if (home := self._home(maker))}
+        units, home = self.layers[layer].units, self._home(layer) if makes else None
+        try:
+            return settled(units, Stays(homes, home, over)) if units else None
+        except ScatteredError:
+            return None
 
     # ---- what has room
 
@@ -254,7 +277,7 @@ class _Search:
         """Everything at its place. Raises FullError."""
         words = Allocator(self.capacity)
         there: dict[int, Allocation] = {}
-        found: list[Callable[[], Program]] = []
+        found: list[tuple[Settled | None, Mapping[str, int], bool]] = []
         own: list[tuple[int, int]] = []
         for layer in range(len(self.layers)):
             readers, read = staying.get(layer, ()), self._read_by(layer, staying)
@@ -268,27 +291,23 @@ class _Search:
             own.append((words.own(layer, size), size))
             homes = {name: there[maker].base for name, maker in read.items()}
             homes |= {OFMAP: there[layer].base} if layer in there else {}
-            found.append(partial(self._at, layer, own[-1][0], mine, homes, leaves))
+            found.append((mine, homes, leaves))
         # Nothing is scheduled before all have their places.
-        layers = (joint._replace(program=program()) for joint, program in zip(self.layers, found, strict=True))
+        layers = (
+            joint._replace(program=joint.finish(mine.at(first, homes, leaves)) if mine else joint.at(first))
+            for joint, (first, _), (mine, homes, leaves) in zip(self.layers, own, found, strict=True)
+        )
         return Residence(tuple(layers), tuple(there.values()), tuple(own))
-
-    def _at(self, layer: int, first: int, mine: Settled | None, homes: Mapping[str, int], spilled: bool) -> Program:
-        """A layer at its place, and what stays for it at its own."""
-        joint = self.layers[layer]
-        return joint.finish(mine.at(first, homes, spilled)) if mine else joint.at(first)
 
     def _over(self, layer: int, staying: _Plan) -> str | None:
         """What a layer reads for the last time, whose words its outcome can take; "" if nothing, None if it cannot be
         as it is to.
         """
         read, makes = self._read_by(layer, staying), layer in staying
+        if not (read or makes):
+            return ""
         ends = [name for name in read if makes and self._ends(layer, name, staying)]
-        return next((name for name in (*ends, "") if self._stays(layer, read, makes, name)), None)
-
-    def _stays(self, layer: int, read: Mapping[str, int], makes: bool, over: str) -> bool:
-        """Whether that can stay for a layer; if it is nothing, it can."""
-        return not (read or makes) or self._settled(layer, read, makes, over) is not None
+        return next((name for name in (*ends, "") if self._settled(layer, read, makes, name) is not None), None)
 
     def _ends(self, layer: int, name: str, staying: _Plan) -> bool:
         """Whether a layer is the last to read something, and makes the like of it."""

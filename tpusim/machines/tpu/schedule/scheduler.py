@@ -1,26 +1,59 @@
-"""From units to steps: which slot a key has, when it is brought, and what every step waits for.
+"""From units to steps: where areas stand, which slot a key has, when it is brought, and what every step waits for.
 
-A *tenancy* is the time that one key spends in one slot. Every wait is a look into a tenancy: a reader waits for what
-brought or wrote the key; whoever writes a slot first waits for those who used it for the key before. Nothing here knows
-what a convolution is.
+Areas stand one behind the other, each memory by itself, before any step is written. A *tenancy* is the time that one
+key spends in one slot. Every wait is a look into a tenancy: a reader waits for what brought or wrote the key; whoever
+writes a slot first waits for those who used it for the key before. Nothing here knows what a convolution is.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from tpusim.machines.tpu.program.explanation import Planned
-from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
-from tpusim.machines.tpu.program.vector import Vector
-from tpusim.machines.tpu.schedule.link import Bases, buffers, link
+from tpusim.machines.tpu.program.program import Buffer, Planned, Program
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, Work
+
+Bases: TypeAlias = Mapping[str, int]
+"""By area, the first word of its first slot."""
+APART = 1 << 40
+"""Words between what has no place yet: more than any memory has."""
+
+
+def link(units: Units, first: int = 0, empty: Collection[str] = ()) -> Bases:
+    """The areas of each memory in their order, from word `first` on, behind them those of strands; strands that end
+    before the units begin share their words. Areas that are `empty` get none: they stand far from all others.
+    """
+    bases = {name: (at + 1) * APART for at, name in enumerate(sorted(empty))}
+    ends: defaultdict[str, int] = defaultdict(lambda: first)
+    for beside in (units, *units.strands.values()):
+        if units.before:
+            ends.clear()
+        for area in beside.areas:
+            if area.name not in bases:
+                bases[area.name] = ends[area.memory]
+                ends[area.memory] += area.count * area.words
+    return bases
+
+
+def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, ...]:
+    """The areas of a memory as a Program tells of them: neighbours that hold parts of one tensor are one."""
+    found: list[Buffer] = []
+    strands = (area for strand in units.strands.values() for area in strand.areas)
+    for area in (*strands, *units.areas):
+        if area.memory != memory or not area.count * area.words or bases[area.name] >= APART:
+            continue
+        own = Buffer(area.tensor, bases[area.name], area.count * area.words, area.lanes)
+        if found and found[-1].tensor == own.tensor:
+            ahead = found.pop()
+            own = Buffer(own.tensor, ahead.base, ahead.words + own.words, max(ahead.lanes, own.lanes))
+        found.append(own)
+    return tuple(found)
+
 
 LAST = 1 << 62
 """Behind all units."""
@@ -197,7 +230,7 @@ class Schedule:
         for at in range(self._next, number):
             unit, gap = self.units[at], gaps[at]
             for entry in self.queue.pop(at, ()):
-                self._bring(entry)
+                self._bring(entry.tenancy, entry.piece, entry.held)
             if unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
                 self._spill(self._ended.popleft())
             self._work(at, unit)
@@ -249,9 +282,8 @@ class Schedule:
                 found.until(min(found._next + 1, len(found.units)))
         return found.left[key]
 
-    def _bring(self, entry: _Entry) -> None:
+    def _bring(self, tenancy: Tenancy, piece: Piece, held: tuple[Tenancy, ...] = ()) -> None:
         """A piece: transfers, or steps of the vector unit that work it out."""
-        _, _, _, tenancy, piece, held = entry
         brought = [*piece.brings(tenancy.base, *[each.base for each in held])]
         if not brought:
             return
@@ -283,7 +315,7 @@ class Schedule:
         if tenancy.behind:
             late, pieces = tenancy.behind
             for piece in pieces:
-                self._bring(_Entry(LAST, piece.early, 0, late, piece, ()))
+                self._bring(late, piece)
 
     def _work(self, at: int, unit: Unit) -> None:
         """The acts of a unit; what its body and its new tenancies add goes to the first of them."""

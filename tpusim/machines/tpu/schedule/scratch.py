@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, alike
@@ -86,17 +86,13 @@ def _outcomes(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str]
 def _life(layers: Sequence[Joint], names: list[tuple[int, str]], hardware: Hardware) -> _Life:
     first, tensor = names[0]
     size = len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes))
-    moved = sum(_moved(layers[at].program)[name] for at, name in names)
+    moved = sum(
+        step.hbm_bytes
+        for at, name in names
+        for step in layers[at].program.steps
+        if isinstance(step, Transfer) and step.tensor.name == name
+    )
     return _Life(tuple(names), size, moved)
-
-
-def _moved(program: Program) -> Mapping[str, int]:
-    """Bytes that cross a bus, by tensor."""
-    found: defaultdict[str, int] = defaultdict(int)
-    for step in program.steps:
-        if isinstance(step, Transfer):
-            found[step.tensor.name] += step.hbm_bytes
-    return found
 
 
 def _placed(lives: Sequence[_Life], capacity: int) -> _Places:
@@ -115,7 +111,7 @@ def _placed(lives: Sequence[_Life], capacity: int) -> _Places:
 
 
 def _lying(program: Program, places: Mapping[str, int]) -> Program:
-    """The same Program with tensors in the scratch memory, by their names."""
+    """A Program with tensors in the scratch memory, by their names."""
     if not places:
         return program
     tensors = {each.name: replace(each, scratch=places.get(each.name, each.scratch)) for each in program.tensors}
@@ -130,7 +126,7 @@ def _lying(program: Program, places: Mapping[str, int]) -> Program:
 
 
 def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Program:
-    """The same Program, with operands that it fills several times in the scratch memory, as far as there is room.
+    """A Program, with operands that it fills several times in the scratch memory, as far as there is room.
 
     What is filled once still comes from HBM itself.
     """
@@ -165,7 +161,7 @@ def _held(step: Transfer) -> object:
 
 
 def _bringing(program: Program, copies: Mapping[str, Tensor], ahead: int) -> Program:
-    """The same Program, in which `copies` in the scratch memory stand for operands where fills bring the same again."""
+    """A Program in which `copies` in the scratch memory stand for operands where fills bring the same again."""
     if not copies:
         return program
     fills: defaultdict[object, list[int]] = defaultdict(list)
@@ -184,16 +180,13 @@ def _bringing(program: Program, copies: Mapping[str, Tensor], ahead: int) -> Pro
     for at, step in enumerate(program.steps):
         for readers in due[at]:
             brought.update(dict.fromkeys(readers, len(steps)))
-            steps.append(_prefetch(program.steps[readers[0]], copies))
+            fill = program.steps[readers[0]]
+            assert isinstance(fill, Transfer)
+            copy = copies[fill.tensor.name]
+            steps.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
         places[at] = len(steps)
         step = step.renumbered(places)
         if at in brought and isinstance(step, Transfer):
             step = replace(step, tensor=copies[step.tensor.name], after=(*step.after, brought[at]))
         steps.append(step)
     return replace(program, tensors=(*program.tensors, *copies.values()), steps=tuple(steps))
-
-
-def _prefetch(step: Step, copies: Mapping[str, Tensor]) -> Prefetch:
-    """Brings what a fill reads."""
-    assert isinstance(step, Transfer)
-    return Prefetch((), step.tensor, step.parts, step.hbm_bytes, copies[step.tensor.name], regions=step.regions)

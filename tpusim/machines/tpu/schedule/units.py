@@ -4,7 +4,7 @@ An *area* is a ring of equal slots in a memory. A *unit* is what is worked on at
 needs, does *acts* (passes, vector work) on their slots, and may leave a result that goes to HBM. A *piece* is a part of
 a load that is brought by itself, an *atom* what an act can wait for of a load. Units of one *body* make up one turn of
 the loop. *Gap* u of the DMA queue lies ahead of unit u. No wait and no address is in any of this: `scheduler` says
-when, `link` says where.
+when, and where.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.explanation import Planned
-from tpusim.machines.tpu.program.passes import Finish
-from tpusim.machines.tpu.program.step import Step
+from tpusim.machines.tpu.program.program import Planned
+from tpusim.machines.tpu.program.steps import NO_SCALARS, Finish, Scalars, Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill
-from tpusim.machines.tpu.program.vector import NO_SCALARS, Scalars
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any

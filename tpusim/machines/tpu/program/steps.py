@@ -1,0 +1,317 @@
+"""Steps of a Program: those of the array and of the vector unit here, those of the DMA in `transfers`.
+
+Every step says of itself what others need to know; nobody asks for its class but the interpreters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Self
+
+from tpusim.machines.tpu.definition import Beat, beat_of
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.addresses import ElementTable, Feed, first_word
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, Work, work_of
+
+
+class Use(NamedTuple):
+    """What a step takes of the machine: bytes from and to HBM, words through the ports of all lanes, words that each
+    lane streams, PEs in use times words that pass them, and bytes from and to the scratch memory.
+    """
+
+    hbm_read_bytes: int = 0
+    hbm_write_bytes: int = 0
+    port_reads: int = 0
+    port_writes: int = 0
+    words_streamed: int = 0
+    pe_words: int = 0
+    scratch_read_bytes: int = 0
+    scratch_write_bytes: int = 0
+
+
+class Shift(NamedTuple):
+    """Where a layer begins in a Program of several: with all `steps` ahead of its own."""
+
+    layer: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something one unit does. A new kind is a class here and a handler in each interpreter."""
+
+    cause: ClassVar[str]
+    """What the array is said to be while it waits for such a step: the name of a stall cause."""
+    queue: ClassVar[str]
+    """The unit that takes such steps, in their order."""
+
+    after: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """What a trace or a message calls it."""
+        return type(self).__name__.lower()
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        """What a trace tells of it, by name."""
+        return {}
+
+    @property
+    def use(self) -> Use:
+        """What it takes of the machine."""
+        return Use()
+
+    @property
+    def words_used(self) -> Iterator[range]:
+        """The words of lanes that it reads or writes."""
+        yield from self.words_read
+        yield from self.words_written
+
+    @property
+    def words_read(self) -> Iterator[range]:
+        """The words of lanes that it reads, and perhaps some among them that it does not."""
+        yield from ()
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        """The words of lanes that it writes, and perhaps some among them that it does not."""
+        yield from ()
+
+    @property
+    def adds_on(self) -> bool:
+        """Whether it works on the words that it writes, instead of writing them anew."""
+        return False
+
+    def shifted(self, by: Shift) -> Self:
+        """The step as it is in a Program of several layers."""
+        return replace(self, after=tuple(each + by.steps for each in self.after))
+
+    def renumbered(self, places: Mapping[int, int]) -> Self:
+        """The step where steps have other numbers: `places` by those that they had."""
+        return replace(self, after=tuple(sorted(places[each] for each in self.after)))
+
+
+@dataclass(frozen=True, slots=True)
+class Preload(Step):
+    """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on.
+
+    It begins `delay` cycles after it could: what is done before a block, by units that nothing else tells of. Behind
+    the weights it loads the `bias` of each column, the first element of that word, where there is one: the sums of its
+    pass begin there, not at zero. Where arrays have weights of their own, it loads those of one `array`, which takes
+    its preloads and its streams in list order.
+    """
+
+    cause = "waiting_weights"
+    queue = "weights"
+
+    base: int
+    words: int
+    rows: int
+    cols: int
+    delay: int = 0
+    bias: int | None = None
+    array: int = 0
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        more: dict[str, int | str] = {"delay": self.delay, "bias": "yes" * self.bias_words, "array": self.array}
+        return {"rows": self.rows, "cols": self.cols, **{name: fact for name, fact in more.items() if fact}}
+
+    @property
+    def use(self) -> Use:
+        return Use(port_reads=(self.words + self.bias_words) * self.cols)
+
+    @property
+    def bias_words(self) -> int:
+        """Words of biases that each column loads: one or none."""
+        return 0 if self.bias is None else 1
+
+    @property
+    def words_read(self) -> Iterator[range]:
+        yield range(self.base, self.base + self.words)
+        yield from () if self.bias is None else (range(self.bias, self.bias + 1),)
+
+
+def bias_words_of(step: Step) -> int:
+    """The words of biases that a step loads, which only preloads do."""
+    return step.bias_words if isinstance(step, Preload) else 0
+
+
+class Finish(NamedTuple):
+    """What the vector unit does with each result on its way to the vector memory.
+
+    Attributes:
+        operation: its name in `operations`, one that takes one operand, no scalars and no function.
+        coefficients: of the operation.
+    """
+
+    operation: str
+    coefficients: tuple[float, ...] = ()
+
+    @property
+    def operations(self) -> tuple[int, int]:
+        """Multiplications of an element, and all else that the ALUs do with it."""
+        operation, counts = OPERATIONS[self.operation], Arity(1, 0, len(self.coefficients))
+        products = operation.products(counts, self.coefficients)
+        return products, operation.alu(counts, self.coefficients) - products
+
+
+@dataclass(frozen=True, slots=True)
+class Stream(Step):
+    """A pass: `words` words a lane go through the array; column c collects into lane c, from `result_base` on.
+
+    Attributes:
+        preload: the step that loads its weights.
+        reads: where the lanes find what they stream.
+        rows, cols: the PEs in use.
+        accumulate: whether results are added, by the vector unit, to the words already at `result_base`.
+        finish: what is done with the sums after that, one after another.
+    """
+
+    cause = "blocked"
+    queue = "array"
+
+    preload: int
+    reads: Feed
+    result_base: int
+    words: int
+    rows: int
+    cols: int
+    accumulate: bool
+    finish: tuple[Finish, ...] = ()
+
+    @property
+    def finishing(self) -> tuple[int, int]:
+        """Multiplications that finish an element, and all else that the ALUs do for it."""
+        each = [finish.operations for finish in self.finish]
+        return sum(products for products, _ in each), sum(others for _, others in each)
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        accumulate = "yes" if self.accumulate else "no"
+        finish = {"finish": ", ".join(each.operation for each in self.finish)} if self.finish else {}
+        return {"rows": self.rows, "cols": self.cols, "words": self.words, "accumulate": accumulate, **finish}
+
+    @property
+    def use(self) -> Use:
+        results, pointers = self.words * self.cols, self.reads.table.words if self.reads.table else 0
+        reads = self.reads.accesses + pointers + results * self.accumulate
+        return Use(0, 0, reads, results, self.words, self.rows * results)
+
+    @property
+    def words_read(self) -> Iterator[range]:
+        yield from self.reads.extents
+        yield from self.words_written if self.accumulate else ()
+
+    @property
+    def adds_on(self) -> bool:
+        return self.accumulate
+
+    def renumbered(self, places: Mapping[int, int]) -> Self:
+        return replace(Step.renumbered(self, places), preload=places[self.preload])
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        yield range(self.result_base, self.result_base + self.words)
+
+    def shifted(self, by: Shift) -> Self:
+        return replace(Step.shifted(self, by), preload=self.preload + by.steps)
+
+
+class Scalars(NamedTuple):
+    """So many `numbers` of each lane, in `words` words from `base` on: the lane's own factors."""
+
+    base: int = 0
+    words: int = 0
+    numbers: int = 0
+
+
+NO_SCALARS = Scalars()
+
+
+@dataclass(frozen=True, slots=True)
+class Vector(Step):
+    """The vector unit works by itself: every lane reads a word of each operand, and writes one, `words` times.
+
+    It begins `delay` cycles after it could: what is done before, by the vector unit too.
+
+    Attributes:
+        operation: what it does, by its name in `operations`.
+        operands: where the lanes find each operand; a lane that no group feeds, and padding, gets zeros.
+        writes: where the results go; a lane that no group feeds, and padding, keeps none. What the step reads of the
+            words that it writes, it reads in the same order: the results of a word come after all that is read for it.
+        scalars: are read once, before all else.
+        coefficients: of the operands, the same in every lane.
+    """
+
+    cause = "vector_work"
+    queue = "vector"
+
+    operation: str
+    operands: tuple[Feed, ...]
+    writes: Feed
+    words: int
+    scalars: Scalars = NO_SCALARS
+    coefficients: tuple[float, ...] = ()
+    delay: int = 0
+
+    @property
+    def counts(self) -> Arity:
+        """What the operation is given."""
+        return Arity(len(self.operands), self.scalars.numbers, len(self.coefficients))
+
+    @property
+    def lanes(self) -> int:
+        """From lane 0 on, as many as may take part."""
+        groups = (group for feed in (*self.operands, self.writes) for group in feed.groups)
+        return max((group.first_lane + group.lanes for group in groups), default=0)
+
+    @property
+    def adds_on(self) -> bool:
+        return self.writes in self.operands
+
+    @property
+    def result_base(self) -> int:
+        """The first word that it writes."""
+        return min((first_word(group.pattern) for group in self.writes.groups), default=0)
+
+    @property
+    def picks(self) -> ElementTable | None:
+        """The pointers by which it picks elements: one table for all operands."""
+        return next((each.picks for each in self.operands if each.picks), None)
+
+    @property
+    def reads(self) -> int:
+        """The words that a lane reads for each word that it writes: first pointers, then operands."""
+        pointers = self.picks.word_words if self.picks else 0
+        return pointers + sum(each.picks.elements if each.picks else 1 for each in self.operands)
+
+    def beat(self, elements: int, hardware: Hardware) -> Beat:
+        """How it goes through its words, in each of which `elements` are in use."""
+        return beat_of(self.reads, sum(self.operations(hardware)), elements, hardware)
+
+    def operations(self, hardware: Hardware) -> Work:
+        """What the ALUs do with an element."""
+        return work_of(self.operation, self.counts, self.coefficients, hardware.vector_unit)
+
+    @property
+    def facts(self) -> Mapping[str, int | str]:
+        return {"operation": self.operation, "operands": len(self.operands), "words": self.words}
+
+    @property
+    def use(self) -> Use:
+        reads = sum(each.accesses for each in self.operands) + self.scalars.words * self.lanes
+        reads += self.words * self.picks.word_words if self.picks else 0
+        return Use(port_reads=reads, port_writes=self.writes.accesses)
+
+    @property
+    def words_read(self) -> Iterator[range]:
+        yield range(self.scalars.base, self.scalars.base + self.scalars.words)
+        for feed in self.operands:
+            yield from feed.extents
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        return self.writes.extents
