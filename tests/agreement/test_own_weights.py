@@ -288,13 +288,15 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
 
 
 def test_lowerings_deal_sums_out() -> None:
-    """Of a product of few rows, whose weights take longer to load than to be used, four arrays make light work."""
+    """Of a product of few rows, whose weights take longer to load than to be used, two arrays make light work; the frame
+    of four would be as much longer as they are more, so that two of them get none.
+    """
     cycles = {}
     for count, weights in product((1, 2, 4), ("shared", "own")):
         choices = {"array.count": count, "array.weights": weights, "hbm.bandwidth": "2 TB/s"}
         hardware = load_hardware("tpu_v2", choices)
         program, _ = CHANNEL_FIRST.lower(Gemm("g", 128, 4096, 1024), 1, hardware)
-        assert {program.array_of(each) for each in program.streams} == {*range(hardware.array.queues)}
+        assert {program.array_of(each) for each in program.streams} == {*range(min(2, hardware.array.queues))}
         cycles[count, weights] = event.run(program, hardware).cycles
     assert cycles[1, "own"] == cycles[1, "shared"]
     assert cycles[2, "own"] < 0.7 * cycles[2, "shared"]

@@ -109,7 +109,9 @@ class _Fusion:
     def __init__(self, workload: Workload, hardware: Hardware, lowering: str, empty: Collection[str] = ()) -> None:
         """The layers called `empty` carry nothing."""
         self.workload, self.hardware = workload, hardware
-        self.lowerings = dict(asked_of(workload, usual() if lowering == AUTO else lowering))
+        asked = asked_of(workload, usual() if lowering == AUTO else lowering)
+        # What is left open may become any; what rides must suit the usual one.
+        self.lowerings = {layer: meant(layer, usual()) if name == AUTO else name for layer, name in asked}
         self.most = hardware.vector_unit.alus // (hardware.lanes * hardware.array.count)
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}

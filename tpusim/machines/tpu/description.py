@@ -161,6 +161,10 @@ class Hardware(FileSection):
         written = self.model_dump(by_alias=True)
         return {key: value for key, value in written.items() if key != "scratch_memory" or value}
 
+    def with_arrays(self, count: int) -> Hardware:
+        """The machine with so many arrays."""
+        return self.model_copy(update={"array": self.array.model_copy(update={"count": count})})
+
     def with_entry(self, entry: Literal["ready", "relaid"]) -> Hardware:
         """The machine with another `mapping.entry`."""
         if entry == self.mapping.entry:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
+from tpusim.machines.tpu.definition import IFMAP as IFMAP_CLIENT
+from tpusim.machines.tpu.definition import PSUM, RESULT, frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Patch, even, growing
 from tpusim.machines.tpu.lowering.drafts import Draft
@@ -83,8 +85,23 @@ class Convolution(Units):
         """
         hardware, lag = self.plan.hardware, self.plan.tiling.lag
         drains, turn = hardware.sequencer.between_blocks == "drain", hardware.sequencer.block_cycles
-        whole, arrays = hardware.mapping.loads == "whole", hardware.array.queues
+        whole, arrays = hardware.mapping.loads == "whole", self._arrays()
         return Policy(("weights", "ifmap"), beside, lag, not drains, drains, whole, turn, arrays=arrays)
+
+    def _arrays(self) -> int:
+        """How many of the arrays with weights of their own take sums: the fewest that take the least time for all.
+
+        The frame of more arrays may be longer, and sums that are fewer than arrays leave some without.
+        """
+        plan, queues = self.plan, self.plan.hardware.array.queues
+        sums = plan.shape.groups * len(plan.blocks) * len(plan.columns)
+        clients = (IFMAP_CLIENT, PSUM, RESULT) if len(plan.passes) > 1 else (IFMAP_CLIENT, RESULT)
+
+        def takes(arrays: int) -> int:
+            hardware = plan.hardware.with_arrays(arrays)
+            return -(-sums // arrays) * frame_of(hardware, plan.word_fill, clients, 1, plan.word_cycles).period
+
+        return min(range(1, queues + 1), key=takes) if queues > 1 else 1
 
     def units(self) -> Iterator[Unit]:
         plan, sections, kept = self.plan, self.plan.sections, self.plan.tiling.kept_folds

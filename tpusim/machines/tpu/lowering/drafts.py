@@ -44,8 +44,7 @@ class Draft:
     @cached_property
     def units(self) -> Units:
         """What is scheduled."""
-        with self.around():
-            return self.make()
+        return self.make()
 
     def lower(self) -> Lowered:
         """The Program, and what is told of it."""

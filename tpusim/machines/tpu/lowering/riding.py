@@ -156,7 +156,12 @@ class Riding(Units):
             yield unit
 
     def counted(self) -> Planned | None:
-        return self.core.counted()
+        """Besides, a fill of what is added for each result, and one of biases."""
+        found = self.core.counted()
+        if found is None:
+            return None
+        added = sum(unit.leaves >= 0 for unit in self.core.units()) if self.layer.adds else 0
+        return found._replace(transfers=found.transfers + added + self.layer.bias)
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
         if unit.leaves < 0:

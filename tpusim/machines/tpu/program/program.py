@@ -167,10 +167,17 @@ class Program:
         return tuple(clients for clients in ports if clients)
 
     def frame(self, hardware: Hardware) -> Frame:
-        """The port's period while the layer runs."""
+        """The port's period while the layer runs: of arrays with weights of their own, those with passes share it."""
+        if hardware.array.queues > 1:
+            hardware = hardware.with_arrays(self.queues)
         together = hardware.array.together
         pointer_words = max((table.a_frame(together) for table in self.tables), default=0)
         return frame_of(hardware, self.word_fill, self.clients, pointer_words, self.word_cycles, self.finishing)
+
+    @cached_property
+    def queues(self) -> int:
+        """Arrays with weights of their own, from the first to the last that has passes."""
+        return 1 + max((step.array for step in self.steps if isinstance(step, Preload)), default=0)
 
     @cached_property
     def finishing(self) -> int:
