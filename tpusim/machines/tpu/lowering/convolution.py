@@ -6,6 +6,7 @@ Patches of the ifmap and sections of the weights come, passes go over blocks, su
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
@@ -58,22 +59,13 @@ class Convolution(Units):
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Ifmap, filter, partial sums."""
-        plan, tiling = self.plan, self.plan.tiling
-        rows, cols = max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
+        plan, (ifmap, weights, sums) = self.plan, self.plan.tiling.buffers
+        lanes, cols = plan.ifmap_lanes or max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
+        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, self.cut_ifmap, self._ready)
         return (
-            Area(
-                "ifmap",
-                plan.ifmap.name,
-                tiling.ifmap_words,
-                tiling.ifmap_buffers,
-                plan.ifmap_lanes or rows,
-                self.cut_ifmap,
-                self._ready,
-                memory=plan.ifmap_memory,
-                fill=plan.fill,
-            ),
-            Area("weights", "filter", tiling.section_words, tiling.filter_buffers, cols, self._sections),
-            Area("sums", "ofmap", tiling.psum_words, tiling.psum_buffers, cols),
+            replace(held, memory=plan.ifmap_memory, fill=plan.fill),
+            Area("weights", "filter", *weights, cols, self._sections),
+            Area("sums", "ofmap", *sums, cols),
         )
 
     @cached_property

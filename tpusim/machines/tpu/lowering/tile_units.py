@@ -64,13 +64,12 @@ class TileUnits(Units):
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Ifmap, transformed filter, results, transformed data, products."""
-        work, plan, tiling = self.work, self.plan, self.plan.tiling
+        work, plan, (ifmap, weights, results) = self.work, self.plan, self.plan.tiling.buffers
         rows, cols = len(self.filtering.row_folds[0]), max(map(len, plan.col_folds))
-        ifmap, weights = (tiling.ifmap_words, tiling.ifmap_buffers), (tiling.section_words, tiling.filter_buffers)
         return (
             Area("ifmap", plan.ifmap.name, *ifmap, rows, self._patches, self._ready),
             Area("weights", work.transformed.name, *weights, cols, self._sections),
-            Area("results", "ofmap", tiling.psum_words, tiling.psum_buffers, cols),
+            Area("results", "ofmap", *results, cols),
             Area("tiles", "tiles", work.data_words, 1, rows),
             Area("products", "products", work.scratch_words, 1, max(rows, cols)),
         )

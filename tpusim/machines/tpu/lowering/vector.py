@@ -6,6 +6,7 @@ A lane has a channel. A step multiplies, word by word, the pixels under some tap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from tpusim.base.errors import UnsuitableError
@@ -106,7 +107,7 @@ class _Depthwise(VectorUnits):
 
 def _explained(vector: VectorPlan, layer: ArrayOp) -> Explanation:
     plan, row, col = vector.plan, vector.plan.shape.row, vector.plan.shape.col
-    blocking, steps = blocking_of(plan, col_folds=len(vector.portions)), len(vector.tap_chunks)
+    blocking, steps = replace(blocking_of(plan), col_folds=len(vector.portions)), len(vector.tap_chunks)
     kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(vector.tap_chunks[0])} weights"
     taps = f"{row.kernel} x {col.kernel} = {plan.shape.taps}, multiplied and added by the vector unit"
     aspects = {

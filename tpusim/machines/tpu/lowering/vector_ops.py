@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import prod
 
-from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import CHANNEL, IMAGE, Block, Patch, blocks_of, images_of, map_items, walk_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.pace import delay_of
-from tpusim.machines.tpu.lowering.tiling import said, word_groups
+from tpusim.machines.tpu.lowering.tiling import word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.turned import boxes_of
 from tpusim.machines.tpu.lowering.vector_ops_plan import COLUMNS_IN_LANES, Rectangle, Source, VectorOpPlan, tiling_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
+from tpusim.machines.tpu.lowering.words import cut_up, given_of, memory_of, outputs_of, used_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
@@ -29,7 +29,6 @@ from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import VectorOp
 from tpusim.network.ops.op import OFMAP
-from tpusim.result.records import Blocking
 
 
 def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -172,45 +171,22 @@ def _still(counter: Along) -> Along:
 
 
 def _explained(work: _PointByPoint) -> Explanation:
-    plan, tiling, shape = work.plan, work.tiling, work.plan.outputs
-    _, high, wide, images = plan.shapes[OFMAP]
-    blocking = Blocking(
-        rows=min(tiling.rows, high),
-        cols=min(tiling.cols, wide),
-        images=min(tiling.groups * work.word_fill, images),
-        blocks=len(work.blocks),
-        row_folds=1,
-        col_folds=len(plan.portions),
-        loop_order=tiling.loop_order,
-        word_fill=work.word_fill,
-        strips=shape.strips,
-    )
-    word, capacity = plan.hardware.word_bytes, SIZE.format(plan.hardware.vector_memory.capacity_bytes)
-    buffers = (
-        ("maps", tiling.ifmap_buffers, tiling.ifmap_words),
-        ("scalars", tiling.filter_buffers, tiling.section_words),
-        ("results", tiling.psum_buffers, tiling.psum_words),
-    )
-    kept = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
-    taps, hardware = prod(axis.kernel for axis in plan.layer.axes), plan.hardware
+    plan, shape, hardware, ofmap = work.plan, work.plan.outputs, work.plan.hardware, work.plan.shapes[OFMAP]
+    blocking = cut_up(work.tiling, shape, ofmap, work.word_fill, 1, len(plan.portions))
+    taps = prod(axis.kernel for axis in plan.layer.axes)
     sources = ", ".join(each.tensor.name for each in (*plan.maps, *plan.scalars))
     lanes = plan.turn.in_lanes + (", in which tiles are less padded" if plan.turn == COLUMNS_IN_LANES else "")
-    strips = f" in each of {shape.strips} strips" if shape.strips > 1 else ""
-    each = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
-    every = f"{counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
-    given = f"; given: {said(hardware)}" if said(hardware) else ""
-    held = counted(work.word_fill // shape.strips, plan.layer.counted_by)
-    held = f"{shape.strips} strips of {held}" if shape.strips > 1 else held
+    areas = zip(("maps", "scalars", "results"), work.tiling.buffers, strict=True)
     aspects = {
         **({"taps": f"{taps}, fewer where a window reaches over an edge"} if plan.layer.spatial else {}),
         "folds": f"{counted(len(plan.portions), 'portion')} of at most {hardware.lanes} {lanes}, one a lane",
         "passes": f"none: the vector unit makes each output of {sources}",
-        "block": f"{each}; {every}{given}",
+        "block": outputs_of(blocking, ofmap) + given_of(hardware),
         "order": "portion by portion, in each all blocks",
-        "words": f"{work.word_fill} of {counted(hardware.vector_memory.word_elements, 'element')} used: {held}",
-        "memory": f"{SIZE.format(tiling.words * word)} of {capacity} a lane: {kept}",
+        "words": used_of(work.word_fill, shape, plan.layer, hardware),
+        "memory": memory_of(areas, hardware),
     }
-    return Explanation(1, blocking, dict(vars(tiling)), aspects)
+    return Explanation(1, blocking, dict(vars(work.tiling)), aspects)
 
 
 VECTOR_OPS = Lowering(

@@ -89,7 +89,7 @@ class VectorUnits(Units):
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Maps, scalars, results."""
-        tiling, lanes, maps = self.tiling, len(self.portions[0]), self.tensors[0].name
+        (maps, scalars, results), lanes = self.tiling.buffers, len(self.portions[0])
 
         def brought(of: Portion, gaps: int, grows: bool) -> list[Piece]:
             return [Piece(0, (0,), partial(self.maps, of), steps=self.sources)]
@@ -97,13 +97,10 @@ class VectorUnits(Units):
         def kept(number: int, gaps: int, grows: bool) -> list[Piece]:
             return [Piece(0, (0,), partial(self.scalars, self.portions[number]), steps=self.numbers)]
 
-        def ready(of: Portion) -> int:
-            return self.delay(of.block)
-
         return (
-            Area("maps", maps, tiling.ifmap_words, tiling.ifmap_buffers, lanes, brought, ready),
-            Area("scalars", "filter", tiling.section_words, tiling.filter_buffers, lanes, kept),
-            Area("results", "ofmap", tiling.psum_words, tiling.psum_buffers, lanes),
+            Area("maps", self.tensors[0].name, *maps, lanes, brought, lambda of: self.delay(of.block)),
+            Area("scalars", "filter", *scalars, lanes, kept),
+            Area("results", "ofmap", *results, lanes),
         )
 
     @cached_property
