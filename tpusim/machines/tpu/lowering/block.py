@@ -13,7 +13,8 @@ from math import prod
 from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
 from tpusim.machines.tpu.lowering.reduction import Tap
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
-from tpusim.machines.tpu.program.tensor import Along
+from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
+from tpusim.memory.layout import Box
 
 CHANNEL, ROW, COL, IMAGE = range(4)
 """The axes of a feature map."""
@@ -72,7 +73,12 @@ class Block:
     @property
     def words(self) -> int:
         """Words of one output channel."""
-        return len(self.rows) * len(self.cols) * len(self.groups) if self.span is None else len(self.span)
+        return prod(self.sizes) if self.span is None else len(self.span)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows, columns and word groups."""
+        return len(self.rows), len(self.cols), len(self.groups)
 
     @property
     def rectangles(self) -> list[Block]:
@@ -80,7 +86,7 @@ class Block:
         if self.span is None:
             return [self]
         every = self.rows, self.cols, self.groups
-        boxes = boxes_of(tuple(map(len, every)), self.span)
+        boxes = boxes_of(self.sizes, self.span)
         parts = ([all_[at.start : at.stop] for all_, at in zip(every, box, strict=True)] for box in boxes)
         return [Block(rows, cols, groups) for rows, cols, groups in parts]
 
@@ -159,6 +165,15 @@ def map_items(
         if count > 1
     )
     return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *strips, Along(IMAGE, range(share)))
+
+
+def map_part(
+    shape: InStrips, fill: int, channels: Coordinates, part: Block | Patch, apart: tuple[int, int], base: int
+) -> tuple[Part, Box]:
+    """Ascending channels of rows, columns and word groups of a map, one a lane, from word `base` on; the box of it."""
+    items = map_items(shape, fill, part.rows, part.cols, part.groups, apart)
+    box = Box(range(channels[0], channels[-1] + 1), part.rows, part.cols, images_of(shape, fill, part.groups))
+    return Part(base, (0,), (Along(CHANNEL, channels),), items, fill), box
 
 
 def images_of(shape: InStrips, word_fill: int, groups: range) -> range:

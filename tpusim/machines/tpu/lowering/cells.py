@@ -7,18 +7,15 @@ to it what outputs are to a convolution of stride 1, and each output of a cell h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import Cutting
-from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shape_with
 from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.tiling import Tiling
-from tpusim.machines.tpu.program.explanation import Lowered
-from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import ArrayOp, ConvTranspose2d
 
 IGNORED = frozenset({"transformation", "k_order", "patch", "search"})
@@ -90,16 +87,6 @@ def chosen(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> Tiling[int
     return choose(shape, hardware, cutting(shape, hardware))
 
 
-def with_aspect(draft: Draft, aspect: str, words: str) -> Draft:
-    """A draft of which one thing more is told, ahead of all others."""
-
-    def finish(program: Program) -> Lowered:
-        program, told = draft.finish(program)
-        return program, replace(told, aspects={aspect: words, **told.aspects})
-
-    return replace(draft, finish=finish)
-
-
 def cell_axes(shape: ConvShape) -> tuple[CellAxis, CellAxis]:
     """Rows and columns of the cells of such a shape."""
     assert isinstance(shape.row, CellAxis)
@@ -112,13 +99,6 @@ def _axis(layer: ConvTranspose2d, axis: int) -> CellAxis:
     kernel, stride, shift = layer.kernel[axis], layer.stride[axis], layer.padding[axis]
     landed = [divmod(tap * layer.dilation[axis] - shift, stride) for tap in range(kernel)]
     lead = max(cells for cells, _ in landed)
-    return CellAxis(
-        size=(layer.in_height, layer.in_width)[axis],
-        kernel=kernel,
-        stride=1,
-        padding=(lead, 0),
-        dilation=1,
-        count=(layer.out_height, layer.out_width)[axis],
-        spread=stride,
-        stands=tuple((lead - cells, phase) for cells, phase in landed),
-    )
+    stands = tuple((lead - cells, phase) for cells, phase in landed)
+    size, count = ((layer.in_height, layer.out_height), (layer.in_width, layer.out_width))[axis]
+    return CellAxis(size, kernel, 1, (lead, 0), 1, count=count, spread=stride, stands=stands)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -52,6 +52,16 @@ class Draft:
         """The Program, and what is told of it."""
         with self.around(), at_rest():
             return self.finish(program_of(self.units))
+
+    def telling(self, aspect: str, words: str, first: bool = False) -> Draft:
+        """The draft with one thing more that is told, behind all others or ahead of them."""
+
+        def finish(program: Program) -> Lowered:
+            program, told = self.finish(program)
+            aspects = {aspect: words, **told.aspects} if first else {**told.aspects, aspect: words}
+            return program, replace(told, aspects=aspects)
+
+        return replace(self, finish=finish)
 
     def finished(self, program: Program) -> Program:
         """The Program to be run, for one of the units, wherever their words are."""

@@ -28,7 +28,6 @@ from tpusim.machines.tpu.lowering.transformation import (
     LEAST_WORDS,
     RollingWindow,
     Transformation,
-    Unfolding,
     again_of,
     window_of,
 )
@@ -56,7 +55,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     if hardware.mapping.transformation == "on_chip":
         return convolved(OnChip, layer, batch, hardware)
 
-    def draft(work: Unfolding, rank: Ranked) -> Draft:
+    def draft(work: Transformation, rank: Ranked) -> Draft:
         def finish(program: Program) -> Lowered:
             return program, _explained(work, program, layer)
 
@@ -65,7 +64,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     return [draft(work, rank) for work, rank in _works(*layer.convolution(batch), hardware)]
 
 
-def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfolding, Ranked]]:
+def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Transformation, Ranked]]:
     """The transformation beside the product, or before it in the same words; of each tiling of the product."""
     # What is transformed may lie in any way, and the lowered matrix lies as it is read.
     hardware = hardware.with_entry("ready")
@@ -78,7 +77,7 @@ def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfoldin
     else:
         ranks, window = _side_by_side(shape, product, hardware)
     plans = [(Plan(product, hardware, rank.tiling, cut, LOWERED), rank) for rank in ranks]
-    return [(Unfolding(shape, plan, window), rank) for plan, rank in plans]
+    return [(Transformation(shape, plan, window), rank) for plan, rank in plans]
 
 
 def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
@@ -99,29 +98,28 @@ def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> t
 class _Explicit(Convolution):
     """The product, each of whose fills needs the units of the transformation that write what it reads."""
 
-    def __init__(self, work: Unfolding) -> None:
+    def __init__(self, work: Transformation) -> None:
         super().__init__(work.plan)
-        self.transformation = Transformation(work)
-        self.strands, self.intermediates = {LOWERED: self.transformation}, work.lowered.size
+        self.work, self.strands, self.intermediates = work, {LOWERED: work}, work.plan.ifmap.size
         self.before = work.plan.hardware.mapping.transformation == "before"
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.transformation.work.ifmap, *super().tensors
+        return self.work.ifmap, *super().tensors
 
     def counted(self) -> None:
         return None
 
     def needs(self, filled: Patch) -> tuple[Need, ...]:
-        return (Need(LOWERED, self.transformation.last_of(filled)),)
+        return (Need(LOWERED, self.work.last_of(filled)),)
 
 
 # ---- in words
 
 
-def _explained(work: Unfolding, program: Program, layer: ArrayOp) -> Explanation:
+def _explained(work: Transformation, program: Program, layer: ArrayOp) -> Explanation:
     """The product's explanation, and how its ifmap comes about."""
-    rows = counted(work.lowered.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
+    rows = counted(work.plan.ifmap.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
     told = explanation_of(work.plan, layer, rows)
     window = SIZE.format(work.window.words * work.plan.hardware.word_bytes)
     before = work.plan.hardware.mapping.transformation == "before"
@@ -135,7 +133,7 @@ def _explained(work: Unfolding, program: Program, layer: ArrayOp) -> Explanation
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)
 
 
-def _window(work: Unfolding, before: bool) -> str:
+def _window(work: Transformation, before: bool) -> str:
     """What the window does, and when."""
     window, shape = work.window, work.shape
     when = f"transformed {'before' if before else 'beside'} the product"
@@ -147,12 +145,12 @@ def _window(work: Unfolding, before: bool) -> str:
     return f"{when}: {rolls}{copies}{again}{halos}"
 
 
-def _read(work: Unfolding, program: Program) -> str:
+def _read(work: Transformation, program: Program) -> str:
     """How large it is, and how often it is read."""
     moves = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == LOWERED]
     written = sum(step.hbm_bytes for step in moves if isinstance(step, Spill))
     times = sum(step.hbm_bytes for step in moves if isinstance(step, Fill)) / written
-    size = f"{work.lowered.size * work.plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
+    size = f"{work.plan.ifmap.size * work.plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
     if times < 1.01:
         return f"{size} in HBM, written and read once"
     return f"{size} in HBM, written once and read {times:.3g} times: not all column folds are done while it is on chip"

@@ -26,6 +26,7 @@ from tpusim.machines.tpu.lowering.block import (
     by_outcome,
     images_of,
     map_items,
+    map_part,
     portions,
     spanning,
     walk_of,
@@ -36,7 +37,7 @@ from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionP
 from tpusim.machines.tpu.lowering.tiles import padded_map, stored_ifmap
 from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds, weight_words, word_groups
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
+from tpusim.machines.tpu.program.tensor import Along, Coordinates, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.memory.layout import Box
 
@@ -197,7 +198,7 @@ class Plan:
 
     def preparation_cycles(self, block: Block, chunk: Chunk) -> int:
         """Cycles in which the vector unit prepares what a block needs, each way of it rounded up."""
-        sizes = len(block.rows), len(block.cols), len(block.groups)
+        sizes = block.sizes
         key = chunk.numbers.start, sizes
         if key not in self._prepared:
             of_patch = self.shape, chunk, sizes, self.hardware
@@ -243,6 +244,12 @@ class Plan:
         """Rows and columns of the ifmap from one strip to the next."""
         row, col = self.shape.row, self.shape.col
         return row.extent * row.stride, col.extent * col.stride
+
+    def read(self, channels: Coordinates, patch: Patch, base: int) -> tuple[Part, Box]:
+        """Ascending channels of a patch of the ifmap, one a lane, from word `base` on; and the box of it."""
+        rows, cols = self.shape.row.coordinates(patch.rows), self.shape.col.coordinates(patch.cols)
+        points = Patch(rows, cols, patch.groups)
+        return map_part(self.shape, self.word_fill, channels, points, self.ifmap_apart, base)
 
     def filled(
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
@@ -337,9 +344,8 @@ class Plan:
     def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Which outputs stand in the results of a rectangular block, and the boxes that they make up in strip 0."""
         channels = shifted(at.channels, group * self.shape.out_channels)
-        items = self.map_items(block.rows, block.cols, block.groups, self.strips_apart)
-        part = Part(base, (0,), (Along(CHANNEL, channels),), items, self.word_fill)
-        return part, [Box(channels, block.rows, block.cols, self.images(block.groups))]
+        part, box = map_part(self.shape, self.word_fill, channels, block, self.strips_apart, base)
+        return part, [box]
 
     def images(self, groups: range) -> range:
         """The images in a range of word groups; strips share the one word of a pixel."""

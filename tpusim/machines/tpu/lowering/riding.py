@@ -18,11 +18,9 @@ from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.tiling import col_folds
-from tpusim.machines.tpu.lowering.vector_units import feed
-from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
+from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
+from tpusim.machines.tpu.program.explanation import Planned
 from tpusim.machines.tpu.program.passes import Finish
-from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.vector import Scalars
 from tpusim.machines.tpu.schedule.link import buffers, link
@@ -75,12 +73,7 @@ def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
             )
         return units
 
-    def finish(program: Program) -> Lowered:
-        program, told = draft.finish(program)
-        words = f"{' and '.join(layer.fused)} ride on results"
-        return program, replace(told, aspects={**told.aspects, "fused": words})
-
-    return replace(draft, make=make, finish=finish)
+    return replace(draft, make=make).telling("fused", f"{' and '.join(layer.fused)} ride on results")
 
 
 def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:
@@ -184,7 +177,7 @@ class Riding(Units):
         """Steps of the vector unit, in the words of the results."""
         results = Touch(unit.leaves)
         for part in self.core.spill(unit, bases[unit.leaves]).parts:
-            at = feed(part.lanes, Counters(part.base, (Counter(part.words, 0, 1, part.words, 1),)))
+            at = feed(part.lanes, in_turn(part.base, part.words))
             if self.layer.bias:
                 numbers = Scalars(self._bias_of(unit, bases), 1, 1)
                 yield Work([Compute("add", (at,), at, part.words, numbers)], (results, Touch(-1)), unit.leaves)

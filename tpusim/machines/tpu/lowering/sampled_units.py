@@ -14,8 +14,8 @@ from tpusim.machines.tpu.lowering.block import CHANNEL, Block
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
 from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, POINTERS, Sampling, TableKey, kinds_of
-from tpusim.machines.tpu.lowering.vector_units import feed
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
+from tpusim.machines.tpu.program.addresses import Feed, LaneGroup
 from tpusim.machines.tpu.program.pointers import Picked
 from tpusim.machines.tpu.program.program import Constant
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
@@ -185,7 +185,7 @@ class Sampled(Convolution):
             for first, some, each in lanes:
                 at = kinds.index(each)
                 groups.append(LaneGroup(first, some, Picked(table, corner, at, base, stored[corner][at])))
-            walk = Counters(near + corner, (Counter(patch.words, 0, 1, patch.words, len(CORNERS)),))
+            walk = in_turn(near + corner, patch.words, len(CORNERS))
             operands += [Feed(tuple(groups)), feed(count, walk)]
-        writes = Counters(into + place * patch.words, (Counter(patch.words, 0, 1, patch.words, 1),))
+        writes = in_turn(into + place * patch.words, patch.words)
         yield Compute(OPERATION, tuple(operands), feed(count, writes), patch.words)

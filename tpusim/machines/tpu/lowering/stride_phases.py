@@ -16,7 +16,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Columns, portions
-from tpusim.machines.tpu.lowering.cells import IGNORED, CellAxis, cell_axes, cells_of, chosen, with_aspect
+from tpusim.machines.tpu.lowering.cells import IGNORED, CellAxis, cell_axes, cells_of, chosen
 from tpusim.machines.tpu.lowering.convolution import draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.geometry import shifted
@@ -158,7 +158,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
             "that are written down; choose a smaller stride"
         )
     plan = PhasePlan(shape, hardware, chosen(PhaseTaps, shape, hardware), PhaseTaps(shape, hardware))
-    return [with_aspect(draft_of(plan, layer), "phases", _told(plan))]
+    return [draft_of(plan, layer).telling("phases", _told(plan), first=True)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Patch, halves, portions
+from tpusim.machines.tpu.lowering.block import Block, halves, patch_of, portions
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.pace import Demand
 from tpusim.machines.tpu.lowering.plan import Plan
@@ -71,14 +71,8 @@ class TilePlan:
 
     def tiles(self, block: Block) -> Tiles:
         """Those of a block; of columns there is one at least, perhaps of padding."""
-        tiles = self.filtering.tiles(len(block.rows), len(block.cols), len(block.groups))
-        return tiles._replace(cols=max(1, len(self.patch(block).cols)))
-
-    def patch(self, block: Block) -> Patch:
-        """What is filled of the ifmap for a block."""
-        row, col = self.plan.shape.row, self.plan.shape.col
-        rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
-        return Patch(rows, cols, block.groups)
+        cols = len(patch_of(self.plan.shape, block).cols)
+        return self.filtering.tiles(*block.sizes)._replace(cols=max(1, cols))
 
     # ---- about how long
 
@@ -151,24 +145,13 @@ def _tiling(
     whole = shape.row.extent, shape.col.extent, filtering.word_groups[0]
     blocks = prod(-(-extent // part) for extent, part in zip(whole, block, strict=True))
     return Tiling(
-        rows=rows,
-        cols=cols,
-        groups=groups,
-        span=0,
-        blocks=blocks,
-        loop_order="block_major",
-        kept_folds=1,
-        chunk_taps=cut.groups,
-        chunk_folds=cut.folds,
-        section_passes=section * len(filtering.row_folds),
-        ifmap_buffers=min(2, blocks * len(filtering.row_folds)),
-        filter_buffers=filter_buffers,
+        rows=rows, cols=cols, groups=groups, span=0, blocks=blocks, loop_order="block_major", kept_folds=1,
+        chunk_taps=cut.groups, chunk_folds=cut.folds, section_passes=section * len(filtering.row_folds),
+        ifmap_buffers=min(2, blocks * len(filtering.row_folds)), filter_buffers=filter_buffers,
         psum_buffers=min(2, blocks * len(filtering.col_folds)),
         ifmap_words=shape.row.most_stored(rows) * shape.col.most_stored(cols) * groups,
-        section_words=section * sum(filtering.weight_words),
-        psum_words=-(-rows // size) * size * cols * groups,
-        lag=1,
-    )
+        section_words=section * sum(filtering.weight_words), psum_words=-(-rows // size) * size * cols * groups, lag=1,
+    )  # fmt: skip
 
 
 def _extents(wanted: int | None, axis: MapAxis, size: int) -> list[int]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from tpusim.machines.tpu.lowering.block import CHANNEL
+from tpusim.machines.tpu.lowering.block import Block, Columns, Patch, patch_of
+from tpusim.machines.tpu.lowering.pace import delay_of
+from tpusim.machines.tpu.lowering.tile_algorithm import Grid, Mix, Product, Recipe, Tiles
 from tpusim.machines.tpu.lowering.tile_plan import TilePlan
-from tpusim.machines.tpu.lowering.tile_stages import data_stages, data_words, inverse_stages, mixed, streamed
 from tpusim.machines.tpu.lowering.traffic import Traffic
-from tpusim.machines.tpu.lowering.vector_plan import delay_of
-from tpusim.machines.tpu.program.addresses import Feed, LaneGroup
+from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Derived
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
@@ -29,7 +30,7 @@ from tpusim.machines.tpu.schedule.units import (
     Work,
     when_free,
 )
-from tpusim.memory.layout import Box, whole_bursts
+from tpusim.memory.layout import whole_bursts
 
 PRODUCT, OUT_CHANNEL, IN_CHANNEL = range(3)
 """The axes of the transformed filter."""
@@ -103,24 +104,18 @@ class TileUnits(Units):
 
     def _ready(self, key: tuple[int, int]) -> int:
         """Before the first row fold of a block."""
-        at, fold = key
-        block = self.plan.blocks[at]
-        sizes = len(block.rows), len(block.cols), len(block.groups)
-        return 0 if fold else delay_of(self.plan.shape, sizes, self.plan.hardware)
+        block, fold = key
+        return 0 if fold else delay_of(self.plan.shape.reached(*self.plan.blocks[block].sizes), self.plan.hardware)
 
     def _patches(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
         return [Piece(0, (0,), partial(self._patch, *key))]
 
     def _patch(self, at: int, fold: int, base: int) -> Iterator[Moves]:
         """What a block needs of a row fold, unless all of it is padding."""
-        plan, shape = self.plan, self.plan.shape
-        patch, channels = self.work.patch(plan.blocks[at]), self.filtering.row_folds[fold]
-        if patch.words:
-            rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
-            items = plan.map_items(rows, cols, patch.groups, plan.ifmap_apart)
-            part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-            box = Box(channels, rows, cols, plan.images(patch.groups))
-            yield Moves(plan.ifmap, (part,), *self.traffic.of((box,), plan.ifmap, plan.ifmap_apart))
+        plan = self.plan
+        if (patch := patch_of(plan.shape, plan.blocks[at])).words:
+            held = plan.read(self.filtering.row_folds[fold], patch, base)
+            yield self.traffic.moves(plan.ifmap, held, plan.ifmap_apart)
 
     def _sections(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
         return [Piece(0, (0,), partial(self._section, *key))]
@@ -162,11 +157,10 @@ class TileUnits(Units):
         for product in (by.products[place] for place in work.sections[stretch.section]):
             result, streams = scratch + product.results * words, len(product.data) * words
             for at, rows in enumerate(folds):
-                tiles = data + data_words(work, block, at)
-                feed = Feed((LaneGroup(0, len(rows), streamed(product, tiles, words)),))
+                reads = feed(len(rows), streamed(product, data + data_words(work, block, at), words))
                 size, begins = self.filtering.weight_words[at], at == 0 and not product.adds
                 sizes = size, len(rows), lanes
-                yield Pass(Touch(0), None, 3, begins, weights, *sizes, feed, result, streams)
+                yield Pass(Touch(0), None, 3, begins, weights, *sizes, reads, result, streams)
                 weights += size
         if stretch.section == len(work.sections) - 1:
             yield from _in_turn(mixed(by.result_mixes, scratch, words, lanes))
@@ -176,14 +170,136 @@ class TileUnits(Units):
 
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, block, channels = self.plan, self.plan.blocks[unit.about.block], self.plan.col_folds[unit.about.fold]
-        apart = plan.shape.row.extent, plan.shape.col.extent
-        items = plan.map_items(block.rows, block.cols, block.groups, apart)
-        part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        return Moves(self.work.ofmap, (part,), *self.traffic.of((box,), plan.ofmap, apart))
+        part, (box,) = plan.outputs(Columns(channels, 0), 0, block, base)
+        return self.traffic.moves(self.work.ofmap, (part, box), plan.strips_apart)
 
 
 def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[Work]:
     """The steps of a stage, if there are any."""
     if found := [*steps]:
         yield Work(found, reads)
+
+
+# ---- the transforms of a block as steps of the vector unit, one axis after the other
+
+At = Callable[[int], Counters]
+"""The words of an input or an output, by its number."""
+
+
+class Stage(NamedTuple):
+    """A one-dimensional transform of many words: where inputs and outputs lie, and what is kept between."""
+
+    recipe: Recipe
+    inputs: At
+    outputs: At
+    between: int
+
+    def steps(self, lanes: int) -> Iterator[Compute]:
+        """A step a line."""
+        words = self.inputs(0).words
+        for line in self.recipe:
+            operands = tuple(self._feed(name, words, lanes) for name in line.factors)
+            factors = tuple(map(float, line.factors.values()))
+            made = self._feed(line.made, words, lanes)
+            yield Compute("combine", operands, made, words, coefficients=factors)
+
+    def _feed(self, name: str, words: int, lanes: int) -> Feed:
+        kind, number = name[0], int(name[1:])
+        if kind == "z":
+            return feed(lanes, in_turn(self.between + number * words, words))
+        return feed(lanes, (self.inputs if kind == "x" else self.outputs)(number))
+
+
+def data_stages(work: TilePlan, block: Block, patch_base: int, scratch: int, data: int) -> tuple[Stage, Stage]:
+    """From a patch to the transformed data of a row fold, at word `data`: down the columns, then along the rows.
+
+    Tiles that lie side by side share columns, which are transformed once.
+    """
+    filtering, tiles, patch = work.filtering, work.tiles(block), patch_of(work.plan.shape, block)
+    by, words, row_words = filtering.by, tiles.words, tiles.down * tiles.cols * tiles.groups
+    reach, rows = by.down.reach, scratch
+    between = rows + reach * row_words
+
+    def along_a_row(number: int) -> Counters:
+        """The element of that number of all transformed rows, of all tiles."""
+        start = block.cols.start + number - patch.cols.start
+        down = Counter(reach * tiles.down, 0, 1, reach * tiles.down, tiles.cols * tiles.groups)
+        across = Counter(tiles.across, start, by.across.outputs, len(patch.cols), tiles.groups)
+        return Counters(rows, (down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
+
+    def product(number: int) -> Counters:
+        """The products of that column of all transformed rows."""
+        counters = Counter(reach, 0, 1, reach, by.across.reach * words), Counter(words, 0, 1, words, 1)
+        return Counters(data + number * words, counters)
+
+    def row_of_tiles(number: int) -> Counters:
+        return in_turn(rows + number * row_words, row_words)
+
+    first = Stage(filtering.data.down, _down(patch, patch_base, block, tiles, by.down.outputs), row_of_tiles, between)
+    return first, Stage(filtering.data.across, along_a_row, product, between)
+
+
+def _down(patch: Patch, base: int, block: Block, tiles: Tiles, size: int) -> At:
+    """The row of that number of all tiles that lie below one another, all its columns."""
+
+    def row(number: int) -> Counters:
+        start = block.rows.start + number - patch.rows.start
+        down = Counter(tiles.down, start, size, len(patch.rows), len(patch.cols) * tiles.groups)
+        across = Counter(tiles.cols, 0, 1, len(patch.cols), tiles.groups)
+        return Counters(base, (down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
+
+    return row
+
+
+def inverse_stages(work: TilePlan, block: Block, products: int, results: int) -> tuple[Stage, Stage]:
+    """From the products of a column fold to its outputs; columns beyond the block are kept nowhere."""
+    filtering, tiles = work.filtering, work.tiles(block)
+    by, words = filtering.by, tiles.words
+    reach, size, rows = by.across.reach, by.down.outputs, products + by.result_places * words
+    between, width = rows + size * reach * words, len(block.cols) * tiles.groups
+
+    def row(base: int) -> At:
+        return lambda number: in_turn(base + number * reach * words, reach * words)
+
+    def column(number: int) -> Counters:
+        counters = Counter(size, 0, 1, size, reach * words), Counter(words, 0, 1, words, 1)
+        return Counters(rows + number * words, counters)
+
+    def outputs(number: int) -> Counters:
+        """The output of that number of each row of all tiles."""
+        below, down = Counter(size, 0, 1, size, width), Counter(tiles.down, 0, 1, tiles.down, size * width)
+        across = Counter(tiles.across, number, by.across.outputs, len(block.cols), tiles.groups)
+        return Counters(results, (below, down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
+
+    down, across = filtering.inverse
+    return Stage(down, row(products), row(rows), between), Stage(across, column, outputs, between)
+
+
+def data_words(work: TilePlan, block: Block, fold: int) -> int:
+    """Words of transformed data ahead of those of a row fold."""
+    return fold * work.filtering.by.data_places * work.tiles(block).words
+
+
+def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Compute]:
+    """A step a mix, of so many words a place."""
+
+    def over(grid: Grid) -> Feed:
+        sides = zip((grid.down, grid.across), grid.apart, strict=True)
+        counters = (Counter(count, 0, 1, count, apart * words) for count, apart in sides)
+        pattern = Counters(base + grid.first * words, (*counters, Counter(words, 0, 1, words, 1)))
+        return feed(lanes, pattern)
+
+    for mix in mixes:
+        operands = tuple(over(grid) for grid, _ in mix.terms)
+        factors = tuple(float(factor) for _, factor in mix.terms)
+        yield Compute("combine", operands, over(mix.made), mix.made.size * words, coefficients=factors)
+
+
+def streamed(product: Product, data: int, words: int) -> Counters:
+    """The data that the weights of a product meet, place after place."""
+    first, *others = product.data
+    if not others:
+        return in_turn(data + first * words, words)
+    (second,) = others
+    places = Counter(2, 0, 1, 2, (second - first) * words)
+    return Counters(data + first * words, (places, Counter(words, 0, 1, words, 1)))

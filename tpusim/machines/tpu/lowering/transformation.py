@@ -94,7 +94,7 @@ def span(taps: tuple[Tap, ...], axis: int) -> range:
     return range(min(places), max(places) + 1)
 
 
-def units(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> Iterator[WindowUnit]:
+def window_units(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> Iterator[WindowUnit]:
     """Word groups outside; then taps, portions of the channels and columns; rows roll inside."""
     groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
     number, at = len(channel_portions(shape, hardware)), 0
@@ -185,44 +185,79 @@ def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
     run = window.groups * fill * memory.element_bytes
     waste = 1 if window.groups == groups else whole_bursts(run, hardware.hbm.burst_bytes) / run
     moved = elements * memory.element_bytes * waste / float(hardware.hbm_bytes_per_cycle)
-    return moved + sum(1 for _ in units(shape, hardware, window)) * hardware.latency_cycles * (3 - window.ahead)
+    return moved + sum(1 for _ in window_units(shape, hardware, window)) * hardware.latency_cycles * (3 - window.ahead)
 
 
-# ---- what a unit moves
+# ---- as units
 
 
-class Unfolding:
-    """The ifmap of a layer of that `shape`, in a window that begins at a word `base`.
+class Transformation(Units):
+    """Units without acts: the rows of a map of that `shape` that are new to each come, and the lowered rows of its
+    outputs go.
 
     Attributes:
-        plan: that of the product which reads the `lowered` matrix: its words hold the same strips and images.
+        plan: that of the product which reads the lowered matrix: its words hold the same strips and images.
         portions: the channels, as many at a time as there are lanes.
         word_groups: words of a pixel.
         copies: lane groups that hold the same channels, to spill as many taps at once: as few as need no more turns.
-        lanes: lanes that take part.
         apart: ifmap rows and columns from one strip to the next.
+        tensors: none, as the units of the product name them all.
     """
+
+    tensors = ()
 
     def __init__(self, shape: ConvShape, plan: Plan, window: RollingWindow) -> None:
         self.shape, self.plan, self.window, ifmap = shape, plan, window, shape.tensors.ifmap
         self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
-        self.lowered = plan.ifmap
+        self.traffic, self.word_fill = Traffic(plan.shape, plan.hardware), plan.word_fill
         self.portions = channel_portions(shape, plan.hardware)
         self.word_groups, _ = word_groups(shape.word_images, plan.hardware.vector_memory.word_elements)
         room = max(1, plan.hardware.lanes // len(self.portions[0]))
         self.copies = -(-window.taps // -(-window.taps // room))
-        self.lanes = self.copies * len(self.portions[0])
         self.apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
+
+    @cached_property
+    def windows(self) -> list[WindowUnit]:
+        """What is worked on, one after another."""
+        return [*window_units(self.shape, self.plan.hardware, self.window)]
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        """The window."""
+        ring = self.window.words, 1, self.copies * len(self.portions[0])
+        gaps, depth = one_ahead_if_free, self.window.depth
+        return (
+            Area("window", self.ifmap.name, *ring, self._brought, gaps=gaps, live=lambda at: self.windows[at].live,
+                 depth=depth),
+        )  # fmt: skip
+
+    @property
+    def policy(self) -> Policy:
+        """The rows of a unit come before those of the unit ahead go, where the window has room for both."""
+        return Policy(("window",), one_ahead_if_free)
+
+    def units(self) -> Iterator[Unit]:
+        for place in range(len(self.windows)):
+            yield Unit((Need("window", place),), None, place, leaves=0, makes=place)
 
     # ---- into the window
 
-    def source(self, unit: WindowUnit) -> Box:
+    def _brought(self, place: int, gaps: int, grows: bool) -> list[Piece]:
+        unit = self.windows[place]
+
+        def moves(base: int) -> Iterator[Moves]:
+            moved = self.traffic.of([self._source(unit)], self.ifmap, self.apart)
+            yield Moves(self.ifmap, tuple(self._filled(unit, base)), *moved)
+
+        return [Piece(0, (0,), moves)] if unit.new else []
+
+    def _source(self, unit: WindowUnit) -> Box:
         """What is new to a unit."""
         held = self.portions[unit.portions.start : unit.portions.stop]
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
         return Box(range(held[0].start, held[-1].stop), rows, cols, self.plan.images(unit.groups))
 
-    def filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
+    def _filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """What is new to a unit, in every copy."""
         first_lanes = tuple(copy * len(self.portions[0]) for copy in range(self.copies))
         cols, fill, pitch = self.shape.col.coordinates(self._cols(unit)), self.plan.word_fill, self.window.pitch
@@ -256,7 +291,7 @@ class Unfolding:
 
     # ---- and out
 
-    def spilled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
+    def _spilled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """The lowered rows of a unit's outputs: for each portion of the channels some taps at a time."""
         apart = self.shape.row.extent, self.shape.col.extent
         for number in unit.portions:
@@ -312,69 +347,23 @@ class Unfolding:
         across = Counter(len(unit.cols), start, col.step, len(cols), groups)
         return Counters(ring + first % depth * pitch, (down, across, Counter(groups, 0, 1, groups, 1)))
 
-
-# ---- as units
-
-
-class Transformation(Units):
-    """Units without acts: the rows that are new to each come, and the lowered rows of its outputs go."""
-
-    def __init__(self, work: Unfolding) -> None:
-        self.work, self.traffic = work, Traffic(work.plan.shape, work.plan.hardware)
-        self.word_fill = work.plan.word_fill
-        self.windows = [*units(work.shape, work.plan.hardware, work.window)]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """None: the units of the product name them all."""
-        return ()
-
-    @cached_property
-    def areas(self) -> tuple[Area, ...]:
-        """The window."""
-        work, words, depth = self.work, self.work.window.words, self.work.window.depth
-
-        def live(place: int) -> range:
-            return self.windows[place].live
-
-        gaps = one_ahead_if_free
-        return (Area("window", work.ifmap.name, words, 1, work.lanes, self._rows, gaps=gaps, live=live, depth=depth),)
-
-    @property
-    def policy(self) -> Policy:
-        """The rows of a unit come before those of the unit ahead go, where the window has room for both."""
-        return Policy(("window",), one_ahead_if_free)
-
-    def units(self) -> Iterator[Unit]:
-        for place in range(len(self.windows)):
-            yield Unit((Need("window", place),), None, place, leaves=0, makes=place)
-
-    def _rows(self, place: int, gaps: int, grows: bool) -> list[Piece]:
-        unit, work = self.windows[place], self.work
-
-        def moves(base: int) -> Iterator[Moves]:
-            moved = self.traffic.of([work.source(unit)], work.ifmap, work.apart)
-            yield Moves(work.ifmap, tuple(work.filled(unit, base)), *moved)
-
-        return [Piece(0, (0,), moves)] if unit.new else []
-
     def acts(self, unit: Unit, bases: Sequence[int]) -> tuple[Act, ...]:
         return ()
 
     def spill(self, unit: Unit, base: int) -> Moves:
         """Rows of the lowered matrix that follow one another are written together."""
-        work, window = self.work, self.windows[unit.about]
-        parts = tuple(work.spilled(window, base))
-        images, apart = work.plan.images(window.groups), (work.shape.row.extent, work.shape.col.extent)
+        window = self.windows[unit.about]
+        parts = tuple(self._spilled(window, base))
+        images, apart = self.plan.images(window.groups), (self.shape.row.extent, self.shape.col.extent)
         lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
         boxes = (Box(rows, window.rows, window.cols, images) for rows in lowered)
-        return Moves(work.lowered, parts, *self.traffic.of(boxes, work.lowered, apart))
+        return Moves(self.plan.ifmap, parts, *self.traffic.of(boxes, self.plan.ifmap, apart))
 
     def last_of(self, filled: Patch) -> int:
         """The place of the last unit that writes any of these outputs."""
-        window, shape = self.work.window, self.work.shape
+        window, shape = self.window, self.shape
         down, across = -(-shape.row.extent // window.rows), -(-shape.col.extent // window.cols)
-        of_images = len(self.windows) // down // across // -(-self.work.word_groups // window.groups)
+        of_images = len(self.windows) // down // across // -(-self.word_groups // window.groups)
         images, col, row = (
             (part.stop - 1) // size
             for part, size in ((filled.groups, window.groups), (filled.cols, window.cols), (filled.rows, window.rows))

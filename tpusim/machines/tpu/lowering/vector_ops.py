@@ -12,7 +12,7 @@ from math import prod
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, IMAGE, Block, Patch, blocks_of, images_of, map_items, walk_of
+from tpusim.machines.tpu.lowering.block import CHANNEL, IMAGE, Block, Patch, blocks_of, map_part, walk_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.pace import delay_of
 from tpusim.machines.tpu.lowering.tiling import word_groups
@@ -81,12 +81,14 @@ class _PointByPoint(VectorUnits):
         shape = self.plan.outputs
         apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
         rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
-        items = map_items(shape, self.word_fill, rows, cols, patch.groups, apart)
-        items = tuple(_still(each) if source.spread[IMAGE] and each.axis == IMAGE else each for each in items)
-        part = Part(base, (0,), (_lanes(source, portion),), items, self.word_fill)
-        channels = range(1) if source.spread[CHANNEL] else portion
-        images = range(1) if source.spread[IMAGE] else images_of(shape, self.word_fill, patch.groups)
-        box = Box(channels, rows, cols, images)
+        points = Patch(rows, cols, patch.groups)
+        part, box = map_part(shape, self.word_fill, portion, points, apart, base)
+        part = part._replace(lane=(_lanes(source, portion),))
+        if source.spread[CHANNEL]:
+            box = box._replace(channels=range(1))
+        if source.spread[IMAGE]:
+            part = part._replace(items=tuple(_still(each) if each.axis == IMAGE else each for each in part.items))
+            box = box._replace(images=range(1))
         return self._load(source.tensor, part, box, apart)
 
     def _load(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Moves:
@@ -150,10 +152,7 @@ class _PointByPoint(VectorUnits):
     def results(self, of: Portion, base: int) -> Moves:
         shape, (portion, block) = self.plan.outputs, of
         apart = shape.row.extent, shape.col.extent
-        items = map_items(shape, self.word_fill, block.rows, block.cols, block.groups, apart)
-        part = Part(base, (0,), (Along(CHANNEL, portion),), items, self.word_fill)
-        box = Box(portion, block.rows, block.cols, images_of(shape, self.word_fill, block.groups))
-        return self._load(self.plan.ofmap, part, box, apart)
+        return self._load(self.plan.ofmap, *map_part(shape, self.word_fill, portion, block, apart, base), apart)
 
 
 def _lanes(source: Source, portion: range) -> Along:

@@ -1,23 +1,19 @@
-"""The blocks of what the vector unit does by itself: the cheapest that fit; and the plan of depthwise convolutions."""
+"""The blocks of what the vector unit does by itself: the cheapest that fit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import ClassVar
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import pace
-from tpusim.machines.tpu.lowering.block import Block, Patch, halves, patch_of, portions, taps_of
-from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips
-from tpusim.machines.tpu.lowering.pace import Demand, Sizes, step
-from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import TapGroups
+from tpusim.machines.tpu.lowering.block import halves
+from tpusim.machines.tpu.lowering.geometry import InStrips
+from tpusim.machines.tpu.lowering.pace import Demand, step
 from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_outputs, word_groups
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.tensor import Coordinates
 from tpusim.memory.layout import whole_bursts
 
 
@@ -119,73 +115,3 @@ class VectorCosts:
     @property
     def _extents(self) -> tuple[int, int, int]:
         return self.outputs.row.extent, self.outputs.col.extent, self.word_groups[0]
-
-
-class VectorPlan:
-    """How a depthwise layer is cut up; `plan` tells how its maps lie, and where the buffers are.
-
-    Attributes:
-        portions: output channels, one a lane, of all groups.
-        tap_chunks: the taps, by number, whose weights a lane keeps at a time; `taps`: all, in the order of the filter.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.portions = lane_portions(plan.shape, plan.hardware)
-        self.tap_chunks, self.taps = tap_chunks(plan.shape, plan.hardware), taps_of(plan.shape)
-
-    def patch(self, block: Block) -> Patch:
-        """What is filled of the ifmap for a block."""
-        return patch_of(self.plan.shape, block)
-
-    def inputs(self, portion: range) -> Coordinates:
-        """The ifmap channel of each lane."""
-        each = self.plan.shape.out_channels
-        return portion if each == 1 else tuple(channel // each for channel in portion)
-
-
-def lane_portions(shape: ConvShape, hardware: Hardware) -> list[range]:
-    """The output channels of all groups, as many at a time as there are lanes."""
-    return portions(shape.groups * shape.out_channels, hardware.lanes)
-
-
-def tap_chunks(shape: ConvShape, hardware: Hardware) -> list[range]:
-    """As many taps as a lane keeps the weights of."""
-    return portions(shape.taps, hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements)
-
-
-@lru_cache(maxsize=1 << 12)
-def plan_of(shape: ConvShape, hardware: Hardware) -> VectorPlan:
-    """The cheapest that fits, by its estimate.
-
-    Raises:
-        CapacityError: when not even a block of one output word fits; says how much memory would do.
-    """
-    cut, chunks = TapGroups(shape, hardware), tap_chunks(shape, hardware)
-    lanes, word = min(hardware.lanes, shape.groups * shape.out_channels), hardware.vector_memory.word_elements
-    counts = [Arity(len(taps) + (number > 0), len(taps), 0) for number, taps in enumerate(chunks)]
-    steps = tuple((each.operands, OPERATIONS["multiply_add"].alu(each, ())) for each in counts)
-    # A Plan wants chunks; there are no passes.
-    costs = _Costs(
-        hardware=hardware, outputs=shape, portions=len(lane_portions(shape, hardware)), channels=lanes,
-        into=(-(-lanes // shape.out_channels),), scalar_words=-(-shape.taps // word), steps=steps,
-        chunks=(cut.groups, cut.folds),
-    )  # fmt: skip
-    return VectorPlan(Plan(shape, hardware, costs.chosen(), cut))
-
-
-class _Costs(VectorCosts):
-    """What blocks take, of whose ifmap padding is made ready, too."""
-
-    def readied(self, tiling: Tiling[int]) -> int:
-        return _reached(self.outputs, (tiling.rows, tiling.cols, tiling.groups))
-
-
-def delay_of(shape: ConvShape, sizes: Sizes, hardware: Hardware) -> int:
-    """Cycles before a block of such sizes, padding too."""
-    return pace.delay_of(_reached(shape, sizes), hardware)
-
-
-def _reached(shape: InStrips, sizes: Sizes) -> int:
-    rows, cols, groups = sizes
-    return shape.row.reach(rows, range(shape.row.kernel)) * shape.col.reach(cols, range(shape.col.kernel)) * groups

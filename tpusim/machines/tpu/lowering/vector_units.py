@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.block import Block
 from tpusim.machines.tpu.lowering.tiling import Tiling
-from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
@@ -31,6 +31,11 @@ IGNORED = frozenset({
     "block.taps",
 })  # fmt: skip
 """Fields below `mapping` that mean nothing to work of the vector unit."""
+
+
+def in_turn(base: int, words: int, apart: int = 1) -> Counters:
+    """Words of a lane, each `apart` from the one before."""
+    return Counters(base, (Counter(words, 0, 1, words, apart),))
 
 
 def feed(lanes: int, pattern: Counters) -> Feed:

@@ -12,7 +12,7 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.block import COL, ROW, Block, Columns, Patch
-from tpusim.machines.tpu.lowering.cells import IGNORED, cell_axes, cells_of, chosen, with_aspect
+from tpusim.machines.tpu.lowering.cells import IGNORED, cell_axes, cells_of, chosen
 from tpusim.machines.tpu.lowering.convolution import draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.plan import Plan
@@ -36,7 +36,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     plan = InsertedPlan(shape, hardware, chosen(cut, shape, hardware), cut(shape, hardware))
     rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
     zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
-    return [with_aspect(draft_of(plan, layer), "zeros", zeros)]
+    return [draft_of(plan, layer).telling("zeros", zeros, first=True)]
 
 
 class InsertedPlan(Plan):
