@@ -20,13 +20,12 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded, shape_of, shifted
 from tpusim.machines.tpu.lowering.pace import Demand
-from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.plan import Block, Patch, Plan
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.explanation import Lowered, Planned
+from tpusim.machines.tpu.program.explanation import Explanation, Lowered, Planned
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
@@ -24,7 +24,7 @@ _SAID = {"array": "array", "vector": "vector unit"}
 
 @dataclass(frozen=True)
 class Draft:
-    """One way to lower a layer, of those that its lowering leaves to simulation, in the order in which to try them.
+    """A way to lower a layer, of those that its lowering leaves to simulation, in the order in which to try them.
 
     Attributes:
         make: gives the units.
@@ -151,6 +151,6 @@ class Lowering:
         return [name for name in (*given, *(f"block.{name}" for name in mapping.block.given)) if name in ignored]
 
 
-def one_draft(units: Callable[[], Units], finish: Callable[[Program], Lowered]) -> list[Draft]:
-    """The drafts of a lowering that leaves no choice."""
-    return [Draft(units, finish)]
+def one_draft(units: Callable[[], Units], explained: Callable[[Program], Explanation]) -> list[Draft]:
+    """The drafts of a lowering that leaves no choice, and tells of it when it has its Program."""
+    return [Draft(units, lambda program: (program, explained(program)))]

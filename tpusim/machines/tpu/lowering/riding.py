@@ -112,7 +112,7 @@ class Riding(Units):
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those of the core, and what is added."""
+        """The tensors of the core, and what is added."""
         other = replace(self._ofmap, name=OTHER)
         return *self.core.tensors, *((other,) if self.layer.adds else ()), *((self._bias,) if self.layer.bias else ())
 
@@ -122,7 +122,7 @@ class Riding(Units):
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
-        """Those of the core, and what is added: to sums it comes as soon as their slot is free, biases come once."""
+        """The core's, and what is added: to sums it comes as soon as their slot is free, biases come once."""
         areas = {each.name: each for each in self.core.areas}
         results = areas[self._first.needs[self._first.leaves].area]
         if self.layer.adds:
@@ -195,7 +195,7 @@ class Riding(Units):
 
     @cached_property
     def _first(self) -> Unit:
-        """Of the units that leave results, the first."""
+        """The first of the units that leave results."""
         return next(unit for unit in self.core.units() if unit.leaves >= 0)
 
     @cached_property

@@ -18,8 +18,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.tile_algorithm import Filtering, Mix, Recipes, TileAlgorithm
-from tpusim.machines.tpu.lowering.tile_plan import TilePlan, plan_of
-from tpusim.machines.tpu.lowering.tile_units import TileUnits
+from tpusim.machines.tpu.lowering.tile_units import TilePlan, TileUnits, plan_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, memory_of, words_of
 from tpusim.machines.tpu.program.explanation import Explanation
@@ -38,7 +37,7 @@ def ways(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> list
         CapacityError: when nothing fits the vector memories.
     """
     work = plan_of(*_shape(choice, layer, batch, hardware))
-    return one_draft(partial(TileUnits, work), lambda program: (program, _explained(work, layer)))
+    return one_draft(partial(TileUnits, work), lambda _: _explained(work, layer))
 
 
 def least(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:

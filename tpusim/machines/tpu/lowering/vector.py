@@ -12,22 +12,20 @@ from functools import lru_cache
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Columns, patch_of, portions, taps_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.pace import delay_of
-from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K, Plan
+from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, Block, Columns, K, Plan, patch_of, portions, taps_of
 from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.traffic import Traffic
-from tpusim.machines.tpu.lowering.vector_plan import VectorCosts
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed, in_turn
+from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorCosts, VectorUnits, feed, in_turn
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
 from tpusim.machines.tpu.program.explanation import Explanation
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.vector import Scalars
-from tpusim.machines.tpu.schedule.units import Compute, Moves
+from tpusim.machines.tpu.schedule.units import Compute, Moves, Unit
 from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops import ArrayOp
 
@@ -47,7 +45,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     hardware = hardware.with_entry("ready")
     plan = plan_of(shape_of(layer, batch, hardware), hardware)
     work = _Depthwise(plan)
-    return one_draft(lambda: work, lambda program: (program, _explained(work, layer)))
+    return one_draft(lambda: work, lambda _: _explained(work, layer))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -134,8 +132,9 @@ class _Depthwise(VectorUnits):
             steps.append(Compute("multiply_add", tuple(operands), writes, block.words, weights))
         return steps
 
-    def results(self, of: Portion, base: int) -> Moves:
-        part, (box,) = self.plan.outputs(Columns(of.channels, 0), 0, of.block, base)
+    def spill(self, unit: Unit, base: int) -> Moves:
+        channels, block = unit.about
+        part, (box,) = self.plan.outputs(Columns(channels, 0), 0, block, base)
         return self.traffic.moves(self.plan.ofmap, (part, box), self.plan.strips_apart)
 
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from tpusim.base.words import counted
 from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, IMAGE, portions
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.geometry import MapAxis, padded, shifted
 from tpusim.machines.tpu.lowering.pace import delay_of
+from tpusim.machines.tpu.lowering.plan import CHANNEL, IMAGE, portions
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, fitting, word_groups
 from tpusim.machines.tpu.lowering.traffic import Traffic
-from tpusim.machines.tpu.lowering.vector_ops_plan import Maps
+from tpusim.machines.tpu.lowering.vector_ops import Maps
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, feed, in_turn
 from tpusim.machines.tpu.lowering.words import memory_of
 from tpusim.machines.tpu.program.addresses import Counters
@@ -56,7 +56,7 @@ def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when nothing fits the vector memories.
     """
     plan = RowPlan(layer, batch, hardware)
-    return one_draft(partial(RowUnits, plan), lambda program: (program, _explained(plan)))
+    return one_draft(partial(RowUnits, plan), lambda _: _explained(plan))
 
 
 RESULT_BUFFERS = 2
