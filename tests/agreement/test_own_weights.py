@@ -288,8 +288,8 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
 
 
 def test_lowerings_deal_sums_out() -> None:
-    """Of a product of few rows, whose weights take longer to load than to be used, two arrays make light work; the frame
-    of four would be as much longer as they are more, so that two of them get none.
+    """Of a product of few rows, whose weights take longer to load than to be used, two arrays make light work. The
+    frame of four would be as much longer as they are more, so that two of them get none.
     """
     cycles = {}
     for count, weights in product((1, 2, 4), ("shared", "own")):

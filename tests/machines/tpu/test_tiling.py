@@ -13,11 +13,10 @@ from tests.machines.tpu.test_plan import planned, plans
 from tests.strategies import conv, machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.block import even_extents
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.geometry import shape_of
-from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.plan import Plan, even_extents
 from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.search import TOLERANCE, choose
 from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups

@@ -20,20 +20,19 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, Block, Patch
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded, shape_of, shifted
 from tpusim.machines.tpu.lowering.pace import Demand
-from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.plan import Block, Patch, Plan
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.tensor import Along, BankPart
+from tpusim.machines.tpu.program.tensor import BankPart
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp
@@ -113,13 +112,8 @@ def window(wanted: PatchExtents, banks: int) -> BankMap:
     high, wide = int(height[row, 0]), int(width[col])
     channel, group = high * wide, high * wide * wanted.channels
     down, across, cell = -(-wanted.rows // high), -(-wanted.cols // wide), padded(group * wanted.groups, banks)
-    return BankMap(
-        Spacing(channel),
-        Spacing(wide, high, across * cell - channel),
-        Spacing(1, wide, cell - wide),
-        Spacing(group),
-        down * across * cell,
-    )
+    row_spacing, col_spacing = Spacing(wide, high, across * cell - channel), Spacing(1, wide, cell - wide)
+    return BankMap(Spacing(channel), row_spacing, col_spacing, Spacing(group), down * across * cell)
 
 
 @lru_cache(maxsize=1024)
@@ -250,17 +244,14 @@ class BankedPlan(Plan):
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
     ) -> tuple[tuple[BankPart, ...], list[Box]]:
         """Some places of a patch, with all channels from the first of them to the last."""
-        shape, first, last = self.shape, chunk.places[places.start].channels, chunk.places[places.stop - 1].channels
+        first, last = chunk.places[places.start].channels, chunk.places[places.stop - 1].channels
         channels = range(first[0], last[-1] + 1)
-        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
-        items = self.map_items(rows, cols, filled.groups, self.ifmap_apart)
         laid = bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
         every = zip((patch.rows, patch.cols, patch.groups), (filled.rows, filled.cols, filled.groups), strict=True)
         held = channels, *(range(part.start - whole.start, part.stop - whole.start) for whole, part in every)
         offsets = [spacing.offsets(each) for spacing, each in zip(laid[:4], held, strict=True)]
-        channels = shifted(channels, group * shape.channels)
-        part = BankPart(base, tuple(offsets), (Along(CHANNEL, channels),), items, self.word_fill)
-        return (part,), [Box(channels, rows, cols, self.images(filled.groups))]
+        part, box = self.read(shifted(channels, group * self.shape.channels), filled, base)
+        return (BankPart(base, tuple(offsets), part.lane, part.items, self.word_fill),), [box]
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
         """What the rows of each pass read of the patch at address `base`."""

@@ -290,7 +290,7 @@ def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
 
 
 _Counting: TypeAlias = Callable[[MapAxis, int, range], int]
-"""Of an axis, from the size of its blocks and the taps."""
+"""What is counted of an axis, from the size of its blocks and the taps."""
 
 
 def _brought(axis: MapAxis, size: int, taps: range) -> int:

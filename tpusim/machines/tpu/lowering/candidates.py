@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import even_extents, halves, span_of
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.pace import Estimate, LayerWork, summed
+from tpusim.machines.tpu.lowering.plan import even_extents, halves, span_of
 from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
 from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, given_block, too_small, weight_words
 

@@ -6,16 +6,16 @@ Patches of the ifmap and sections of the weights come, passes go over blocks, su
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
 from tpusim.machines.tpu.definition import IFMAP as IFMAP_CLIENT
 from tpusim.machines.tpu.definition import PSUM, RESULT, frame_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Patch, even, growing
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.plan import Patch, Plan, even, growing
 from tpusim.machines.tpu.lowering.reduction import Cut
 from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
 from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
@@ -48,7 +48,7 @@ class Convolution(Units):
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those in HBM."""
+        """The tensors in HBM."""
         return self.plan.ifmap, self.plan.filter, self.plan.ofmap
 
     @cached_property
@@ -59,22 +59,13 @@ class Convolution(Units):
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Ifmap, filter, partial sums."""
-        plan, tiling = self.plan, self.plan.tiling
-        rows, cols = max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
+        plan, (ifmap, weights, sums) = self.plan, self.plan.tiling.buffers
+        lanes, cols = plan.ifmap_lanes or max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
+        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, self.cut_ifmap, self._ready)
         return (
-            Area(
-                "ifmap",
-                plan.ifmap.name,
-                tiling.ifmap_words,
-                tiling.ifmap_buffers,
-                plan.ifmap_lanes or rows,
-                self.cut_ifmap,
-                self._ready,
-                memory=plan.ifmap_memory,
-                fill=plan.fill,
-            ),
-            Area("weights", "filter", tiling.section_words, tiling.filter_buffers, cols, self._sections),
-            Area("sums", "ofmap", tiling.psum_words, tiling.psum_buffers, cols),
+            replace(held, memory=plan.ifmap_memory, fill=plan.fill),
+            Area("weights", "filter", *weights, cols, self._sections),
+            Area("sums", "ofmap", *sums, cols),
         )
 
     @cached_property
@@ -230,7 +221,7 @@ def _cuts(count: int, grows: bool) -> list[range]:
 
 
 def _ifmap_fills(plan: Plan) -> int:
-    """Those of a channel group: the loads, by the pieces for which there are folds or slots of the DMA queue."""
+    """Fills of a channel group: the loads, by the pieces for which there are folds or slots of the DMA queue."""
     tiling, chunks, columns = plan.tiling, len(plan.chunks), len(plan.columns)
     loads, folds = tiling.blocks * chunks, min(tiling.kept_folds, columns)
     if chunks == 1 and (tiling.loop_order == "block_major" or tiling.blocks == 1):
@@ -245,7 +236,7 @@ def _ifmap_fills(plan: Plan) -> int:
 
 
 def _filter_fills(plan: Plan) -> int:
-    """Those of a channel group: its sections once, where they stay for all blocks, else for each."""
+    """Fills of a channel group: its sections once, where they stay for all blocks, else for each."""
     tiling, columns, folds = plan.tiling, len(plan.columns), len(plan.col_folds)
     together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
     again = 1 if together * len(plan.sections) * folds <= tiling.filter_buffers * columns else tiling.blocks

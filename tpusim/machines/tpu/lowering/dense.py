@@ -1,18 +1,29 @@
 """Dense cuts: passes of many rows, without regard to where a tap or a channel ends.
 
 That of implicit GEMM, of Google's compiler, of first layers, and of the lowered matrix on chip.
+
+Implicit GEMM in blocks cuts M, K and N without regard to taps, channels and rows of the map. The shape of its loops is
+that of Wave's convolution template; on a systolic array `block_k` is at most its rows, and a block and column fold
+takes ceil(H_F W_F C_I / block_k) passes. Nothing but the ifmap is there more than once.
+
+Channel-last implicit im2col (Lym et al., as paper section II-C tells it) has K in the order C_I, H_F, W_F. Without a
+crossbar, a lane can only feed its own array row: neighbouring rows have neighbouring taps of one channel, so a channel
+stands in as many lanes as it has taps, and the ifmap comes in copies. From banks, through a crossbar, every row gets
+its words where they stand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from math import prod
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.convolution import convolved
+from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 from tpusim.machines.tpu.lowering.reduction import (
     Chunk,
@@ -342,3 +353,28 @@ class OnChip(Dense):
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` passes at a time."""
         return tuple(replace(chunk, scattered=True) for chunk in super().chunks(groups, folds))
+
+
+# ---- lowerings that cut so
+
+
+def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
+    return Dense(shape, hardware, hardware.mapping.k_order)
+
+
+IMPLICIT_GEMM = Lowering(
+    "implicit_gemm",
+    "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
+    partial(convolved, _cut),
+    banks=True,
+    ignores=IGNORED,
+)
+
+
+CHANNEL_LAST = Lowering(
+    "channel_last",
+    "implicit im2col whose passes go through the taps of a channel, then of the next",
+    partial(convolved, partial(Dense, k_order="taps_fastest")),
+    banks=True,
+    ignores=IGNORED | {"k_order"},
+)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.program import Lowered, Planned, Program
+from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.machines.tpu.sections import MappingPolicy
@@ -23,7 +23,7 @@ _SAID = {"array": "array", "vector": "vector unit"}
 
 @dataclass(frozen=True)
 class Draft:
-    """One way to lower a layer, of those that its lowering leaves to simulation, in the order in which to try them.
+    """A way to lower a layer, of those that its lowering leaves to simulation, in the order in which to try them.
 
     Attributes:
         make: gives the units.
@@ -50,6 +50,16 @@ class Draft:
         """The Program, and what is told of it."""
         with self.around(), at_rest():
             return self.finish(program_of(self.units))
+
+    def telling(self, aspect: str, words: str, first: bool = False) -> Draft:
+        """The draft with one thing more that is told, behind all others or ahead of them."""
+
+        def finish(program: Program) -> Lowered:
+            program, told = self.finish(program)
+            aspects = {aspect: words, **told.aspects} if first else {**told.aspects, aspect: words}
+            return program, replace(told, aspects=aspects)
+
+        return replace(self, finish=finish)
 
     def finished(self, program: Program) -> Program:
         """The Program to be run, for one of the units, wherever their words are."""
@@ -139,6 +149,6 @@ class Lowering:
         return [name for name in (*given, *(f"block.{name}" for name in mapping.block.given)) if name in ignored]
 
 
-def one_draft(units: Callable[[], Units], finish: Callable[[Program], Lowered]) -> list[Draft]:
-    """The drafts of a lowering that leaves no choice."""
-    return [Draft(units, finish)]
+def one_draft(units: Callable[[], Units], explained: Callable[[Program], Explanation]) -> list[Draft]:
+    """The drafts of a lowering that leaves no choice, and tells of it when it has its Program."""
+    return [Draft(units, lambda program: (program, explained(program)))]

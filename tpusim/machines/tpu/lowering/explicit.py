@@ -2,42 +2,392 @@
 
 The product is channel-first's own of a 1x1 convolution, whose ifmap is the lowered matrix. Where the ifmap is that
 already, as for a matrix product, nothing is transformed. The lowered matrix may also stay on chip, block by block.
+
+The transformation rolls rows of the ifmap through a window, and leaves lowered rows in HBM. The window is a ring of
+grid rows in the vector memories. A *unit* of work brings the rows that are new to it, and writes the lowered rows of
+some outputs, a copy for each tap. Rows that outputs share are brought once, as long as the window holds whole rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import product
 
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.block import Patch
 from tpusim.machines.tpu.lowering.candidates import least_words
 from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_a_product, tilings_by
 from tpusim.machines.tpu.lowering.dense import OnChip
 from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import TapGroups
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shape_of
+from tpusim.machines.tpu.lowering.plan import CHANNEL, Patch, Plan, halves, portions, taps_of
+from tpusim.machines.tpu.lowering.reduction import Tap, TapGroups, neighbours
 from tpusim.machines.tpu.lowering.search import Ranked
-from tpusim.machines.tpu.lowering.tiling import too_small
-from tpusim.machines.tpu.lowering.transformation import (
-    LEAST_WORDS,
-    RollingWindow,
-    Transformation,
-    Unfolding,
-    again_of,
-    window_of,
-)
+from tpusim.machines.tpu.lowering.tiles import padded_map
+from tpusim.machines.tpu.lowering.tiling import too_small, word_groups
+from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
-from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
-from tpusim.machines.tpu.schedule.units import Need
+from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Need, Piece, Policy, Unit, Units, one_ahead_if_free
+from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import ArrayOp, Conv2d
+
+SLACK = 1.02
+"""Among windows that cost so much more than the best, the smallest is taken: the product has use for the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollingWindow:
+    """The extents of a unit: outputs by rows and columns, word groups, taps, and portions of the channels.
+
+    Attributes:
+        depth: grid rows that the ring holds.
+        pitch: words of one of them, in each lane.
+        ahead: units whose rows it has room for.
+    """
+
+    rows: int
+    cols: int
+    groups: int
+    taps: int
+    portions: int
+    depth: int
+    pitch: int
+    ahead: int
+
+    @property
+    def words(self) -> int:
+        """Words that a lane needs: a ring for each portion of the channels."""
+        return self.portions * self.depth * self.pitch
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUnit:
+    """Outputs whose lowered rows are written together, for some taps and portions of the channels.
+
+    Rows of the ring are numbered on and on; grid row 0 would be number `origin`. Those in `live` are read, and those
+    in `new` of them have to be filled first.
+    """
+
+    groups: range
+    taps: tuple[Tap, ...]
+    portions: range
+    cols: range
+    rows: range
+    origin: int
+    live: range
+    new: range
+
+    @property
+    def grid(self) -> range:
+        """The grid rows that are filled."""
+        return range(self.new.start - self.origin, self.new.stop - self.origin)
+
+
+def channel_portions(shape: ConvShape, hardware: Hardware) -> list[range]:
+    """The channels of all groups, as many at a time as there are lanes."""
+    return portions(shape.groups * shape.channels, hardware.lanes)
+
+
+def tap_chunks(shape: ConvShape, taps: int) -> list[tuple[Tap, ...]]:
+    """The taps, that number of them at a time."""
+    every = taps_of(shape)
+    return [every[part.start : part.stop] for part in portions(len(every), taps)]
+
+
+def span(taps: tuple[Tap, ...], axis: int) -> range:
+    """From the first to the last of the taps, by rows (0) or columns (1)."""
+    places = [tap[axis] for tap in taps]
+    return range(min(places), max(places) + 1)
+
+
+def window_units(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> Iterator[WindowUnit]:
+    """Word groups outside; then taps, portions of the channels and columns; rows roll inside."""
+    groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+    number, at = len(channel_portions(shape, hardware)), 0
+    downwards = portions(shape.row.extent, window.rows)
+    for images, taps, held, cols in product(
+        portions(groups, window.groups),
+        tap_chunks(shape, window.taps),
+        portions(number, window.portions),
+        portions(shape.col.extent, window.cols),
+    ):
+        if not shape.col.stored(cols, span(taps, 1)):
+            # All padding.
+            none = range(at, at)
+            yield from (WindowUnit(images, taps, held, cols, rows, at, none, none) for rows in downwards)
+            continue
+        # One roll, whose first stored row is number `at`.
+        tap_rows = span(taps, 0)
+        origin = at - shape.row.stored(range(shape.row.extent), tap_rows).start
+        for rows in downwards:
+            stored = shape.row.stored(rows, tap_rows)
+            live = range(origin + stored.start, origin + stored.stop) if stored else range(at, at)
+            new = range(max(at, live.start), max(at, live.stop))
+            yield WindowUnit(images, taps, held, cols, rows, origin, live, new)
+            at = max(at, live.stop)
+
+
+# ---- which window
+
+LEAST_WORDS = 1
+"""A lane can do with one word: that of one output, one tap and one portion of the channels."""
+
+
+@lru_cache(maxsize=1 << 14)
+def window_of(shape: ConvShape, hardware: Hardware, words: int) -> RollingWindow | None:
+    """The smallest window of those that cost little more than the cheapest within `words`; None where none fits."""
+    for windows in _ways(shape, hardware):
+        costs = [(_cost(shape, hardware, each), each) for each in windows if each.words <= words]
+        if costs:
+            most = SLACK * min(cost for cost, _ in costs)
+            return min((each for cost, each in costs if cost <= most), key=lambda each: each.words)
+    return None
+
+
+def _ways(shape: ConvShape, hardware: Hardware) -> Iterator[list[RollingWindow]]:
+    """Better ones first: all taps together and all channels, then fewer; whole rows, then narrower parts of them."""
+    groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+    every, number = len(taps_of(shape)), len(channel_portions(shape, hardware))
+    for taps, held in product(sorted({every, shape.col.kernel, 1}, reverse=True), sorted({number, 1}, reverse=True)):
+        for cols in halves(shape.col.extent):
+            extents = product(halves(shape.row.extent), halves(groups), (2, 1))
+            yield [_window(shape, rows, cols, images, taps, held, ahead) for rows, images, ahead in extents]
+
+
+def _window(shape: ConvShape, rows: int, cols: int, groups: int, taps: int, held: int, ahead: int) -> RollingWindow:
+    """A window with a ring for the grid rows of `ahead` units at once."""
+    chunks, row, col, depth = tap_chunks(shape, taps), shape.row, shape.col, 1
+    widths = (len(col.stored(each, span(some, 1))) for some in chunks for each in portions(col.extent, cols))
+    for some in chunks:
+        tap_rows = span(some, 0)
+        reach = (min(rows * ahead, row.extent) - 1) * row.step + (len(tap_rows) - 1) * row.tap_step + 1
+        depth = max(depth, min(reach, len(row.stored(range(row.extent), tap_rows))))
+    return RollingWindow(rows, cols, groups, taps, held, depth, groups * max(1, *widths), ahead)
+
+
+def again_of(shape: ConvShape, window: RollingWindow) -> float:
+    """The part of the columns that is brought again, as parts that are unfolded one after another share it."""
+    wide = once = 0
+    for taps in tap_chunks(shape, window.taps):
+        wide += _wide(shape.col, taps, window.cols)
+        once += _wide(shape.col, taps, shape.col.extent)
+    return wide / once - 1 if once else 0
+
+
+def _wide(axis: MapAxis, taps: tuple[Tap, ...], cols: int) -> int:
+    """Grid columns that are stored for all outputs, `cols` of them at a time."""
+    return sum(len(axis.stored(each, span(taps, 1))) for each in portions(axis.extent, cols))
+
+
+def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
+    """Cycles of the bus, roughly: what is brought and written, and for each unit a turn, or two where it must wait."""
+    row, col, memory = shape.row, shape.col, hardware.vector_memory
+    groups, fill = word_groups(shape.word_images, memory.word_elements)
+    words = len(taps_of(shape)) * row.extent * col.extent
+    for taps in tap_chunks(shape, window.taps):
+        words += len(row.stored(range(row.extent), span(taps, 0))) * _wide(col, taps, window.cols)
+    elements = words * groups * fill * shape.groups * shape.channels
+    # A run of images that is not all of them is rounded up to whole bursts.
+    run = window.groups * fill * memory.element_bytes
+    waste = 1 if window.groups == groups else whole_bursts(run, hardware.hbm.burst_bytes) / run
+    moved = elements * memory.element_bytes * waste / float(hardware.hbm_bytes_per_cycle)
+    return moved + sum(1 for _ in window_units(shape, hardware, window)) * hardware.latency_cycles * (3 - window.ahead)
+
+
+# ---- as units
+
+
+class Transformation(Units):
+    """Units without acts: the rows of a map of that `shape` that are new to each come, and the lowered rows of its
+    outputs go.
+
+    Attributes:
+        plan: that of the product which reads the lowered matrix: its words hold the same strips and images.
+        portions: the channels, as many at a time as there are lanes.
+        word_groups: words of a pixel.
+        copies: lane groups that hold the same channels, to spill as many taps at once: as few as need no more turns.
+        apart: ifmap rows and columns from one strip to the next.
+        tensors: none, as the units of the product name them all.
+    """
+
+    tensors = ()
+
+    def __init__(self, shape: ConvShape, plan: Plan, window: RollingWindow) -> None:
+        self.shape, self.plan, self.window, ifmap = shape, plan, window, shape.tensors.ifmap
+        self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
+        self.traffic, self.word_fill = Traffic(plan.shape, plan.hardware), plan.word_fill
+        self.portions = channel_portions(shape, plan.hardware)
+        self.word_groups, _ = word_groups(shape.word_images, plan.hardware.vector_memory.word_elements)
+        room = max(1, plan.hardware.lanes // len(self.portions[0]))
+        self.copies = -(-window.taps // -(-window.taps // room))
+        self.apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
+
+    @cached_property
+    def windows(self) -> list[WindowUnit]:
+        """What is worked on, one after another."""
+        return [*window_units(self.shape, self.plan.hardware, self.window)]
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        """The window."""
+        ring = self.window.words, 1, self.copies * len(self.portions[0])
+        gaps, depth = one_ahead_if_free, self.window.depth
+        return (
+            Area("window", self.ifmap.name, *ring, self._brought, gaps=gaps, live=lambda at: self.windows[at].live,
+                 depth=depth),
+        )  # fmt: skip
+
+    @property
+    def policy(self) -> Policy:
+        """The rows of a unit come before those of the unit ahead go, where the window has room for both."""
+        return Policy(("window",), one_ahead_if_free)
+
+    def units(self) -> Iterator[Unit]:
+        for place in range(len(self.windows)):
+            yield Unit((Need("window", place),), None, place, leaves=0, makes=place)
+
+    # ---- into the window
+
+    def _brought(self, place: int, gaps: int, grows: bool) -> list[Piece]:
+        unit = self.windows[place]
+
+        def moves(base: int) -> Iterator[Moves]:
+            moved = self.traffic.of([self._source(unit)], self.ifmap, self.apart)
+            yield Moves(self.ifmap, tuple(self._filled(unit, base)), *moved)
+
+        return [Piece(0, (0,), moves)] if unit.new else []
+
+    def _source(self, unit: WindowUnit) -> Box:
+        """What is new to a unit."""
+        held = self.portions[unit.portions.start : unit.portions.stop]
+        rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
+        return Box(range(held[0].start, held[-1].stop), rows, cols, self.plan.images(unit.groups))
+
+    def _filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
+        """What is new to a unit, in every copy."""
+        first_lanes = tuple(copy * len(self.portions[0]) for copy in range(self.copies))
+        cols, fill, pitch = self.shape.col.coordinates(self._cols(unit)), self.plan.word_fill, self.window.pitch
+        for number in unit.portions:
+            lane = (Along(CHANNEL, self.portions[number]),)
+            for some in self._runs(unit):
+                at = base + self._ring(unit, number) + some.start % self.window.depth * pitch
+                items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.apart)
+                yield Part(at, first_lanes, lane, items, fill)
+
+    def _runs(self, unit: WindowUnit) -> Iterator[range]:
+        """The new rows, cut where the ring ends; one by one where they are shorter than its pitch."""
+        depth, at = self.window.depth, unit.new.start
+        alone = len(self._cols(unit)) * len(unit.groups) < self.window.pitch
+        while at < unit.new.stop:
+            stop = at + 1 if alone else min(unit.new.stop, (at // depth + 1) * depth)
+            yield range(at, stop)
+            at = stop
+
+    def _rows(self, unit: WindowUnit, numbers: range) -> range:
+        """The ifmap rows of some numbers."""
+        return self.shape.row.coordinates(range(numbers.start - unit.origin, numbers.stop - unit.origin))
+
+    def _cols(self, unit: WindowUnit) -> range:
+        """The grid columns that are stored."""
+        return self.shape.col.stored(unit.cols, span(unit.taps, 1))
+
+    def _ring(self, unit: WindowUnit, portion: int) -> int:
+        """The words of a window before the ring of a portion of the channels."""
+        return (portion - unit.portions.start) * self.window.depth * self.window.pitch
+
+    # ---- and out
+
+    def _spilled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
+        """The lowered rows of a unit's outputs: for each portion of the channels some taps at a time."""
+        apart = self.shape.row.extent, self.shape.col.extent
+        for number in unit.portions:
+            channels = self.portions[number]
+            for at in range(0, len(unit.taps), self.copies):
+                taps = unit.taps[at : at + self.copies]
+                lane = (Along(CHANNEL, self._lowered_rows(taps, channels)),)
+                for rows in self._laps(unit, taps):
+                    # A lane group a tap; each walks the grid points on which its tap stands.
+                    patterns = (self._pattern(unit, tap, rows, base + self._ring(unit, number)) for tap in taps)
+                    lanes = len(channels)
+                    feed = Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
+                    items = self.plan.map_items(rows, unit.cols, unit.groups, apart)
+                    yield Part(0, (0,), lane, items, self.plan.word_fill, feed)
+
+    def _lowered_rows(self, taps: tuple[Tap, ...], channels: range) -> Coordinates:
+        """The row of the lowered matrix that each lane holds: those of a channel group stand together."""
+        size, width = self.shape.channels, self.shape.col.kernel
+        every = width * self.shape.row.kernel
+        rows = [(c // size * every + i * width + j) * size + c % size for i, j in taps for c in channels]
+        step = rows[1] - rows[0] if len(rows) > 1 else 1
+        even = range(rows[0], rows[0] + step * len(rows), step)
+        return even if rows == [*even] else tuple(rows)
+
+    def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> Iterator[range]:
+        """A unit's rows of outputs, cut where one of the taps comes to the end of the ring."""
+        first = unit.rows.start
+        for row in unit.rows[1:]:
+            if any(self._lap(unit, tap, row) != self._lap(unit, tap, row - 1) for tap in taps):
+                yield range(first, row)
+                first = row
+        yield range(first, unit.rows.stop)
+
+    def _lap(self, unit: WindowUnit, tap: Tap, row: int) -> int:
+        """How often the ring was full before the row on which a tap stands for an output; padding goes with what is
+        next to it.
+        """
+        at = self._number(unit, tap, row)
+        return min(max(at, unit.live.start), max(unit.live.stop - 1, unit.live.start)) // self.window.depth
+
+    def _number(self, unit: WindowUnit, tap: Tap, row: int) -> int:
+        """The number of the row on which a tap stands for an output."""
+        axis = self.shape.row
+        return unit.origin + row * axis.step + tap[0] * axis.tap_step
+
+    def _pattern(self, unit: WindowUnit, tap: Tap, rows: range, ring: int) -> Counters:
+        """Rows, columns and word groups of outputs whose rows lie in one lap of the ring."""
+        row, col, cols, groups = self.shape.row, self.shape.col, self._cols(unit), len(unit.groups)
+        depth, pitch, lap = self.window.depth, self.window.pitch, self._lap(unit, tap, rows.start)
+        first, stop = max(lap * depth, unit.live.start), min((lap + 1) * depth, unit.live.stop)
+        start = unit.cols.start * col.step + tap[1] * col.tap_step - cols.start
+        down = Counter(len(rows), self._number(unit, tap, rows.start) - first, row.step, stop - first, pitch)
+        across = Counter(len(unit.cols), start, col.step, len(cols), groups)
+        return Counters(ring + first % depth * pitch, (down, across, Counter(groups, 0, 1, groups, 1)))
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> tuple[Act, ...]:
+        return ()
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        """Rows of the lowered matrix that follow one another are written together."""
+        window = self.windows[unit.about]
+        parts = tuple(self._spilled(window, base))
+        images, apart = self.plan.images(window.groups), (self.shape.row.extent, self.shape.col.extent)
+        lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
+        boxes = (Box(rows, window.rows, window.cols, images) for rows in lowered)
+        return Moves(self.plan.ifmap, parts, *self.traffic.of(boxes, self.plan.ifmap, apart))
+
+    def last_of(self, filled: Patch) -> int:
+        """The place of the last unit that writes any of these outputs."""
+        window, shape = self.window, self.shape
+        down, across = -(-shape.row.extent // window.rows), -(-shape.col.extent // window.cols)
+        of_images = len(self.windows) // down // across // -(-self.word_groups // window.groups)
+        images, col, row = (
+            (part.stop - 1) // size
+            for part, size in ((filled.groups, window.groups), (filled.cols, window.cols), (filled.rows, window.rows))
+        )
+        return (((images + 1) * of_images - 1) * across + col) * down + row
+
+
+# ---- the product behind it
+
 
 LOWERED = "lowered"
 """The lowered matrix [k, row, col, image] among the tensors of a Program; k as in the filter, group after group."""
@@ -55,7 +405,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     if hardware.mapping.transformation == "on_chip":
         return convolved(OnChip, layer, batch, hardware)
 
-    def draft(work: Unfolding, rank: Ranked) -> Draft:
+    def draft(work: Transformation, rank: Ranked) -> Draft:
         def finish(program: Program) -> Lowered:
             return program, _explained(work, program, layer)
 
@@ -64,7 +414,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     return [draft(work, rank) for work, rank in _works(*layer.convolution(batch), hardware)]
 
 
-def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfolding, Ranked]]:
+def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Transformation, Ranked]]:
     """The transformation beside the product, or before it in the same words; of each tiling of the product."""
     # What is transformed may lie in any way, and the lowered matrix lies as it is read.
     hardware = hardware.with_entry("ready")
@@ -77,7 +427,7 @@ def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Unfoldin
     else:
         ranks, window = _side_by_side(shape, product, hardware)
     plans = [(Plan(product, hardware, rank.tiling, cut, LOWERED), rank) for rank in ranks]
-    return [(Unfolding(shape, plan, window), rank) for plan, rank in plans]
+    return [(Transformation(shape, plan, window), rank) for plan, rank in plans]
 
 
 def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
@@ -98,29 +448,28 @@ def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> t
 class _Explicit(Convolution):
     """The product, each of whose fills needs the units of the transformation that write what it reads."""
 
-    def __init__(self, work: Unfolding) -> None:
+    def __init__(self, work: Transformation) -> None:
         super().__init__(work.plan)
-        self.transformation = Transformation(work)
-        self.strands, self.intermediates = {LOWERED: self.transformation}, work.lowered.size
+        self.work, self.strands, self.intermediates = work, {LOWERED: work}, work.plan.ifmap.size
         self.before = work.plan.hardware.mapping.transformation == "before"
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.transformation.work.ifmap, *super().tensors
+        return self.work.ifmap, *super().tensors
 
     def counted(self) -> None:
         return None
 
     def needs(self, filled: Patch) -> tuple[Need, ...]:
-        return (Need(LOWERED, self.transformation.last_of(filled)),)
+        return (Need(LOWERED, self.work.last_of(filled)),)
 
 
 # ---- in words
 
 
-def _explained(work: Unfolding, program: Program, layer: ArrayOp) -> Explanation:
+def _explained(work: Transformation, program: Program, layer: ArrayOp) -> Explanation:
     """The product's explanation, and how its ifmap comes about."""
-    rows = counted(work.lowered.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
+    rows = counted(work.plan.ifmap.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
     told = explanation_of(work.plan, layer, rows)
     window = SIZE.format(work.window.words * work.plan.hardware.word_bytes)
     before = work.plan.hardware.mapping.transformation == "before"
@@ -128,13 +477,17 @@ def _explained(work: Unfolding, program: Program, layer: ArrayOp) -> Explanation
     row, col, channels = work.shape.row, work.shape.col, work.shape.channels
     copies = f"{row.kernel} x {col.kernel} = {work.shape.taps} copies of {counted(channels, 'channel')}"
     groups = f" in each of {work.shape.groups} groups" if work.shape.groups > 1 else ""
-    own = {"taps": f"{copies}: {rows}{groups}", "window": _window(work, before), "lowered": _read(work, program)}
+    own = {
+        "taps": f"{copies}: {rows}{groups}",
+        "window": _rolled(work, before),
+        "lowered": _read(work, program),
+    }
     choices = {f"window_{name}": getattr(work.window, name) for name in ("rows", "cols", "groups", "taps", "depth")}
     aspects = {**own, **{name: text for name, text in told.aspects.items() if name not in own}, "memory": memory}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)
 
 
-def _window(work: Unfolding, before: bool) -> str:
+def _rolled(work: Transformation, before: bool) -> str:
     """What the window does, and when."""
     window, shape = work.window, work.shape
     when = f"transformed {'before' if before else 'beside'} the product"
@@ -146,12 +499,12 @@ def _window(work: Unfolding, before: bool) -> str:
     return f"{when}: {rolls}{copies}{again}{halos}"
 
 
-def _read(work: Unfolding, program: Program) -> str:
+def _read(work: Transformation, program: Program) -> str:
     """How large it is, and how often it is read."""
     moves = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == LOWERED]
     written = sum(step.hbm_bytes for step in moves if isinstance(step, Spill))
     times = sum(step.hbm_bytes for step in moves if isinstance(step, Fill)) / written
-    size = f"{work.lowered.size * work.plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
+    size = f"{work.plan.ifmap.size * work.plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
     if times < 1.01:
         return f"{size} in HBM, written and read once"
     return f"{size} in HBM, written once and read {times:.3g} times: not all column folds are done while it is on chip"

@@ -144,6 +144,11 @@ class InStrips:
         """What shares words: the images, in each strip."""
         return self.images * self.strips
 
+    def reached(self, rows: int, cols: int, groups: int) -> int:
+        """Words of the grid points from the first to the last under a block of such sizes, padding among them."""
+        high, wide = (axis.reach(size, range(axis.kernel)) for axis, size in ((self.row, rows), (self.col, cols)))
+        return high * wide * groups
+
 
 @dataclass(frozen=True, slots=True)
 class ConvShape(InStrips):

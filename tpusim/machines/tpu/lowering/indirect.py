@@ -207,7 +207,7 @@ class _Pointing:
 
 
 def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
-    """Where tables of so many words stand from word `base` on: the first word of each, or, where they do not all fit,
+    """Where tables of such sizes stand from word `base` on: the first word of each, or, where they do not all fit,
     of as many as fit of the largest; and the words of them all.
 
     Raises:
@@ -227,7 +227,7 @@ def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[i
 
 
 def table_words(key: Key, words: int, hardware: Hardware) -> int:
-    """Words of the table of a pass over so many words."""
+    """Words of the table of a pass over that many words."""
     repeat, walks = key
     return -(-(words // repeat) * len(walks) // pointers_a_word(hardware))
 

@@ -30,7 +30,10 @@ class _Registry(UserDict[str, "Lowering"]):
         return found
 
 
-_OTHERS = {"winograd_2": "winograd", "winograd_4": "winograd"}
+_OTHERS = {
+    "channel_last": "dense", "implicit_gemm": "dense", "winograd_2": "winograd", "winograd_4": "winograd",
+    "stride_phases": "transposed", "zero_insertion": "transposed",
+}  # fmt: skip
 """Lowerings in a module of another name."""
 _NAMES = (
     "channel_first", "channel_last", "explicit", "implicit_gemm", "indirect", "block_diagonal", "vector", "vector_ops",

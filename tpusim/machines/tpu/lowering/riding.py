@@ -18,9 +18,8 @@ from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.tiling import col_folds
-from tpusim.machines.tpu.lowering.vector_units import feed
-from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.program import Lowered, Planned, Program
+from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
+from tpusim.machines.tpu.program.program import Planned
 from tpusim.machines.tpu.program.steps import Finish, Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
@@ -73,12 +72,7 @@ def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
             )
         return units
 
-    def finish(program: Program) -> Lowered:
-        program, told = draft.finish(program)
-        words = f"{' and '.join(layer.fused)} ride on results"
-        return program, replace(told, aspects={**told.aspects, "fused": words})
-
-    return replace(draft, make=make, finish=finish)
+    return replace(draft, make=make).telling("fused", f"{' and '.join(layer.fused)} ride on results")
 
 
 def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:
@@ -117,7 +111,7 @@ class Riding(Units):
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those of the core, and what is added."""
+        """The tensors of the core, and what is added."""
         other = replace(self._ofmap, name=OTHER)
         return *self.core.tensors, *((other,) if self.layer.adds else ()), *((self._bias,) if self.layer.bias else ())
 
@@ -127,7 +121,7 @@ class Riding(Units):
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
-        """Those of the core, and what is added: to sums it comes as soon as their slot is free, biases come once."""
+        """The core's, and what is added: to sums it comes as soon as their slot is free, biases come once."""
         areas = {each.name: each for each in self.core.areas}
         results = areas[self._first.needs[self._first.leaves].area]
         if self.layer.adds:
@@ -187,7 +181,7 @@ class Riding(Units):
         """Steps of the vector unit, in the words of the results."""
         results = Touch(unit.leaves)
         for part in self.core.spill(unit, bases[unit.leaves]).parts:
-            at = feed(part.lanes, Counters(part.base, (Counter(part.words, 0, 1, part.words, 1),)))
+            at = feed(part.lanes, in_turn(part.base, part.words))
             if self.layer.bias:
                 numbers = Scalars(self._bias_of(unit, bases), 1, 1)
                 yield Work([Compute("add", (at,), at, part.words, numbers)], (results, Touch(-1)), unit.leaves)
@@ -205,7 +199,7 @@ class Riding(Units):
 
     @cached_property
     def _first(self) -> Unit:
-        """Of the units that leave results, the first."""
+        """The first of the units that leave results."""
         return next(unit for unit in self.core.units() if unit.leaves >= 0)
 
     @cached_property

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block, Patch
 from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.lowering.pace import Estimate
-from tpusim.machines.tpu.lowering.plan import Plan
+from tpusim.machines.tpu.lowering.plan import Block, Patch, Plan
 from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, TapGroups
 from tpusim.machines.tpu.lowering.search import choose
 from tpusim.machines.tpu.lowering.tiles import padded_map
@@ -402,6 +401,6 @@ class _Doubled(Candidates):
 
 
 class _Single(_Doubled):
-    """One of each, which is filled when it has been gathered from."""
+    """Blocks with one of each, which is filled when it has been gathered from."""
 
     copies = 1

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Beat, Frame, beat_of, frame_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import portions
 from tpusim.machines.tpu.lowering.geometry import ConvShape
+from tpusim.machines.tpu.lowering.plan import portions
 from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 
@@ -122,7 +122,7 @@ class TileAlgorithm:
         data_mixes: what comes behind the transforms of data, in places of which there are `data_places`.
         result_mixes: what comes before the inverse transforms, of sums in as many places as `result_places`.
         outputs_scale: how much larger the outputs are for weights that are whole numbers.
-        lost: how far at most an output is from the whole number that it should be, of so many channels; 0 where
+        lost: how far at most an output is from the whole number that it should be, of that many channels; 0 where
             all is exact.
     """
 

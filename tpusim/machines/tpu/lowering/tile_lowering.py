@@ -18,10 +18,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.lowering.tile_algorithm import Filtering, Mix, Recipes, TileAlgorithm
-from tpusim.machines.tpu.lowering.tile_plan import TilePlan, plan_of
-from tpusim.machines.tpu.lowering.tile_units import TileUnits
+from tpusim.machines.tpu.lowering.tile_units import TilePlan, TileUnits, plan_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED
-from tpusim.machines.tpu.lowering.words import block_of, blocking_of, words_of
+from tpusim.machines.tpu.lowering.words import block_of, blocking_of, memory_of, words_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.network.ops import ArrayOp
 from tpusim.network.ops.conv2d import Conv2d
@@ -38,7 +37,7 @@ def ways(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> list
         CapacityError: when nothing fits the vector memories.
     """
     work = plan_of(*_shape(choice, layer, batch, hardware))
-    return one_draft(partial(TileUnits, work), lambda program: (program, _explained(work, layer)))
+    return one_draft(partial(TileUnits, work), lambda _: _explained(work, layer))
 
 
 def least(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:
@@ -110,18 +109,8 @@ def _transform(filtering: Filtering, recipes: Recipes, of: str, mixes: tuple[Mix
 
 def _memory(work: TilePlan) -> str:
     """What of the vector memory is set aside for what."""
-    tiling, hardware = work.plan.tiling, work.plan.hardware
-    areas = (
-        ("ifmap", tiling.ifmap_buffers, tiling.ifmap_words),
-        ("filter", tiling.filter_buffers, tiling.section_words),
-        ("results", tiling.psum_buffers, tiling.psum_words),
-        ("transformed data", 1, work.data_words),
-        ("products and what lies between", 1, work.scratch_words),
-    )
-    word = hardware.word_bytes
-    each = [(name, f"{count} x " if count > 1 else "", SIZE.format(words * word)) for name, count, words in areas]
-    held = ", ".join(f"{times}{size} of {name}" for name, times, size in each)
-    every = sum(count * words for _, count, words in areas)
-    capacity = SIZE.format(hardware.vector_memory.capacity_bytes)
+    buffers = [(words, count if count > 1 else 0) for words, count in work.plan.tiling.buffers]
+    names = "ifmap", "filter", "results", "transformed data", "products and what lies between"
+    areas = zip(names, (*buffers, (work.data_words, 0), (work.scratch_words, 0)), strict=True)
     part = f"; a filter buffer holds {len(work.sections[0])} of {len(work.filtering.by.products)} products"
-    return f"{SIZE.format(every * word)} of {capacity} a lane: {held}{part if len(work.sections) > 1 else ''}"
+    return memory_of(areas, work.plan.hardware) + (part if len(work.sections) > 1 else "")

@@ -1,17 +1,27 @@
-"""A `TilePlan` as units: data of a block are transformed, multiplied product by product, and transformed back."""
+"""The plan of a convolution in tiles: blocks of them, the cheapest that fit, and where their words lie; and as units.
+
+Data of a block are transformed, multiplied product by product, and transformed back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
-from tpusim.machines.tpu.lowering.block import CHANNEL
-from tpusim.machines.tpu.lowering.tile_plan import TilePlan
-from tpusim.machines.tpu.lowering.tile_stages import data_stages, data_words, inverse_stages, mixed, streamed
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.lowering.pace import Demand, delay_of
+from tpusim.machines.tpu.lowering.plan import Block, Columns, Patch, Plan, halves, patch_of, portions
+from tpusim.machines.tpu.lowering.reduction import TapGroups
+from tpusim.machines.tpu.lowering.tile_algorithm import Filtering, Grid, Mix, Product, Recipe, TileAlgorithm, Tiles
+from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_block
 from tpusim.machines.tpu.lowering.traffic import Traffic
-from tpusim.machines.tpu.lowering.vector_plan import delay_of
-from tpusim.machines.tpu.program.addresses import Feed, LaneGroup
+from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Derived
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
@@ -29,7 +39,151 @@ from tpusim.machines.tpu.schedule.units import (
     Work,
     when_free,
 )
-from tpusim.memory.layout import Box, whole_bursts
+from tpusim.memory.layout import whole_bursts
+from tpusim.memory.orders import TRANSFORMED
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """How a layer is cut up; `plan` tells how its maps lie, and where their buffers are.
+
+    Behind these come the transformed data of a block, [row fold, place, tile], and what lies between stages.
+    """
+
+    plan: Plan
+    filtering: Filtering
+
+    @cached_property
+    def transformed(self) -> Tensor:
+        """The filter in HBM, transformed beforehand: [product, out_channel, channel]."""
+        shape = self.plan.shape
+        return Tensor(TRANSFORMED, (len(self.filtering.by.products), shape.out_channels, shape.channels))
+
+    @cached_property
+    def ofmap(self) -> Tensor:
+        """The outputs, on chip larger by what makes the transformed filter whole numbers, or not quite whole."""
+        by = self.filtering.by
+        return replace(self.plan.ofmap, scale=by.outputs_scale, lost=by.lost(self.plan.shape.channels))
+
+    @cached_property
+    def sections(self) -> list[range]:
+        """Products whose weights share a filter buffer, with all row folds of each."""
+        each = self.plan.tiling.section_passes // len(self.filtering.row_folds)
+        return portions(len(self.filtering.by.products), each)
+
+    @cached_property
+    def data_words(self) -> int:
+        """Words of the transformed data."""
+        return self.filtering.data_words(self._most)
+
+    @cached_property
+    def scratch_words(self) -> int:
+        """Words of what lies between stages."""
+        return self.filtering.scratch_words(self._most)
+
+    @property
+    def words(self) -> int:
+        """Words that a lane needs."""
+        return self.plan.tiling.words + self.data_words + self.scratch_words
+
+    @cached_property
+    def _most(self) -> Tiles:
+        """Tiles of the largest block."""
+        tiling = self.plan.tiling
+        return self.filtering.tiles(tiling.rows, tiling.cols, tiling.groups)
+
+    def tiles(self, block: Block) -> Tiles:
+        """The tiles of a block; of columns there is one at least, perhaps of padding."""
+        cols = len(patch_of(self.plan.shape, block).cols)
+        return self.filtering.tiles(*block.sizes)._replace(cols=max(1, cols))
+
+    # ---- about how long
+
+    def cycles(self) -> float:
+        """Block after block the longer of vector unit and array in turns, and of the bus."""
+        filtering, hardware, tiling = self.filtering, self.plan.hardware, self.plan.tiling
+        row_folds, folds = len(filtering.row_folds), len(filtering.col_folds)
+        data, inverse = filtering.vector_cycles(self._most)
+        # A pass takes at least as long as the next one's weights; before and behind products the array runs empty.
+        streams = (filtering.frame.frames(len(each.data) * self._most.words) for each in filtering.by.products)
+        a_fold = sum(max(frames * filtering.frame.period, hardware.array.rows) for frames in streams)
+        streamed = a_fold * row_folds * folds + folds * 2 * hardware.array.rows
+        worked = row_folds * data + folds * inverse + streamed
+        patches, weights, results = self._moved()
+        first = patches / row_folds + results / folds + 2 * hardware.latency_cycles
+        if tiling.filter_buffers * tiling.section_passes < filtering.passes:
+            return float(tiling.blocks * Demand(worked, patches + weights + results).busiest + first)
+        return float(tiling.blocks * Demand(worked, patches + results).busiest + max(0.0, weights - worked) + first)
+
+    def _moved(self) -> tuple[float, float, float]:
+        """Cycles of the bus for the patches of a block, for all weights, for the results of a block."""
+        filtering, hardware, shape, tiling = self.filtering, self.plan.hardware, self.plan.shape, self.plan.tiling
+        unit, fill = hardware.vector_unit, filtering.word_groups[1]
+        element = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
+        words, results = tiling.ifmap_words, tiling.rows * tiling.cols * tiling.groups
+        filled = Demand(
+            bus=words * fill * shape.channels * element,
+            converted=words * len(filtering.row_folds) * float(unit.unpack_cycles),
+        )
+        spilled = Demand(
+            bus=results * fill * shape.out_channels * element,
+            converted=results * len(filtering.col_folds) * float(unit.pack_cycles),
+        )
+        weights = len(filtering.by.products) * shape.channels * shape.out_channels * element
+        return filled.busiest, weights, spilled.busiest
+
+
+@lru_cache(maxsize=1 << 12)
+def plan_of(shape: ConvShape, hardware: Hardware, by: TileAlgorithm) -> TilePlan:
+    """The cheapest that fits, by its estimate.
+
+    Raises:
+        CapacityError: when not even a block of one tile fits; says how much memory would do.
+    """
+    ways = (each for fewest in (False, True) for each in plans_of(Filtering(shape, hardware, by, fewest)))
+    return min(fitting(ways, lambda plan: plan.words, hardware), key=TilePlan.cycles)
+
+
+def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
+    """Every one to try: extents of the block, products a section, and whether all sections stay on chip."""
+    shape, hardware, by, (groups, _) = filtering.shape, filtering.hardware, filtering.by, filtering.word_groups
+    # What a Plan wants; passes are not those of taps.
+    cut = TapGroups(shape, hardware)
+    given, products = given_block(shape, hardware, cut), len(by.products)
+    extents = (
+        _extents(given.rows, shape.row, by.down.outputs),
+        _extents(given.cols, shape.col, by.across.outputs),
+        [given.groups] if given.groups else halves(groups),
+    )
+    for block, section in product(product(*extents), halves(products)):
+        sections = -(-products // section) * len(filtering.col_folds)
+        for buffers in sorted({min(2, sections), sections}):
+            yield TilePlan(Plan(shape, hardware, _tiling(filtering, cut, block, section, buffers), cut), filtering)
+
+
+def _tiling(
+    filtering: Filtering, cut: TapGroups, block: tuple[int, int, int], section: int, filter_buffers: int
+) -> Tiling[int]:
+    shape, size, (rows, cols, groups) = filtering.shape, filtering.by.down.outputs, block
+    whole = shape.row.extent, shape.col.extent, filtering.word_groups[0]
+    blocks = prod(-(-extent // part) for extent, part in zip(whole, block, strict=True))
+    return Tiling(
+        rows=rows, cols=cols, groups=groups, span=0, blocks=blocks, loop_order="block_major", kept_folds=1,
+        chunk_taps=cut.groups, chunk_folds=cut.folds, section_passes=section * len(filtering.row_folds),
+        ifmap_buffers=min(2, blocks * len(filtering.row_folds)), filter_buffers=filter_buffers,
+        psum_buffers=min(2, blocks * len(filtering.col_folds)),
+        ifmap_words=shape.row.most_stored(rows) * shape.col.most_stored(cols) * groups,
+        section_words=section * sum(filtering.weight_words), psum_words=-(-rows // size) * size * cols * groups, lag=1,
+    )  # fmt: skip
+
+
+def _extents(wanted: int | None, axis: MapAxis, size: int) -> list[int]:
+    """Outputs along an axis: whole tiles of `size`, unless given otherwise."""
+    return [wanted] if wanted else [min(each * size, axis.extent) for each in halves(-(-axis.extent // size))]
+
+
+# ---- as units
+
 
 PRODUCT, OUT_CHANNEL, IN_CHANNEL = range(3)
 """The axes of the transformed filter."""
@@ -57,20 +211,19 @@ class TileUnits(Units):
 
     @property
     def more(self) -> Mapping[str, Any]:
-        """How the filter is transformed; sums of so many factors are kept in float64."""
+        """How the filter is transformed; sums of that many factors are kept in float64."""
         derived = Derived(self.work.transformed.name, "filter", self.filtering.by.transformed)
         return {"derived": (derived,), "doubles": True}
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Ifmap, transformed filter, results, transformed data, products."""
-        work, plan, tiling = self.work, self.plan, self.plan.tiling
+        work, plan, (ifmap, weights, results) = self.work, self.plan, self.plan.tiling.buffers
         rows, cols = len(self.filtering.row_folds[0]), max(map(len, plan.col_folds))
-        ifmap, weights = (tiling.ifmap_words, tiling.ifmap_buffers), (tiling.section_words, tiling.filter_buffers)
         return (
             Area("ifmap", plan.ifmap.name, *ifmap, rows, self._patches, self._ready),
             Area("weights", work.transformed.name, *weights, cols, self._sections),
-            Area("results", "ofmap", tiling.psum_words, tiling.psum_buffers, cols),
+            Area("results", "ofmap", *results, cols),
             Area("tiles", "tiles", work.data_words, 1, rows),
             Area("products", "products", work.scratch_words, 1, max(rows, cols)),
         )
@@ -104,24 +257,18 @@ class TileUnits(Units):
 
     def _ready(self, key: tuple[int, int]) -> int:
         """Before the first row fold of a block."""
-        at, fold = key
-        block = self.plan.blocks[at]
-        sizes = len(block.rows), len(block.cols), len(block.groups)
-        return 0 if fold else delay_of(self.plan.shape, sizes, self.plan.hardware)
+        block, fold = key
+        return 0 if fold else delay_of(self.plan.shape.reached(*self.plan.blocks[block].sizes), self.plan.hardware)
 
     def _patches(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
         return [Piece(0, (0,), partial(self._patch, *key))]
 
     def _patch(self, at: int, fold: int, base: int) -> Iterator[Moves]:
         """What a block needs of a row fold, unless all of it is padding."""
-        plan, shape = self.plan, self.plan.shape
-        patch, channels = self.work.patch(plan.blocks[at]), self.filtering.row_folds[fold]
-        if patch.words:
-            rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
-            items = plan.map_items(rows, cols, patch.groups, plan.ifmap_apart)
-            part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-            box = Box(channels, rows, cols, plan.images(patch.groups))
-            yield Moves(plan.ifmap, (part,), *self.traffic.of((box,), plan.ifmap, plan.ifmap_apart))
+        plan = self.plan
+        if (patch := patch_of(plan.shape, plan.blocks[at])).words:
+            held = plan.read(self.filtering.row_folds[fold], patch, base)
+            yield self.traffic.moves(plan.ifmap, held, plan.ifmap_apart)
 
     def _sections(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
         return [Piece(0, (0,), partial(self._section, *key))]
@@ -160,14 +307,13 @@ class TileUnits(Units):
         (weights, results, data, scratch), words = bases, work.tiles(block).words
         lanes, folds = len(self.plan.col_folds[stretch.fold]), self.filtering.row_folds
         assert stretch.section is not None
-        for product in (by.products[place] for place in work.sections[stretch.section]):
-            result, streams = scratch + product.results * words, len(product.data) * words
+        for each in (by.products[place] for place in work.sections[stretch.section]):
+            result, streams = scratch + each.results * words, len(each.data) * words
             for at, rows in enumerate(folds):
-                tiles = data + data_words(work, block, at)
-                feed = Feed((LaneGroup(0, len(rows), streamed(product, tiles, words)),))
-                size, begins = self.filtering.weight_words[at], at == 0 and not product.adds
+                reads = feed(len(rows), streamed(each, data + data_words(work, block, at), words))
+                size, begins = self.filtering.weight_words[at], at == 0 and not each.adds
                 sizes = size, len(rows), lanes
-                yield Pass(Touch(0), None, 3, begins, weights, *sizes, feed, result, streams)
+                yield Pass(Touch(0), None, 3, begins, weights, *sizes, reads, result, streams)
                 weights += size
         if stretch.section == len(work.sections) - 1:
             yield from _in_turn(mixed(by.result_mixes, scratch, words, lanes))
@@ -177,14 +323,136 @@ class TileUnits(Units):
 
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, block, channels = self.plan, self.plan.blocks[unit.about.block], self.plan.col_folds[unit.about.fold]
-        apart = plan.shape.row.extent, plan.shape.col.extent
-        items = plan.map_items(block.rows, block.cols, block.groups, apart)
-        part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        box = Box(channels, block.rows, block.cols, plan.images(block.groups))
-        return Moves(self.work.ofmap, (part,), *self.traffic.of((box,), plan.ofmap, apart))
+        part, (box,) = plan.outputs(Columns(channels, 0), 0, block, base)
+        return self.traffic.moves(self.work.ofmap, (part, box), plan.strips_apart)
 
 
 def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[Work]:
     """The steps of a stage, if there are any."""
     if found := [*steps]:
         yield Work(found, reads)
+
+
+# ---- the transforms of a block as steps of the vector unit, one axis after the other
+
+At = Callable[[int], Counters]
+"""The words of an input or an output, by its number."""
+
+
+class Stage(NamedTuple):
+    """A one-dimensional transform of many words: where inputs and outputs lie, and what is kept between."""
+
+    recipe: Recipe
+    inputs: At
+    outputs: At
+    between: int
+
+    def steps(self, lanes: int) -> Iterator[Compute]:
+        """A step a line."""
+        words = self.inputs(0).words
+        for line in self.recipe:
+            operands = tuple(self._feed(name, words, lanes) for name in line.factors)
+            factors = tuple(map(float, line.factors.values()))
+            made = self._feed(line.made, words, lanes)
+            yield Compute("combine", operands, made, words, coefficients=factors)
+
+    def _feed(self, name: str, words: int, lanes: int) -> Feed:
+        kind, number = name[0], int(name[1:])
+        if kind == "z":
+            return feed(lanes, in_turn(self.between + number * words, words))
+        return feed(lanes, (self.inputs if kind == "x" else self.outputs)(number))
+
+
+def data_stages(work: TilePlan, block: Block, patch_base: int, scratch: int, data: int) -> tuple[Stage, Stage]:
+    """From a patch to the transformed data of a row fold, at word `data`: down the columns, then along the rows.
+
+    Tiles that lie side by side share columns, which are transformed once.
+    """
+    filtering, tiles, patch = work.filtering, work.tiles(block), patch_of(work.plan.shape, block)
+    by, words, row_words = filtering.by, tiles.words, tiles.down * tiles.cols * tiles.groups
+    reach, rows = by.down.reach, scratch
+    between = rows + reach * row_words
+
+    def along_a_row(number: int) -> Counters:
+        """The element of that number of all transformed rows, of all tiles."""
+        start = block.cols.start + number - patch.cols.start
+        down = Counter(reach * tiles.down, 0, 1, reach * tiles.down, tiles.cols * tiles.groups)
+        across = Counter(tiles.across, start, by.across.outputs, len(patch.cols), tiles.groups)
+        return Counters(rows, (down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
+
+    def product(number: int) -> Counters:
+        """The products of that column of all transformed rows."""
+        counters = Counter(reach, 0, 1, reach, by.across.reach * words), Counter(words, 0, 1, words, 1)
+        return Counters(data + number * words, counters)
+
+    def row_of_tiles(number: int) -> Counters:
+        return in_turn(rows + number * row_words, row_words)
+
+    first = Stage(filtering.data.down, _down(patch, patch_base, block, tiles, by.down.outputs), row_of_tiles, between)
+    return first, Stage(filtering.data.across, along_a_row, product, between)
+
+
+def _down(patch: Patch, base: int, block: Block, tiles: Tiles, size: int) -> At:
+    """The row of that number of all tiles that lie below one another, all its columns."""
+
+    def row(number: int) -> Counters:
+        start = block.rows.start + number - patch.rows.start
+        down = Counter(tiles.down, start, size, len(patch.rows), len(patch.cols) * tiles.groups)
+        across = Counter(tiles.cols, 0, 1, len(patch.cols), tiles.groups)
+        return Counters(base, (down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
+
+    return row
+
+
+def inverse_stages(work: TilePlan, block: Block, products: int, results: int) -> tuple[Stage, Stage]:
+    """From the products of a column fold to its outputs; columns beyond the block are kept nowhere."""
+    filtering, tiles = work.filtering, work.tiles(block)
+    by, words = filtering.by, tiles.words
+    reach, size, rows = by.across.reach, by.down.outputs, products + by.result_places * words
+    between, width = rows + size * reach * words, len(block.cols) * tiles.groups
+
+    def row(base: int) -> At:
+        return lambda number: in_turn(base + number * reach * words, reach * words)
+
+    def column(number: int) -> Counters:
+        counters = Counter(size, 0, 1, size, reach * words), Counter(words, 0, 1, words, 1)
+        return Counters(rows + number * words, counters)
+
+    def outputs(number: int) -> Counters:
+        """The output of that number of each row of all tiles."""
+        below, down = Counter(size, 0, 1, size, width), Counter(tiles.down, 0, 1, tiles.down, size * width)
+        across = Counter(tiles.across, number, by.across.outputs, len(block.cols), tiles.groups)
+        return Counters(results, (below, down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
+
+    down, across = filtering.inverse
+    return Stage(down, row(products), row(rows), between), Stage(across, column, outputs, between)
+
+
+def data_words(work: TilePlan, block: Block, fold: int) -> int:
+    """Words of transformed data ahead of those of a row fold."""
+    return fold * work.filtering.by.data_places * work.tiles(block).words
+
+
+def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Compute]:
+    """A step a mix, of `words` a place."""
+
+    def over(grid: Grid) -> Feed:
+        sides = zip((grid.down, grid.across), grid.apart, strict=True)
+        counters = (Counter(count, 0, 1, count, apart * words) for count, apart in sides)
+        pattern = Counters(base + grid.first * words, (*counters, Counter(words, 0, 1, words, 1)))
+        return feed(lanes, pattern)
+
+    for mix in mixes:
+        operands = tuple(over(grid) for grid, _ in mix.terms)
+        factors = tuple(float(factor) for _, factor in mix.terms)
+        yield Compute("combine", operands, over(mix.made), mix.made.size * words, coefficients=factors)
+
+
+def streamed(product: Product, data: int, words: int) -> Counters:
+    """The data that the weights of a product meet, place after place."""
+    first, *others = product.data
+    if not others:
+        return in_turn(data + first * words, words)
+    (second,) = others
+    places = Counter(2, 0, 1, 2, (second - first) * words)
+    return Counters(data + first * words, (places, Counter(words, 0, 1, words, 1)))

@@ -60,14 +60,17 @@ class Tiling(Generic[Extent]):
     lag: Extent
 
     @property
+    def buffers(self) -> tuple[tuple[Extent, Extent], ...]:
+        """The words of a buffer, and how many buffers there are: of the ifmap, the filter and the results."""
+        ifmap, filter_ = (self.ifmap_words, self.ifmap_buffers), (self.section_words, self.filter_buffers)
+        return ifmap, filter_, (self.psum_words, self.psum_buffers)
+
+    @property
     def words(self) -> Extent:
         """Words of vector memory a lane needs for all buffers together."""
-        words: Extent = (
-            self.ifmap_buffers * self.ifmap_words
-            + self.filter_buffers * self.section_words
-            + self.psum_buffers * self.psum_words
-        )
-        return words
+        ifmap, filter_, results = (words * count for words, count in self.buffers)
+        total: Extent = ifmap + filter_ + results
+        return total
 
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """The candidate at a place of the arrays."""

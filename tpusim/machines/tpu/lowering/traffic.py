@@ -13,8 +13,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.geometry import InStrips, shifted
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Lowered, Program
-from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.tensor import Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.schedule import units
 from tpusim.memory.layout import Box, Region
 from tpusim.memory.orders import AS_READ, HWCN, Layouts, axes_of
 from tpusim.memory.stored import Stored
@@ -41,6 +42,11 @@ class Traffic:
         if len(each) == 1:
             return each[0]
         return Moved(sum([moved for moved, _ in each]), tuple([region for _, regions in each for region in regions]))
+
+    def moves(self, tensor: Tensor, held: tuple[Part, Box], apart: tuple[int, int]) -> units.Moves:
+        """A transfer of a part that is a box in each strip."""
+        part, box = held
+        return units.Moves(tensor, (part,), *self.of((box,), tensor, apart))
 
     def _of(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Moved:
         """For one, worked out once: a chunk comes many times."""

@@ -8,8 +8,8 @@ from math import ceil
 from typing import NamedTuple, TypeVar
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, COL, IMAGE, ROW, Patch, map_items
 from tpusim.machines.tpu.lowering.geometry import InStrips
+from tpusim.machines.tpu.lowering.plan import CHANNEL, COL, IMAGE, ROW, Patch, map_items
 from tpusim.machines.tpu.program.moves import regions_of_part
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box
@@ -92,7 +92,7 @@ class Moved(NamedTuple):
     turn: Turn
 
     def made(self, shape: InStrips, portion: range, patch: Patch, base: int, fill: int) -> Part:
-        """A patch of what is made, a lane of `portion` each, with so many elements in a word."""
+        """A patch of what is made, a lane of `portion` each, with `fill` elements in a word."""
         items = map_items(shape, fill, patch.rows, patch.cols, patch.groups, (0, 0))
         return self.turn.placed(Part(base, (0,), (Along(CHANNEL, portion),), items, fill))
 

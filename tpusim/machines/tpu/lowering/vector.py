@@ -6,25 +6,27 @@ A lane has a channel. A step multiplies, word by word, the pixels under some tap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, Block, Columns
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.geometry import shape_of
-from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K
+from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.lowering.pace import delay_of
+from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, Block, Columns, K, Plan, patch_of, portions, taps_of
+from tpusim.machines.tpu.lowering.reduction import TapGroups
+from tpusim.machines.tpu.lowering.tiling import Tiling
 from tpusim.machines.tpu.lowering.traffic import Traffic
-from tpusim.machines.tpu.lowering.vector_plan import VectorPlan, delay_of, plan_of
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorUnits, feed
+from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorCosts, VectorUnits, feed, in_turn
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
-from tpusim.machines.tpu.program.addresses import Counter, Counters
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.schedule.units import Compute, Moves
-from tpusim.memory.layout import Box, whole_bursts
+from tpusim.machines.tpu.schedule.units import Compute, Moves, Unit
+from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops import ArrayOp
 
 
@@ -42,16 +44,54 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     # What the vector unit works on may lie in any way.
     hardware = hardware.with_entry("ready")
     plan = plan_of(shape_of(layer, batch, hardware), hardware)
-    return one_draft(partial(_Depthwise, plan), lambda program: (program, _explained(plan, layer)))
+    work = _Depthwise(plan)
+    return one_draft(lambda: work, lambda _: _explained(work, layer))
+
+
+@lru_cache(maxsize=1 << 12)
+def plan_of(shape: ConvShape, hardware: Hardware) -> Plan:
+    """The cheapest that fits, by its estimate.
+
+    Raises:
+        CapacityError: when not even a block of one output word fits; says how much memory would do.
+    """
+    cut, chunks = TapGroups(shape, hardware), _tap_chunks(shape, hardware)
+    lanes, word = min(hardware.lanes, shape.groups * shape.out_channels), hardware.vector_memory.word_elements
+    counts = [Arity(len(taps) + (number > 0), len(taps), 0) for number, taps in enumerate(chunks)]
+    steps = tuple((each.operands, OPERATIONS["multiply_add"].alu(each, ())) for each in counts)
+    # A Plan wants chunks; there are no passes.
+    costs = _Costs(
+        hardware=hardware, outputs=shape, portions=len(_portions(shape, hardware)), channels=lanes,
+        into=(-(-lanes // shape.out_channels),), scalar_words=-(-shape.taps // word), steps=steps,
+        chunks=(cut.groups, cut.folds),
+    )  # fmt: skip
+    return Plan(shape, hardware, costs.chosen(), cut)
+
+
+class _Costs(VectorCosts):
+    """What blocks take, of whose ifmap padding is made ready, too."""
+
+    def readied(self, tiling: Tiling[int]) -> int:
+        return self.outputs.reached(tiling.rows, tiling.cols, tiling.groups)
+
+
+def _portions(shape: ConvShape, hardware: Hardware) -> list[range]:
+    """The output channels of all groups, as many at a time as there are lanes."""
+    return portions(shape.groups * shape.out_channels, hardware.lanes)
+
+
+def _tap_chunks(shape: ConvShape, hardware: Hardware) -> list[range]:
+    """The taps, by number, as many at a time as a lane keeps the weights of."""
+    return portions(shape.taps, hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements)
 
 
 class _Depthwise(VectorUnits):
     """A depthwise convolution: lanes keep the weights of some taps, and add up the products of all."""
 
-    def __init__(self, plan: VectorPlan) -> None:
-        self.vector, self.plan, self.hardware = plan, plan.plan, plan.plan.hardware
-        self.tiling, self.portions, self.blocks = plan.plan.tiling, plan.portions, plan.plan.blocks
-        self.traffic, self.word_fill = Traffic(plan.plan.shape, plan.plan.hardware), plan.plan.word_fill
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.hardware, self.tiling, self.blocks = plan, plan.hardware, plan.tiling, plan.blocks
+        self.portions, self.tap_chunks = _portions(plan.shape, plan.hardware), _tap_chunks(plan.shape, plan.hardware)
+        self.traffic, self.word_fill = Traffic(plan.shape, plan.hardware), plan.word_fill
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -65,53 +105,50 @@ class _Depthwise(VectorUnits):
         yield Moves(self.plan.filter, (part,), whole_bursts(moved, self.hardware.hbm.burst_bytes))
 
     def maps(self, of: Portion, base: int) -> Iterator[Moves]:
-        patch, plan, shape = self.vector.patch(of.block), self.plan, self.plan.shape
-        if not patch.words:
-            return
-        rows, cols = shape.row.coordinates(patch.rows), shape.col.coordinates(patch.cols)
-        channels = self.vector.inputs(of.channels)
-        box = Box(range(channels[0], channels[-1] + 1), rows, cols, plan.images(patch.groups))
-        items = plan.map_items(rows, cols, patch.groups, plan.ifmap_apart)
-        part = Part(base, (0,), (Along(CHANNEL, channels),), items, plan.word_fill)
-        yield Moves(plan.ifmap, (part,), *self.traffic.of((box,), plan.ifmap, plan.ifmap_apart))
+        plan = self.plan
+        if (patch := patch_of(plan.shape, of.block)).words:
+            # Lanes of several output channels have the same channel of the ifmap.
+            each = plan.shape.out_channels
+            channels = of.channels if each == 1 else tuple(channel // each for channel in of.channels)
+            yield self.traffic.moves(plan.ifmap, plan.read(channels, patch, base), plan.ifmap_apart)
 
     def delay(self, block: Block) -> int:
-        return delay_of(self.plan.shape, (len(block.rows), len(block.cols), len(block.groups)), self.hardware)
+        return delay_of(self.plan.shape.reached(*block.sizes), self.hardware)
 
     def steps(self, block: Block) -> int:
-        return len(self.vector.tap_chunks)
+        return len(self.tap_chunks)
 
     def work(self, of: Portion, bases: Sequence[int]) -> list[Compute]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
         (channels, block), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
-        writes = feed(lanes, Counters(results, (Counter(block.words, 0, 1, block.words, 1),)))
-        patch, steps = self.vector.patch(block), []
-        for taps in self.vector.tap_chunks:
-            walks = [self.plan.walk(self.vector.taps[tap], block, patch, by_tap=False) for tap in taps]
+        writes = feed(lanes, in_turn(results, block.words))
+        patch, every, steps = patch_of(self.plan.shape, block), taps_of(self.plan.shape), []
+        for taps in self.tap_chunks:
+            walks = [self.plan.walk(every[tap], block, patch, by_tap=False) for tap in taps]
             operands = [feed(lanes, each._replace(base=maps + each.base)) for each in walks]
             operands += [writes] if taps.start else []
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
             steps.append(Compute("multiply_add", tuple(operands), writes, block.words, weights))
         return steps
 
-    def results(self, of: Portion, base: int) -> Moves:
-        plan = self.plan
-        part, boxes = plan.outputs(Columns(of.channels, 0), 0, of.block, base)
-        return Moves(plan.ofmap, (part,), *self.traffic.of(boxes, plan.ofmap, plan.strips_apart))
+    def spill(self, unit: Unit, base: int) -> Moves:
+        channels, block = unit.about
+        part, (box,) = self.plan.outputs(Columns(channels, 0), 0, block, base)
+        return self.traffic.moves(self.plan.ofmap, (part, box), self.plan.strips_apart)
 
 
 # ---- in words
 
 
-def _explained(vector: VectorPlan, layer: ArrayOp) -> Explanation:
-    plan, row, col = vector.plan, vector.plan.shape.row, vector.plan.shape.col
-    blocking, steps = blocking_of(plan, col_folds=len(vector.portions)), len(vector.tap_chunks)
-    kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(vector.tap_chunks[0])} weights"
+def _explained(work: _Depthwise, layer: ArrayOp) -> Explanation:
+    plan, row, col = work.plan, work.plan.shape.row, work.plan.shape.col
+    blocking, steps = replace(blocking_of(plan), col_folds=len(work.portions)), len(work.tap_chunks)
+    kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(work.tap_chunks[0])} weights"
     taps = f"{row.kernel} x {col.kernel} = {plan.shape.taps}, multiplied and added by the vector unit"
     aspects = {
         "taps": f"{taps}{kept}",
-        "folds": f"{counted(len(vector.portions), 'portion')} of at most {plan.hardware.lanes} channels, one a lane",
+        "folds": f"{counted(len(work.portions), 'portion')} of at most {plan.hardware.lanes} channels, one a lane",
         "passes": "none: nothing goes through the array",
         "block": block_of(plan, blocking, layer),
         "order": "portion by portion, in each all blocks",

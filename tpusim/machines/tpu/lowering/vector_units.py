@@ -1,16 +1,22 @@
-"""What the vector unit does by itself, as units: portion by portion of the channels, and block by block."""
+"""What the vector unit does by itself: the cheapest blocks that fit; as units, portion by portion of the channels."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from itertools import product
+from math import prod
+from typing import ClassVar, NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import Block
-from tpusim.machines.tpu.lowering.tiling import Tiling
-from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
+from tpusim.machines.tpu.lowering import pace
+from tpusim.machines.tpu.lowering.geometry import InStrips
+from tpusim.machines.tpu.lowering.pace import Demand, step
+from tpusim.machines.tpu.lowering.plan import Block, halves
+from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_outputs, word_groups
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
@@ -24,6 +30,111 @@ from tpusim.machines.tpu.schedule.units import (
     Work,
     one_ahead,
 )
+from tpusim.memory.layout import whole_bursts
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorCosts:
+    """What blocks take of memory, and about how long.
+
+    Attributes:
+        outputs: the outputs of the layer, as blocks cut them.
+        portions: portions of the channels; `channels`: lanes that a result takes, `into`: those of each map.
+        scalar_words: words that a lane keeps of its own factors.
+        steps: operands and operations of each step that makes a word of results.
+        chunks: those of taps, and of folds, that a Plan of a convolution asks for; there are no passes.
+    """
+
+    hardware: Hardware
+    outputs: InStrips
+    portions: int
+    channels: int
+    into: tuple[int, ...]
+    scalar_words: int
+    steps: tuple[tuple[int, int], ...]
+    chunks: tuple[int, int] = (1, 1)
+
+    close: ClassVar[float] = 0.0
+
+    def map_words(self, rows: int, cols: int, groups: int) -> list[int]:
+        """Words that a block reads of each map at most."""
+        return [self.outputs.row.most_stored(rows) * self.outputs.col.most_stored(cols) * groups]
+
+    def readied(self, tiling: Tiling[int]) -> int:
+        """Words of a block that are made ready."""
+        return tiling.ifmap_words
+
+    @cached_property
+    def word_groups(self) -> tuple[int, int]:
+        """Words of a pixel, and elements used of each."""
+        return word_groups(self.outputs.word_images, self.hardware.vector_memory.word_elements)
+
+    def tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
+        """With two buffers of each kind, where there is a second use of them."""
+        extents = zip(self._extents, (rows, cols, groups), strict=True)
+        blocks, (taps, folds) = prod(-(-extent // size) for extent, size in extents), self.chunks
+        buffers = min(2, blocks * self.portions)
+        return Tiling(
+            rows, cols, groups, span=0, blocks=blocks, loop_order="filter_major", kept_folds=1,
+            chunk_taps=taps, chunk_folds=folds, section_passes=taps * folds,
+            ifmap_buffers=buffers, filter_buffers=min(2, self.portions), psum_buffers=buffers,
+            ifmap_words=sum(self.map_words(rows, cols, groups)), section_words=self.scalar_words,
+            psum_words=rows * cols * groups, lag=1,
+        )  # fmt: skip
+
+    def chosen(self) -> Tiling[int]:
+        """The cheapest that fits; of those `close` to it, the one with the largest block.
+
+        Raises:
+            CapacityError: when not even a block of one output word fits; says how much memory would do.
+        """
+        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
+        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
+        every = (self.tiling(*each) for each in sizes)
+        costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
+        most = min(cost for cost, _ in costs) * (1 + self.close)
+        return max((each for cost, each in costs if cost <= most), key=lambda each: each.psum_words)
+
+    def cycles(self, tiling: Tiling[int]) -> float:
+        """Block after block the longest of vector unit, bus and port; what comes first and goes last, nothing hides."""
+        work, (filled, spilled) = self.work(tiling), self.moved(tiling)
+        moved, units = filled + spilled, tiling.blocks * self.portions
+        return float(units * (work + Demand(bus=moved)).busiest + moved + 2 * self.hardware.latency_cycles)
+
+    def work(self, tiling: Tiling[int]) -> Demand:
+        """A block and portion: what the vector unit does, and all words that go through the port."""
+        port = tiling.ifmap_words + tiling.psum_words
+        begun = Demand(cycles=pace.delay_of(self.readied(tiling), self.hardware), port=port)
+        fill = self.word_groups[1]
+        return sum((step(tiling.psum_words, *each, fill, self.hardware) for each in self.steps), begun)
+
+    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
+        """Cycles of the bus for a block and portion: into the chip, and out."""
+        unit, maps = self.hardware.vector_unit, self.map_words(tiling.rows, tiling.cols, tiling.groups)
+        filled = (
+            self._transfer(words, tiling.groups, into, float(unit.unpack_cycles))
+            for words, into in zip(maps, self.into, strict=True)
+        )
+        spilled = self._transfer(tiling.psum_words, tiling.groups, self.channels, float(unit.pack_cycles))
+        return sum(each.busiest for each in filled), spilled.busiest
+
+    def _transfer(self, words: int, groups: int, channels: int, conversion: float) -> Demand:
+        """A transfer of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
+        (every, fill), memory = self.word_groups, self.hardware.vector_memory
+        # Images of a channel lie side by side; where a block has all of them, so do its channels.
+        run, runs = groups * fill * memory.element_bytes, words // groups * channels
+        if groups == every:
+            run, runs = run * channels, words // groups
+        size = runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
+        return Demand(bus=size / float(self.hardware.hbm_bytes_per_cycle), converted=words * conversion)
+
+    @property
+    def _extents(self) -> tuple[int, int, int]:
+        return self.outputs.row.extent, self.outputs.col.extent, self.word_groups[0]
+
+
+# ---- as units
+
 
 IGNORED = frozenset({
     "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
@@ -31,6 +142,11 @@ IGNORED = frozenset({
     "block.taps",
 })  # fmt: skip
 """Fields below `mapping` that mean nothing to work of the vector unit."""
+
+
+def in_turn(base: int, words: int, apart: int = 1) -> Counters:
+    """Words of a lane, each `apart` from the one before."""
+    return Counters(base, (Counter(words, 0, 1, words, apart),))
 
 
 def feed(lanes: int, pattern: Counters) -> Feed:
@@ -82,14 +198,10 @@ class VectorUnits(Units):
     def steps(self, block: Block) -> int:
         """How many steps that is."""
 
-    @abstractmethod
-    def results(self, of: Portion, base: int) -> Moves:
-        """What goes to HBM."""
-
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Maps, scalars, results."""
-        tiling, lanes, maps = self.tiling, len(self.portions[0]), self.tensors[0].name
+        (maps, scalars, results), lanes = self.tiling.buffers, len(self.portions[0])
 
         def brought(of: Portion, gaps: int, grows: bool) -> list[Piece]:
             return [Piece(0, (0,), partial(self.maps, of), steps=self.sources)]
@@ -97,13 +209,10 @@ class VectorUnits(Units):
         def kept(number: int, gaps: int, grows: bool) -> list[Piece]:
             return [Piece(0, (0,), partial(self.scalars, self.portions[number]), steps=self.numbers)]
 
-        def ready(of: Portion) -> int:
-            return self.delay(of.block)
-
         return (
-            Area("maps", maps, tiling.ifmap_words, tiling.ifmap_buffers, lanes, brought, ready),
-            Area("scalars", "filter", tiling.section_words, tiling.filter_buffers, lanes, kept),
-            Area("results", "ofmap", tiling.psum_words, tiling.psum_buffers, lanes),
+            Area("maps", self.tensors[0].name, *maps, lanes, brought, lambda of: self.delay(of.block)),
+            Area("scalars", "filter", *scalars, lanes, kept),
+            Area("results", "ofmap", *results, lanes),
         )
 
     @cached_property
@@ -124,6 +233,3 @@ class VectorUnits(Units):
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return tuple(unit.about.channels)
-
-    def spill(self, unit: Unit, base: int) -> Moves:
-        return self.results(unit.about, base)

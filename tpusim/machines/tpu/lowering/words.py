@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.geometry import InStrips
 from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.lowering.tiles import by_filter_row
-from tpusim.machines.tpu.lowering.tiling import said
+from tpusim.machines.tpu.lowering.tiling import Tiling, said
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.network.ops import ArrayOp, Op
+from tpusim.network.ops.op import Shape
 from tpusim.result.records import Blocking
 
 _ORDERS = {
@@ -35,15 +39,21 @@ def explanation_of(plan: Plan, layer: ArrayOp, into: str = "") -> Explanation:
     return Explanation(plan.cut.multi_tile, blocking, dict(vars(plan.tiling)), aspects)
 
 
-def blocking_of(plan: Plan, col_folds: int | None = None) -> Blocking:
-    """How a layer was cut up, as the result tells it; `col_folds` of all groups, where they are not those of passes."""
-    tiling = plan.tiling
-    (_, high, wide, _), row, col = plan.shape.tensors.ofmap, plan.shape.row, plan.shape.col
+def blocking_of(plan: Plan) -> Blocking:
+    """How a layer was cut up, as the result tells it."""
+    folds = plan.cut.row_folds, len(plan.col_folds), len(plan.chunks)
+    return cut_up(plan.tiling, plan.shape, plan.shape.tensors.ofmap, plan.word_fill, *folds)
+
+
+def cut_up(
+    tiling: Tiling[int], shape: InStrips, ofmap: Shape, fill: int, row_folds: int, col_folds: int, chunks: int = 1
+) -> Blocking:
+    """The blocks of an ofmap [channel, row, col, image], of whose words `fill` elements are used, as a result tells."""
+    _, high, wide, images = ofmap
     return Blocking(
-        rows=min(tiling.rows * row.cell, high), cols=min(tiling.cols * col.cell, wide),
-        images=min(tiling.groups * plan.word_fill, plan.shape.images), blocks=len(plan.blocks),
-        row_folds=plan.cut.row_folds, col_folds=col_folds or len(plan.col_folds), loop_order=tiling.loop_order,
-        word_fill=plan.word_fill, strips=plan.shape.strips, chunks=len(plan.chunks),
+        rows=min(tiling.rows * shape.row.cell, high), cols=min(tiling.cols * shape.col.cell, wide),
+        images=min(tiling.groups * fill, images), blocks=tiling.blocks, row_folds=row_folds, col_folds=col_folds,
+        loop_order=tiling.loop_order, word_fill=fill, strips=shape.strips, chunks=chunks,
     )  # fmt: skip
 
 
@@ -85,11 +95,10 @@ def _passes(plan: Plan) -> str:
 
 def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
     """How large a block is, what of the ifmap comes for it, and what was given of it."""
-    wanted = said(plan.hardware)
     # More comes of the ifmap than taps touch, where so.
     between = any(axis.pitch < replace(axis, whole=False).pitch for axis in (plan.shape.row, plan.shape.col))
     more = "; the points between those that its stride touches come, too (window)" if between else ""
-    return _extent(plan, blocking, layer) + more + (f"; given: {wanted}" if wanted else "")
+    return _extent(plan, blocking, layer) + more + given_of(plan.hardware)
 
 
 def _extent(plan: Plan, blocking: Blocking, layer: Op) -> str:
@@ -100,12 +109,20 @@ def _extent(plan: Plan, blocking: Blocking, layer: Op) -> str:
         return f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
     if plan.tiling.span:
         return f"{counted(plan.blocks[0].words, 'word')} a lane, wherever a row of the map ends; {blocks} for all"
-    _, high, wide, _ = shape.tensors.ofmap
+    return outputs_of(blocking, shape.tensors.ofmap)
+
+
+def outputs_of(blocking: Blocking, ofmap: Shape) -> str:
+    """How many outputs a block has, and of how many it is a part."""
+    _, high, wide, images = ofmap
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
-    return (
-        f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}; {blocks} for "
-        f"all {high} x {wide} of {counted(shape.images, 'image')}"
-    )
+    held = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
+    return f"{held}; {counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
+
+
+def given_of(hardware: Hardware) -> str:
+    """What is given of a block, if anything is."""
+    return f"; given: {wanted}" if (wanted := said(hardware)) else ""
 
 
 def _chunks(plan: Plan) -> str:
@@ -127,26 +144,33 @@ def _order(plan: Plan) -> str:
 
 def words_of(plan: Plan, layer: Op) -> str:
     """What a word holds."""
-    strips, word = plan.shape.strips, plan.hardware.vector_memory.word_elements
-    images = counted(plan.word_fill // strips, layer.counted_by)
-    held = f"{strips} strips of {images}" if strips > 1 else images
     relaid = plan.hardware.mapping.entry == "relaid"
     free = "" if plan.hardware.vector_unit.relayout_cycles else " in no time (relayout_cycles)"
     how = f"; the ifmap arrives in another layout, and is laid out anew{free}" if relaid else ""
-    return f"{plan.word_fill} of {counted(word, 'element')} used: {held}{how}"
+    return used_of(plan.word_fill, plan.shape, layer, plan.hardware) + how
+
+
+def used_of(fill: int, shape: InStrips, layer: Op, hardware: Hardware) -> str:
+    """How much of a word is used, and for what."""
+    images, word = counted(fill // shape.strips, layer.counted_by), hardware.vector_memory.word_elements
+    held = f"{shape.strips} strips of {images}" if shape.strips > 1 else images
+    return f"{fill} of {counted(word, 'element')} used: {held}"
 
 
 def buffers_of(plan: Plan) -> str:
     """What of the vector memory is set aside for what."""
-    tiling, hardware = plan.tiling, plan.hardware
-    buffers = (
-        (plan.ifmap.name, tiling.ifmap_buffers, tiling.ifmap_words),
-        ("filter", tiling.filter_buffers, tiling.section_words),
-        ("results", tiling.psum_buffers, tiling.psum_words),
-    )
-    word = hardware.word_bytes
-    held = ", ".join(f"{count} x {SIZE.format(words * word)} of {name}" for name, count, words in buffers if words)
+    names = plan.ifmap.name, "filter", "results"
     cut = len(plan.sections) > len(plan.chunks)
-    part = f"; a filter buffer holds {tiling.section_passes} of {len(plan.passes)} passes" if cut else ""
-    capacity = SIZE.format(hardware.vector_memory.capacity_bytes)
-    return f"{SIZE.format(tiling.words * word)} of {capacity} a lane: {held}{part}"
+    part = f"; a filter buffer holds {plan.tiling.section_passes} of {len(plan.passes)} passes" if cut else ""
+    return memory_of(zip(names, plan.tiling.buffers, strict=True), plan.hardware) + part
+
+
+def memory_of(areas: Iterable[tuple[str, tuple[int, int]]], hardware: Hardware) -> str:
+    """What of the vector memory is set aside for what: words of each slot, and how many, 0 where there is but one."""
+    held = [(name, words, count) for name, (words, count) in areas if words]
+    parts = (
+        f"{f'{count} x ' if count else ''}{SIZE.format(words * hardware.word_bytes)} of {name}"
+        for name, words, count in held
+    )
+    total = SIZE.format(sum(words * max(count, 1) for _, words, count in held) * hardware.word_bytes)
+    return f"{total} of {SIZE.format(hardware.vector_memory.capacity_bytes)} a lane: {', '.join(parts)}"

@@ -1,31 +1,142 @@
-"""A transposed convolution by stride phases: each output of a cell is a convolution of stride 1, with taps of its own.
+"""Transposed convolutions as a lowering sees them: cells of neighbouring outputs, one under each element of the ifmap.
 
-All phases read one ifmap block, and the results of each are spilled to every n-th row and column of the ofmap.
+A cell has as many rows and columns as the op's stride. Tap t brings element i to row `i * stride - padding + t *
+dilation`: in every cell to the same row, its *phase*, and from one cell to the next from the next element. So cells are
+to it what outputs are to a convolution of stride 1, and each output of a cell has taps of its own.
+
+By stride phases each output of a cell is a convolution of stride 1. All phases read one ifmap block, and the results of
+each are spilled to every n-th row and column of the ofmap.
+
+By zero insertion it is an ordinary convolution of the ifmap with zeros between the elements: what stride phases save.
+The zeros are nowhere: address generators step over them, as over padding. But they are streamed, and every tap is
+multiplied with all outputs, of which it reaches one in a cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from tpusim.base.errors import CapacityError
+from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.block import CHANNEL, COL, ROW, Block, Columns, portions
-from tpusim.machines.tpu.lowering.cells import IGNORED, CellAxis, cell_axes, cells_of, chosen, with_aspect
-from tpusim.machines.tpu.lowering.convolution import draft_of
+from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-from tpusim.machines.tpu.lowering.geometry import shifted
-from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, K, Plan, Weights
+from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shape_with, shifted
+from tpusim.machines.tpu.lowering.plan import (
+    CHANNEL,
+    COL,
+    OUT_CHANNEL,
+    ROW,
+    Block,
+    Columns,
+    K,
+    Patch,
+    Plan,
+    Weights,
+    portions,
+)
 from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, TapGroups, as_coordinates, numbered, stacked
-from tpusim.machines.tpu.lowering.tiling import col_folds
+from tpusim.machines.tpu.lowering.search import choose
+from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds
+from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box
-from tpusim.network.ops import ArrayOp
+from tpusim.network.ops import ArrayOp, ConvTranspose2d
+
+IGNORED = frozenset({"transformation", "k_order", "patch", "search"})
+"""Fields below `mapping` that mean nothing to transposed convolutions."""
+
+
+@dataclass(frozen=True)
+class CellAxis(MapAxis):
+    """A spatial axis whose outputs are cells; the last may reach past the end.
+
+    Attributes:
+        count: outputs of the op.
+        spread: its stride, which is the outputs of a cell.
+        stands: for each tap the grid point under cell 0 and the phase.
+    """
+
+    count: int = 1
+    spread: int = 1
+    stands: tuple[tuple[int, int], ...] = ((0, 0),)
+
+    @property
+    def cell(self) -> int:
+        """Outputs of the layer in one."""
+        return self.spread
+
+    @cached_property
+    def outputs(self) -> int:
+        """Number of cells."""
+        return -(-self.count // self.spread)
+
+    @property
+    def phases(self) -> range:
+        """The phases that have outputs."""
+        return range(min(self.spread, self.count))
+
+    def place(self, tap: int) -> int:
+        """Grid points from cell 0 to the one on which a tap of it stands."""
+        return self.stands[tap][0]
+
+    def places(self, taps: range) -> range:
+        """From the lowest to the highest of some taps."""
+        every = [self.place(tap) for tap in taps]
+        return range(min(every), max(every) + 1)
+
+    def taps_of(self, phase: int) -> list[int]:
+        """The taps whose products belong to it."""
+        return [tap for tap in range(self.kernel) if self.stands[tap][1] == phase]
+
+
+def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
+    """The shape of a transposed convolution, on such a machine.
+
+    Raises:
+        UnsuitableError: when the layer is another op.
+        CapacityError: when the machine fetches each tap by itself.
+    """
+    if not isinstance(layer, ConvTranspose2d):
+        says = f"this lowering is for conv_transpose2d, not for {layer.op}"
+        raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
+    if hardware.mapping.fetch == "per_tap" and layer.kernel != (1, 1):
+        problem = "the taps of a cell share what is fetched of a block; write resident"
+        raise CapacityError(Problem(problem, "mapping.fetch"))
+    return shape_with(layer, batch, (_axis(layer, 0), _axis(layer, 1)), layer.tensors(batch), hardware)
+
+
+@lru_cache(maxsize=1 << 12)
+def chosen(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> Tiling[int]:
+    """The tiling of such a shape by the estimate. A layer is asked how many steps it takes before it is lowered."""
+    return choose(shape, hardware, cutting(shape, hardware))
+
+
+def cell_axes(shape: ConvShape) -> tuple[CellAxis, CellAxis]:
+    """Rows and columns of the cells of such a shape."""
+    assert isinstance(shape.row, CellAxis)
+    assert isinstance(shape.col, CellAxis)
+    return shape.row, shape.col
+
+
+def _axis(layer: ConvTranspose2d, axis: int) -> CellAxis:
+    """The grid begins where the first tap of all stands under cell 0."""
+    kernel, stride, shift = layer.kernel[axis], layer.stride[axis], layer.padding[axis]
+    landed = [divmod(tap * layer.dilation[axis] - shift, stride) for tap in range(kernel)]
+    lead = max(cells for cells, _ in landed)
+    stands = tuple((lead - cells, phase) for cells, phase in landed)
+    size, count = ((layer.in_height, layer.out_height), (layer.in_width, layer.out_width))[axis]
+    return CellAxis(size, kernel, 1, (lead, 0), 1, count=count, spread=stride, stands=stands)
+
+
+# ---- by stride phases
+
 
 Phase = tuple[int, int]
 """Row and column of an output in its cell."""
@@ -143,7 +254,7 @@ NOWHERE = -1
 """A k outside the filter: the weight of a phase that has no tap where others have one is zero, and does not come."""
 
 
-def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """A draft, the only one.
 
     Raises:
@@ -158,7 +269,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
             "that are written down; choose a smaller stride"
         )
     plan = PhasePlan(shape, hardware, chosen(PhaseTaps, shape, hardware), PhaseTaps(shape, hardware))
-    return [with_aspect(draft_of(plan, layer), "phases", _told(plan))]
+    return [draft_of(plan, layer).telling("phases", _told(plan), first=True)]
 
 
 @dataclass(frozen=True)
@@ -250,7 +361,61 @@ def _told(plan: PhasePlan) -> str:
 STRIDE_PHASES = Lowering(
     "stride_phases",
     "channel_first of transposed convolutions: one for each output between two elements of the ifmap",
-    ways,
+    by_phases,
     partial=True,
     ignores=IGNORED | {"row_windows", "transposed_channels", "block_k", "block.taps"},
+)
+
+
+# ---- by zero insertion
+
+
+def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+    """A draft, the only one.
+
+    Raises:
+        UnsuitableError: when it is no transposed convolution.
+        CapacityError: when no tiling fits the vector memories, or the machine fetches each tap by itself.
+    """
+    shape = cells_of(layer, batch, hardware)
+    row, col = cell_axes(shape)
+    shape, cut = replace(shape, cell=row.spread * col.spread), channel_first.cut
+    plan = InsertedPlan(shape, hardware, chosen(cut, shape, hardware), cut(shape, hardware))
+    rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
+    zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
+    return [draft_of(plan, layer).telling("zeros", zeros, first=True)]
+
+
+class InsertedPlan(Plan):
+    """As any plan, of cells, whose outputs are streamed one after another."""
+
+    def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
+        """Cell by cell, the one output that the tap reaches; at all others stands a zero."""
+        base, counters, window = super().walk(tap, block, patch, by_tap)
+        inside = tuple(
+            Counter(axis.spread, -axis.stands[number][1], 1, 1, 0)
+            for axis, number in zip(cell_axes(self.shape), tap, strict=True)
+        )
+        cell = self.shape.cell
+        return Counters(base, (*counters, *inside), window and range(window.start * cell, window.stop * cell))
+
+    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+        """All outputs of the cells, which lie side by side in the ofmap."""
+        row, col = cell_axes(self.shape)
+        part, (box,) = super().outputs(at, group, block, base)
+        rows, cols = (
+            range(cells.start * axis.spread, cells.stop * axis.spread)
+            for axis, cells in ((row, block.rows), (col, block.cols))
+        )
+        cells = self.map_items(rows[:: row.spread], cols[:: col.spread], block.groups, self.strips_apart)
+        inside = Along(ROW, range(row.spread)), Along(COL, range(col.spread))
+        return part._replace(items=(*cells[:3], *inside, *cells[3:])), [box._replace(rows=rows, cols=cols)]
+
+
+ZERO_INSERTION = Lowering(
+    "zero_insertion",
+    "transposed convolutions as ordinary ones, of an ifmap with zeros between its elements",
+    by_zeros,
+    partial=True,
+    ignores=IGNORED,
 )
