@@ -35,7 +35,7 @@ from tpusim.machines.tpu.datapath.memories import (
     walk_of,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import PADDING, Addresses, AddressPattern, Feed, LaneGroup, walked
+from tpusim.machines.tpu.program.addresses import PADDING, Addresses, Feed, LaneGroup, walked
 from tpusim.machines.tpu.program.banks import BankFeed
 from tpusim.machines.tpu.program.keep import Keep
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
@@ -196,7 +196,7 @@ class _Run:
                 case Preload():
                     self._preload(index, step)
                 case Fill():
-                    self._fill(step)
+                    self._fill(self.hbm[step.tensor.name], step.parts)
                 case Vector():
                     self._vector(step)
                 case BankFill():
@@ -228,11 +228,8 @@ class _Run:
 
     # ---- HBM to vector memory and back
 
-    def _fill(self, step: Fill) -> None:
+    def _fill(self, tensor: HbmTensor, parts: Sequence[Part]) -> None:
         """Every part into every copy's lanes."""
-        self._fill_parts(self.hbm[step.tensor.name], step.parts)
-
-    def _fill_parts(self, tensor: HbmTensor, parts: Sequence[Part]) -> None:
         for part in parts:
             values = tensor.read(part)
             for first in part.first_lanes:
@@ -259,7 +256,11 @@ class _Run:
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         places += [self.hbm[each] for each in self.program.copies(name)]
         for part in parts:
-            values = tensor.in_hbm(self._spilled(part))
+            if part.feed is None:
+                words = self._words(part.first_lanes[0], part.lanes, part.base, part.words)
+                values = tensor.in_hbm(unpacked(words, part))
+            else:
+                values = tensor.in_hbm(collected(map(self._read_by, part.feed.groups), part, self.program.number))
             for place in places:
                 place.write(part, values)
 
@@ -267,13 +268,7 @@ class _Run:
         """What is given to those who read it there takes its place."""
         self._hand_on(step.tensor, step.parts)
         for name in self.program.instead(step.tensor.name):
-            self._fill_parts(self.hbm[name], step.parts)
-
-    def _spilled(self, part: Part) -> Values:
-        """The values of a part, [lane, *items]."""
-        if part.feed is None:
-            return unpacked(self._words(part.first_lanes[0], part.lanes, part.base, part.words), part)
-        return collected(map(self._read_by, part.feed.groups), part, self.program.number)
+            self._fill(self.hbm[name], step.parts)
 
     # ---- the array
 
@@ -352,15 +347,14 @@ class _Run:
 
     def _read_by(self, group: LaneGroup) -> Read:
         """The words among which a lane group reads, from the lowest address to the highest."""
-        walk = self._walk(group.pattern)
+        walk: Walk
+        if isinstance(pattern := group.pattern, Pointers):
+            # These lead where they say as they stand in lane 0 now.
+            walk = followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
+        else:
+            walk = walk_of(pattern)
         first, stop = span(walk)
         return Read(group, walk, self._words(group.first_lane, group.lanes, first, stop - first))
-
-    def _walk(self, pattern: AddressPattern) -> Walk:
-        """How a lane group goes; pointers lead where they say as they stand in lane 0 now."""
-        if isinstance(pattern, Pointers):
-            return followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
-        return walk_of(pattern)
 
     def _gather_from_banks(self, step: Stream, operands: Values) -> None:
         """Every row's words, all rows of a group the same."""

@@ -5,7 +5,7 @@ Transfers move parts of tensors, seen as views, into words and back; passes gath
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -135,12 +135,18 @@ def gather(words: Values, walk: Walk, operands: Values) -> None:
     """
     first, at, elements = span(walk)[0], 0, words.shape[2]
     if not isinstance(walk, Counters):
-        _by_address(words[: len(operands)], walk, first, operands)
+        stored = walk != PADDING
+        operands[...] = 0
+        operands.reshape(len(operands), len(walk), -1)[:, stored] = words[: len(operands), walk[stored] - first]
         return
     for piece in walk.pieces:
-        end = at + piece.words * elements
-        _by_counters(words[: len(operands)], piece, first, operands[:, at:end])
-        at = end
+        mine = operands[:, at : at + piece.words * elements]
+        if piece.accesses != piece.words:
+            mine[...] = 0
+        counts, inside = _counted(piece)
+        place = mine.reshape(len(operands), *counts, -1, copy=False)
+        place[inside] = _stored(words[: len(operands)], piece, first)
+        at += piece.words * elements
 
 
 def seen(words: Values, walk: Walk) -> Values | None:
@@ -162,20 +168,6 @@ def scatter(values: Values, walk: Walk, words: Values) -> None:
         each = values[:, at : at + piece.words].reshape(len(values), *counts, -1)
         _stored(words, piece, first)[...] = each[inside]
         at += piece.words
-
-
-def _by_address(source: Values, addresses: Addresses, first: int, operands: Values) -> None:
-    operands[...] = 0
-    place = operands.reshape(len(operands), len(addresses), -1)
-    stored = addresses != PADDING
-    place[:, stored] = source[:, addresses[stored] - first]
-
-
-def _by_counters(source: Values, pattern: Counters, first: int, operands: Values) -> None:
-    if pattern.accesses != pattern.words:
-        operands[...] = 0
-    counts, inside = _counted(pattern)
-    operands.reshape(len(operands), *counts, -1, copy=False)[inside] = _stored(source, pattern, first)
 
 
 def _counted(pattern: Counters) -> tuple[list[int], tuple[slice, ...]]:
@@ -288,19 +280,13 @@ def parts_of(program: Program, name: str) -> list[Elements]:
 def _reach(tensor: Tensor, parts: Iterable[Elements]) -> Reach:
     reach = [(0, size) for size in tensor.shape]
     for part in parts:
-        for axis, (low, high) in enumerate(_extremes(part, len(reach))):
-            reach[axis] = min(reach[axis][0], low), max(reach[axis][1], high + 1)
+        low, high = [0] * len(reach), [0] * len(reach)
+        for axis, coordinates in (*part.lane, *part.items):
+            ends = (coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else coordinates
+            low[axis] += min(ends)
+            high[axis] += max(ends)
+        reach = [(min(at, low[axis]), max(to, high[axis] + 1)) for axis, (at, to) in enumerate(reach)]
     return reach
-
-
-def _extremes(part: Elements, axes: int) -> Iterator[tuple[int, int]]:
-    """The lowest and highest coordinate along each axis."""
-    low, high = [0] * axes, [0] * axes
-    for axis, coordinates in (*part.lane, *part.items):
-        ends = (coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else coordinates
-        low[axis] += min(ends)
-        high[axis] += max(ends)
-    return zip(low, high, strict=True)
 
 
 def _even(counters: Iterable[Along]) -> bool:
