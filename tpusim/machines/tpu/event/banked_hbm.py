@@ -73,15 +73,12 @@ class BankedHbm:
             self._cycles += max(0, last - max(first, self._until))
             self._until = max(self._until, last)
         if self._keep:
-            self.spans.append(self._span(bursts, served))
+            channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
+            begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
+            np.minimum.at(begun, at, served.accepted)
+            np.maximum.at(over, at, served.done)
+            self.spans.append(Span(channels, self._clocks.to_machine(begun), self._clocks.to_machine(over)))
         return served
-
-    def _span(self, bursts: Cycles, served: Served) -> Span:
-        channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
-        first, last = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
-        np.minimum.at(first, at, served.accepted)
-        np.maximum.at(last, at, served.done)
-        return Span(channels, self._clocks.to_machine(first), self._clocks.to_machine(last))
 
     def _asked(self, step: Transfer) -> int:
         """Cycles in which a spill would be over if nothing but the peak bandwidth, or its conversion, held it up."""

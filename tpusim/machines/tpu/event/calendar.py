@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -156,8 +156,8 @@ class KeptCalendar(Calendar):
 class Ports:
     """The ports of lane 0, each with the clients that share it, as `PORTS` tells."""
 
-    def __init__(self, shared: Sequence[Clients], calendars: Iterable[Calendar]) -> None:
-        self.calendars = [*calendars]
+    def __init__(self, shared: Sequence[Clients], calendar: type[Calendar]) -> None:
+        self.calendars = [calendar() for _ in shared]
         self._names = [port_name(clients) for clients in shared]
         pairs = zip(shared, self.calendars, strict=True)
         self._of = {client: calendar for clients, calendar in pairs for client in clients}

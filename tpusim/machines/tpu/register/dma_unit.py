@@ -19,7 +19,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Fill, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.register.banks import Banks, Settings
-from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Memory, Passage, PipedMemory
+from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Passage, PipedMemory
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
 from tpusim.memory.pipe import Pipe
 
@@ -39,9 +39,8 @@ class PreloadUnit:
             for index, step in enumerate(program.steps)
             if isinstance(step, Preload) and step.array == number
         )
-        self.fills = {
-            index: [other for other in step.after if program.steps[other].cause == STARVED] for index, step in self.todo
-        }
+        starves = [step.cause == STARVED for step in program.steps]
+        self.fills = {index: [other for other in step.after if starves[other]] for index, step in self.todo}
         self.turn = _ahead(program, number)
         self.started = self.delayed = 0
         self.row = self.rows
@@ -138,18 +137,13 @@ class DmaUnit:
     """Fills, spills and prefetches in one queue, for two buses."""
 
     def __init__(
-        self,
-        program: Program,
-        scoreboard: Scoreboard,
-        hbm: HbmWords,
-        banks: Banks | None,
-        hardware: Hardware,
+        self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, banks: Banks | None, hardware: Hardware,
         settings: Settings,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
         self.hardware, self.settings = hardware, settings
         pipe, device = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle), hardware.hbm.dram
-        self.memory: Memory = BankedMemory(program, hardware, device) if device else PipedMemory(hardware, pipe)
+        self.memory = BankedMemory(program, hardware, device) if device else PipedMemory(hardware, pipe)
         self.memories = {HBM: self.memory}
         if scratch := hardware.scratch_pipe:
             self.memories[SCRATCH] = PipedMemory(hardware, scratch)
@@ -161,7 +155,7 @@ class DmaUnit:
         self.moving: deque[_Moving] = deque()
         self.fetching: dict[int, Passage] = {}
         self.bus: dict[str, _Moving | None] = dict.fromkeys(self.memories)
-        self.use: dict[str, Counter[str]] = {HBM: Counter(), SCRATCH: Counter()}
+        self.use: dict[str, Counter[str]] = {bus: Counter() for bus in self.memories}
         self.held: Counter[int] = Counter()
         self.end, self.moved = 0, -1
 
@@ -220,7 +214,11 @@ class DmaUnit:
         self.moved = now
         head.passage.took(now)
         if head.words == head.step.words:
-            self._finish(now)
+            self.moving.popleft()
+            self.scoreboard.finish(head.index, now + 1)
+            if isinstance(head.step, Spill):
+                self.hbm.spilled.append(head.index)
+                self.storing[head.index] = head.passage
         return word
 
     def _held_up(self, now: int) -> str:
@@ -263,13 +261,6 @@ class DmaUnit:
         """Whether the bus has brought the next word, or, of a spill, can take it; only one word moves in a cycle."""
         head = self.moving[0]
         return self.moved != now and head.passage.ready(head.words, now)
-
-    def _finish(self, now: int) -> None:
-        head = self.moving.popleft()
-        self.scoreboard.finish(head.index, now + 1)
-        if isinstance(head.step, Spill):
-            self.hbm.spilled.append(head.index)
-            self.storing[head.index] = head.passage
 
     def _end_fetches(self, now: int) -> None:
         """Note which prefetches are over; one of nothing but padding is in the cycle in which it begins."""
