@@ -259,14 +259,13 @@ class HbmTensor:
 def hbm_tensors(program: Program, given: Mapping[str, Numbers], apart: Iterable[str]) -> dict[str, HbmTensor]:
     """Every tensor of a Program but those `apart`; those that are not given hold NaN until they are written."""
 
-    def content(name: str) -> ArrayLike:
-        if name not in given:
-            return np.array(np.nan, program.number)
+    tensors = {}
+    for name, each in ((each.name, each) for each in program.tensors if each.name not in apart):
+        content = given.get(name, np.array(np.nan))
         # What is written later is as wide as results are, and the caller's array stays as it is.
-        return given[name].astype(program.number) if name in program.written else given[name]
-
-    names = {each.name: each for each in program.tensors if each.name not in apart}
-    return {name: HbmTensor(each, content(name), parts_of(program, name)) for name, each in names.items()}
+        own = content.astype(program.number) if name in program.written or name not in given else content
+        tensors[name] = HbmTensor(each, own, parts_of(program, name))
+    return tensors
 
 
 def parts_of(program: Program, name: str) -> list[Elements]:

@@ -51,12 +51,12 @@ def record(program: Program, hardware: Hardware) -> Recording:
     return Recording(log, ports.owners(), program, hardware)
 
 
-def logged(program: Program, hardware: Hardware, port: Ports, keep: bool = False) -> Log:
-    """What every step of a Program takes; `port` is left with what was owned. Raises DeadlockError.
+def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep: bool = False) -> Log:
+    """What every step of a Program takes; a given `port` is left with what was owned. Raises DeadlockError.
 
     The log tells of the DRAM's channels one by one where it is to `keep` them.
     """
-    env = simpy.Environment()
+    env, port = simpy.Environment(), port or Ports(program.ports(hardware), Calendar)
     board = Board(program, env)
     arrays = [IssueUnit(program, hardware, board, port, array) for array in range(hardware.array.queues)]
     vector, dma = VectorSteps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)

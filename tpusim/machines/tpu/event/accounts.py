@@ -103,7 +103,7 @@ def _bus_use(moves: Iterable[Move]) -> Counter[str]:
     for each in moves:
         use["busy"] += each.busy
         use["blocked"] += each.ready - each.free
-        use["port_stall"] += each.start - each.ready + each.ended - each.start - each.busy
+        use["port_stall"] += each.ended - each.ready - each.busy
     return use
 
 

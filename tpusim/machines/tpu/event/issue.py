@@ -226,7 +226,9 @@ class IssueUnit:
             self._port.repeat(self._issued - every, self._issued, times)
             for first in range(place + 1, place + 1 + 2 * passes, 2):
                 self._again(first, passes, times, every)
-            self._shift(times * every)
+            later = times * every
+            self._issued, self.ended, self.free = self._issued + later, self.ended + later, self.free + later
+            self._written, self.drained = self._written + later, self.drained + later
         self._states.clear()
         return times * passes
 
@@ -241,11 +243,6 @@ class IssueUnit:
             self._board.finish(second, done + number * every)
         self.loads.append(load.again(preloads, every))
         self.passes.append(stream.again(streams, every))
-
-    def _shift(self, cycles: int) -> None:
-        self._issued, self.ended, self.free, self._written, self.drained = (
-            cycle + cycles for cycle in (self._issued, self.ended, self.free, self._written, self.drained)
-        )
 
 
 class VectorSteps:

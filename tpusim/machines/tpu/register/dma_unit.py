@@ -168,7 +168,12 @@ class DmaUnit:
         for bus, moving in self.bus.items():
             if moving is not None and moving.passage.over(now):
                 self.bus[bus] = None
-        self._settle()
+        for index, passage in [*self.storing.items()]:
+            # Of these spills it has become known when they are stored.
+            if (stored := passage.stored) != NEVER:
+                self.end = max(self.end, stored)
+                self.stored[index] = stored + self.hardware.lanes - 1
+                del self.storing[index]
         self._end_fetches(now)
         why = ""
         while self.todo and self.bus[self.todo[0][1].bus] is None and not (why := self._held_up(now)):
@@ -269,14 +274,6 @@ class DmaUnit:
             self.stored[index] = now
             self.hbm.prefetched(index)
             self.scoreboard.finish(index, now)
-
-    def _settle(self) -> None:
-        """Note of which spills it has become known when they are stored."""
-        for index, passage in [*self.storing.items()]:
-            if (stored := passage.stored) != NEVER:
-                self.end = max(self.end, stored)
-                self.stored[index] = stored + self.hardware.lanes - 1
-                del self.storing[index]
 
 
 class KeepUnit:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from tpusim.machines.tpu.definition import IFMAP, NEVER, POINTER, PSUM, RESULT, Frame
 from tpusim.machines.tpu.observation.timing import STARVED
 from tpusim.machines.tpu.program.passes import Preload, Stream
-from tpusim.machines.tpu.program.pointers import PointerTable
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.vector import Vector
 from tpusim.machines.tpu.register.array import Deserializers
@@ -89,18 +88,6 @@ def registers(pointer_words: int) -> int:
     return 2 * pointer_words + 1
 
 
-@dataclass(frozen=True, slots=True)
-class TableRead:
-    """A table whose first word was the reader's word number `first`."""
-
-    table: PointerTable
-    first: int
-
-    def place(self, word: int) -> int:
-        """Which of all numbers that were ever read is the first pointer to word `word` of the pass."""
-        return self.first * self.table.per_word + word // self.table.repeat * self.table.together
-
-
 class PointerReader:
     """Told of a stream a frame before its first ifmap word at the earliest; then keeps a frame ahead of it."""
 
@@ -120,14 +107,6 @@ class PointerReader:
         if at.step.reads.table is None:
             return False
         return self.at is not at or now < self.told_at + self.frame.period - 1
-
-    def issue(self, at: Pass, now: int) -> TableRead | None:
-        """The stream is issued; where it finds its pointers, if it reads any."""
-        table = at.step.reads.table
-        if table is None:
-            return None
-        self.issued_at = now
-        return TableRead(table, self.first)
 
     def read(self, now: int) -> Order | None:
         """The next pointer word, in a slot of its own, if the next frame needs it."""
@@ -155,11 +134,7 @@ class Pass:
     others: tuple[int, ...]
     generator: int
     buffer: int
-
-    @property
-    def weights(self) -> tuple[int, ...]:
-        """Its preload."""
-        return (self.step.preload,)
+    weights: tuple[int]
 
     @classmethod
     def all_of(cls, program: Program, settings: Settings, buffers: int, array: int) -> list[Pass]:
@@ -178,7 +153,8 @@ class Pass:
                 others = (*(other for other in step.after if program.steps[other].cause != STARVED), *worked)
                 needs = {*step.after, *program.steps[step.preload].after}
                 data = tuple(other for other in needs if program.steps[other].cause == STARVED)
-                passes.append(cls(index, step, data, others, settings.number[step.reads], buffer[step.preload]))
+                generator, loaded = settings.number[step.reads], (step.preload,)
+                passes.append(cls(index, step, data, others, generator, buffer[step.preload], loaded))
         return passes
 
 
@@ -205,7 +181,8 @@ class StreamUnit:
         self.adding: Counter[int] = Counter()
         self.queues = {array: ResultQueue(frame, array, scoreboard) for array in arrays}
         self.pointers = PointerReader(frame)
-        self.pointed: TableRead | None = None
+        # Which of all numbers that were ever read is the first pointer of the stream that is on.
+        self.pointed = 0
         self.reading: Order | None = None
         self.cause = "starved"
         self.use: Counter[str] = Counter()
@@ -271,8 +248,9 @@ class StreamUnit:
         if self.word == 0:
             self.sums_ready = now + self.frame.result_delay - self.frame.psum_delay
         order = Order(IFMAP, at.index, self.lanes, NOWHERE, at.generator, self.word, array=array, buffer=at.buffer)
-        if self.pointed:
-            order = order._replace(pointer=self.pointed.place(self.word), together=self.pointed.table.together)
+        if table := at.step.reads.table:
+            first = self.pointed + self.word // table.repeat * table.together
+            order = order._replace(pointer=first, together=table.together)
         self.queues[array].read(at, self.word)
         self.held += 1
         self.word += 1
@@ -336,7 +314,8 @@ class StreamUnit:
         """The next stream reads its first word in the cycle after this one."""
         self.current = at
         self.todo.popleft()
-        self.pointed = self.pointers.issue(at, now)
+        if table := at.step.reads.table:
+            self.pointers.issued_at, self.pointed = now, self.pointers.first * table.per_word
         self.issued += 1
         self.issued_at, self.over_at = now, now + self.frame.frames(at.step.words) * self.frame.period
         self.word = self.booked = 0
