@@ -73,10 +73,10 @@ def _reads(index: int, step: Vector, settings: Settings) -> list[Order]:
     """The reads for a result word in their order: pointers, which stand in lane 0 alone, then operand by operand,
     element by element where these are picked.
     """
-    table, orders, lanes = step.picks, list[Order](), step.lanes
-    for number in range(table.word_words if table else 0):
-        base = table.base if table else 0
-        orders.append(Order(VECTOR, index, 1, base + number, register=number, points=True))
+    lanes, orders = step.lanes, list[Order]()
+    if table := step.picks:
+        points = Order(VECTOR, index, 1, points=True)
+        orders += [points._replace(address=table.base + at, register=at) for at in range(table.word_words)]
     for number, feed in enumerate(step.operands):
         read = Order(VECTOR, index, lanes, generator=settings.number[feed], register=step.scalars.words + number)
         if feed.picks is None:
