@@ -267,7 +267,7 @@ def test_words_for_banks_are_unpacked_by_the_vector_unit_of_the_lanes(banks: int
 
 def test_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 4."""
-    log = event.logged(*by_hand(), event.ports_of(*by_hand()))
+    log = event.logged(*by_hand())
     (stream,), fill = log.passes, log.moves[1]
     assert (fill.start, fill.done) == (1, 12), "four words a bank, in 8 to 11, after those of the filter"
     assert stream.start == 14

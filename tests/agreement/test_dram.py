@@ -137,7 +137,7 @@ def test_a_transfer_does_not_depend_on_later_ones() -> None:
 def fills_of(program: Program, hardware: Hardware) -> list[Filled]:
     """What the event engine is told of each fill."""
     with told(BankedHbm, "fill") as filled:
-        event.logged(program, hardware, event.ports_of(program, hardware))
+        event.logged(program, hardware)
     return [each for each in filled if isinstance(each, Filled)]
 
 

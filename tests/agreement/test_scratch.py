@@ -191,7 +191,7 @@ ONE_PASS = LOWERINGS["channel_first"].lower(Gemm("one_pass", m=4, n=4, k=4), 1, 
 def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     """The table of docs/timing.md, section 5."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
-    log = event.logged(moved, SMALL_ONE, event.ports_of(moved, SMALL_ONE))
+    log = event.logged(moved, SMALL_ONE)
     found = {moved.steps[each.step].label: each for each in (*log.moves, *log.scratch)}
     assert [(each.start, each.ended, each.done) for each in found.values()] == [
         (0, 1, 6),  # The prefetch: 5 of latency and one of the bus.

@@ -247,7 +247,7 @@ def test_the_beat(alus: int, reads: int, period: int, delay: int) -> None:
     assert (beat.period, beat.result_delay) == (period, delay)
     made = program(step)
     outcome(made, hardware)
-    (work,) = event.logged(made, hardware, event.ports_of(made, hardware)).works
+    (work,) = event.logged(made, hardware).works
     assert work.start == work.issued + 1 + step.scalars.words
     assert work.done == work.start + (WORDS - 1) * period + delay + 1
     units = event.run(made, hardware).units

@@ -94,7 +94,7 @@ def test_the_log_names_every_step_once() -> None:
     hardware = machine(4, 4, word_elements=4)
     layer = Conv2d("conv", 40, 9, 9, 12, (3, 3))
     program = CHANNEL_FIRST.lower(layer, 4, hardware)[0]
-    log = event.logged(program, hardware, event.ports_of(program, hardware))
+    log = event.logged(program, hardware)
     steps = [step for each in (*log.loads, *log.passes) for step in each.steps] + [move.step for move in log.moves]
     assert sorted(steps) == list(range(len(program.steps)))
     assert len(log.passes) < len(program.streams)

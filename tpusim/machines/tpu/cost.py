@@ -16,6 +16,8 @@ NARROW_BITS = 16
 """Of a weight, and of an element on its way through the array."""
 WIDE_BITS = 32
 """Of a sum, and of an ALU of the vector unit."""
+PASSED_BITS = NARROW_BITS + WIDE_BITS
+"""Handed on to its neighbours by one multiplication: an element to the right, a sum downwards."""
 
 
 def word_bits(hardware: Hardware) -> int:
@@ -23,15 +25,10 @@ def word_bits(hardware: Hardware) -> int:
     return 8 * hardware.word_bytes
 
 
-def passed_bits() -> int:
-    """Bits that one multiplication hands on to its neighbours: an element to the right, a sum downwards."""
-    return NARROW_BITS + WIDE_BITS
-
-
 def pe_register_bits(hardware: Hardware) -> int:
     """Bits of a PE: its weights, those on their way down its column, and what it hands on."""
     weights = hardware.array.weight_buffers + hardware.array.weights_per_cycle
-    return NARROW_BITS * weights + passed_bits()
+    return NARROW_BITS * weights + PASSED_BITS
 
 
 def serializer_words(hardware: Hardware) -> int:
@@ -77,7 +74,31 @@ class Sram:
 
 def parts_of(hardware: Hardware) -> tuple[AreaPart, ...]:
     """Every part that is modelled, the vector memories by the pitch of their cells."""
-    return (*_memories(hardware), *_array(hardware), *_lanes(hardware))
+    return tuple(_parts(hardware))
+
+
+def _parts(hardware: Hardware) -> Iterator[AreaPart]:
+    silicon, bits, pes, alus = hardware.silicon, word_bits(hardware), hardware.pes, hardware.vector_unit.alus
+    for key, name, count, words in _srams(hardware):
+        what = f"{count:,} x {words:,} words of {bits} bits, by the pitch of cells"
+        yield AreaPart(key, name, count * area.sram_by_pitch(silicon, words, bits), "model", what)
+    if hardware.banks:
+        ports, rows = hardware.banks * hardware.vector_memory.bank_ports, hardware.array.rows
+        what = f"{ports:,} x {rows:,} ports of {bits} bits, scaled from one that was laid out"
+        yield AreaPart("crossbar", "crossbar", area.crossbar(silicon, ports, rows, bits), "published", what)
+    what = f"{pes:,} multipliers of {NARROW_BITS} bits, adders of {WIDE_BITS}"
+    yield AreaPart("array", "array", area.multiply_adders(silicon, pes, narrow=True), "published", what)
+
+    def flip_flops(key: str, name: str, count: int, of: str, each: int) -> AreaPart:
+        return AreaPart(key, name, area.registers(silicon, count * each), "model", f"{count:,} {of} of flip-flops")
+
+    each = pe_register_bits(hardware)
+    yield flip_flops("pe_registers", "registers of the PEs", pes, f"x {each} bits", each)
+    of = f"words of {bits} bits"
+    yield flip_flops("serializers", "serializers, de-serializers", serializer_words(hardware), of, bits)
+    what = f"{alus:,} multipliers and adders of {WIDE_BITS} bits"
+    yield AreaPart("vector_unit", "vector unit", area.multiply_adders(silicon, alus, narrow=False), "published", what)
+    yield flip_flops("vector_registers", "its registers", scalar_words(hardware), of, bits)
 
 
 def total_mm2(hardware: Hardware) -> float:
@@ -113,47 +134,6 @@ def _srams(hardware: Hardware) -> Iterator[tuple[str, str, int, int]]:
         yield "banks", "banks of the ifmap", hardware.banks, hardware.bank_words // hardware.banks
 
 
-def _memories(hardware: Hardware) -> Iterator[AreaPart]:
-    bits = word_bits(hardware)
-    for key, name, count, words in _srams(hardware):
-        each = area.sram_by_pitch(hardware.silicon, words, bits)
-        yield AreaPart(
-            key, name, count * each, "model", f"{count:,} x {words:,} words of {bits} bits, by the pitch of cells"
-        )
-    if hardware.banks:
-        ports = hardware.banks * hardware.vector_memory.bank_ports
-        mm2 = area.crossbar(hardware.silicon, ports, hardware.array.rows, bits)
-        what = f"{ports:,} x {hardware.array.rows:,} ports of {bits} bits, scaled from one that was laid out"
-        yield AreaPart("crossbar", "crossbar", mm2, "published", what)
-
-
-def _array(hardware: Hardware) -> Iterator[AreaPart]:
-    pes, bits = hardware.pes, pe_register_bits(hardware)
-    adders = area.multiply_adders(hardware.silicon, pes, narrow=True)
-    yield AreaPart(
-        "array", "array", adders, "published", f"{pes:,} multipliers of {NARROW_BITS} bits, adders of {WIDE_BITS}"
-    )
-    registers = area.registers(hardware.silicon, pes * bits)
-    yield AreaPart("pe_registers", "registers of the PEs", registers, "model", f"{pes:,} x {bits} bits of flip-flops")
-
-
-def _lanes(hardware: Hardware) -> Iterator[AreaPart]:
-    bits, alus = word_bits(hardware), hardware.vector_unit.alus
-    words, scalars = serializer_words(hardware), scalar_words(hardware)
-    both = area.registers(hardware.silicon, words * bits)
-    yield AreaPart(
-        "serializers", "serializers, de-serializers", both, "model", f"{words:,} words of {bits} bits of flip-flops"
-    )
-    units = area.multiply_adders(hardware.silicon, alus, narrow=False)
-    yield AreaPart(
-        "vector_unit", "vector unit", units, "published", f"{alus:,} multipliers and adders of {WIDE_BITS} bits"
-    )
-    held = area.registers(hardware.silicon, scalars * bits)
-    yield AreaPart(
-        "vector_registers", "its registers", held, "model", f"{scalars:,} words of {bits} bits of flip-flops"
-    )
-
-
 class EnergyCounts(NamedTuple):
     """What happened: in the array, in the vector unit, at the ports, on the way to HBM, and how long it took.
 
@@ -175,32 +155,23 @@ class EnergyCounts(NamedTuple):
 def energies(counts: EnergyCounts, hardware: Hardware) -> dict[str, float]:
     """Picojoules by what takes them, under the keys of `tpusim.result.vocabulary.energies`."""
     silicon, bits = hardware.silicon, word_bits(hardware)
-    capacity = hardware.vector_memory.capacity_bytes
-    passed = counts.pe_operations * passed_bits() + counts.weight_moves * NARROW_BITS
+    memory, device = hardware.vector_memory, hardware.hbm.dram
+    row_bytes = device.organisation.columns * device.organisation.burst_bytes if device else 0
+    # Picojoules a second.
+    lanes = hardware.lanes * energy.sram_leakage(silicon, memory.capacity_bytes, bits)
+    banks = hardware.banks * energy.sram_leakage(silicon, memory.bank_capacity_bytes, bits)
+    leakage = lanes + banks + energy.register_leakage(silicon, register_bits(hardware))
+    passed = counts.pe_operations * PASSED_BITS + counts.weight_moves * NARROW_BITS
     # A word is written into the register beside its port, and each element of it once more on its way from or to there.
     moved = 2 * (counts.reads + counts.writes) * bits
     return {
         "multiply_adds": energy.multiply_adds(silicon, counts.pe_operations),
         "pe_registers": energy.register_writes(silicon, passed),
         "vector_operations": energy.fp32(silicon, counts.vector_products, counts.vector_sums),
-        "port_reads": counts.reads * energy.sram_access(silicon, "read", capacity, bits),
-        "port_writes": counts.writes * energy.sram_access(silicon, "write", capacity, bits),
+        "port_reads": counts.reads * energy.sram_access(silicon, "read", memory.capacity_bytes, bits),
+        "port_writes": counts.writes * energy.sram_access(silicon, "write", memory.capacity_bytes, bits),
         "serializers": energy.register_writes(silicon, moved),
         "hbm_bits": energy.hbm_bits(silicon, 8 * counts.hbm_bytes, counts.activates is not None),
-        "hbm_activates": energy.hbm_activates(silicon, counts.activates or 0, _row_bytes(hardware)),
-        "leakage": _leakage(hardware) * counts.seconds,
+        "hbm_activates": energy.hbm_activates(silicon, counts.activates or 0, row_bytes),
+        "leakage": leakage * counts.seconds,
     }
-
-
-def _row_bytes(hardware: Hardware) -> int:
-    """Bytes of a row of the DRAM; 0 where none is modelled."""
-    device = hardware.hbm.dram
-    return device.organisation.columns * device.organisation.burst_bytes if device else 0
-
-
-def _leakage(hardware: Hardware) -> float:
-    """Picojoules a second that all memories and registers leak."""
-    memory, silicon, bits = hardware.vector_memory, hardware.silicon, word_bits(hardware)
-    lanes = hardware.lanes * energy.sram_leakage(silicon, memory.capacity_bytes, bits)
-    banks = hardware.banks * energy.sram_leakage(silicon, memory.bank_capacity_bytes, bits)
-    return lanes + banks + energy.register_leakage(silicon, register_bits(hardware))

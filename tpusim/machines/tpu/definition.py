@@ -43,14 +43,9 @@ def transposed_word_cycles(words: int, hardware: Hardware) -> int:
     return -(-unit.transpose_cycles // min(unit.transpose_words, words))
 
 
-def preload_words(hardware: Hardware) -> int:
-    """The weight words that a lane reads for one column of R weights, W to a word."""
-    return -(-hardware.array.rows // hardware.vector_memory.word_elements)
-
-
 def last_weight(last_read: int, hardware: Hardware) -> int:
     """The cycle in which the last weight enters the array, its word having been read in `last_read`."""
-    return last_read + hardware.preload_cycles - (preload_words(hardware) - 1) * hardware.weight_word_cycles
+    return last_read + hardware.preload_cycles - (hardware.preload_words - 1) * hardware.weight_word_cycles
 
 
 def word_cycles(words: int, transposed: bool, hardware: Hardware) -> int:
@@ -97,6 +92,7 @@ class Frame:
         finish_cycles: what a word takes in the vector unit, after the adds, before it is written; all words of a layer
             wait so long, also those that are not finished yet.
         together: arrays that take the words of one stream in turn: all that share weights, or each for itself.
+        latency: cycles from a word's ifmap read until its last element is out.
     """
 
     period: int
@@ -111,22 +107,16 @@ class Frame:
     shared: bool = True
     finish_cycles: int = 0
     together: int = 1
+    latency: int = 0
 
     IFMAP_SLOT = 0
 
     @classmethod
     def of(
-        cls,
-        elements: int,
-        add_cycles: int,
-        clients: Clients,
-        ports: Ports = PORTS["shared"],
-        arrays: int = 1,
-        pointer_words: int = 1,
-        word_cycles: int = 0,
-        finish_cycles: int = 0,
-        together: int | None = None,
-    ) -> Frame:
+        cls, elements: int, add_cycles: int, clients: Clients, ports: Ports = PORTS["shared"], arrays: int = 1,
+        pointer_words: int = 1, word_cycles: int = 0, finish_cycles: int = 0, together: int | None = None,
+        latency: int = 0,
+    ) -> Frame:  # fmt: skip
         """The shortest frame for words of `elements` elements; each of the stream's `clients` owns a slot an array,
         pointers as many as there are `pointer_words` in a frame at most.
 
@@ -148,19 +138,13 @@ class Frame:
         shared = POINTER not in alone
         return cls(
             period, elements, adds, arrays, slots, psum, result, accumulates, pointers, shared, finish_cycles,
-            together or arrays,
+            together or arrays, latency,
         )  # fmt: skip
 
-    def psums_at(self, now: int) -> range:
-        """The arrays whose partial sums may be read in cycle `now`."""
-        return self._turn(now, self.psum_slot)
-
-    def results_at(self, now: int) -> range:
-        """The arrays whose results may be written in cycle `now`."""
-        return self._turn(now, self.result_slot)
-
-    def _turn(self, now: int, slot: int | None) -> range:
-        """Every array's, in every cycle, where nobody else wants the port."""
+    def turn(self, now: int, slot: int | None) -> range:
+        """The arrays whose words may use the port in cycle `now`, the first of them in `slot`: every array, in every
+        cycle, where nobody else wants the port.
+        """
         if slot is None:
             return range(self.arrays)
         array = now % self.period - slot
@@ -204,17 +188,20 @@ class Frame:
         """Cycles a frame the array stands still because the vector unit is not done yet."""
         return self.period - self.elements - self.port_stall
 
-    def psum_delay(self, latency: int) -> int:
-        """Cycles from a word's ifmap read to its partial-sum read; `latency` until its last element is out."""
-        return _next_slot(latency - 1, self.psum_slot, self.period)
+    @property
+    def psum_delay(self) -> int:
+        """Cycles from a word's ifmap read to its partial-sum read."""
+        return _next_slot(self.latency - 1, self.psum_slot, self.period)
 
-    def result_delay(self, latency: int) -> int:
-        """Cycles from a word's ifmap read to its result write."""
-        return _next_slot(self.finish_delay(latency) + self.finish_cycles, self.result_slot, self.period)
-
-    def finish_delay(self, latency: int) -> int:
+    @property
+    def finish_delay(self) -> int:
         """Cycles from a word's ifmap read until it can be finished: its partial sum, if there may be one, is added."""
-        return self.psum_delay(latency) + self.add_cycles if self.accumulates else latency
+        return self.psum_delay + self.add_cycles if self.accumulates else self.latency
+
+    @property
+    def result_delay(self) -> int:
+        """Cycles from a word's ifmap read to its result write."""
+        return _next_slot(self.finish_delay + self.finish_cycles, self.result_slot, self.period)
 
 
 def frame_of(
@@ -232,7 +219,8 @@ def frame_of(
     adds, finish = add_cycles(elements, hardware), finish_cycles(elements, finishing, hardware)
     array, ports = hardware.array, ports_of(hardware)
     return Frame.of(
-        elements, adds, clients, ports, array.count, pointer_words, word_cycles, finish, array.together
+        elements, adds, clients, ports, array.count, pointer_words, word_cycles, finish, array.together,
+        word_latency(elements, hardware),
     )  # fmt: skip
 
 

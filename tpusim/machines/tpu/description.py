@@ -116,6 +116,11 @@ class Hardware(FileSection):
         return -(-self.vector_memory.word_elements // self.array.weights_per_cycle)
 
     @property
+    def preload_words(self) -> int:
+        """The weight words that a lane reads for one column of weights, the last perhaps short."""
+        return -(-self.array.rows // self.vector_memory.word_elements)
+
+    @property
     def preload_cycles(self) -> int:
         """Cycles to load the weights of one pass, if the port is free: all rows, the last word perhaps short."""
         words, rest = divmod(self.array.rows, self.vector_memory.word_elements)

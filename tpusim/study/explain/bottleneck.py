@@ -126,7 +126,7 @@ def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
     untried = tuple(each for each in outcomes if isinstance(each, Untried))
     ready = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
-    log = event.logged(ready.program, setup.hardware, event.ports_of(ready.program, setup.hardware))
+    log = event.logged(ready.program, setup.hardware)
     phases = phases_of(log, before.units["systolic_array"], setup.hardware.lanes)
     return Bottleneck(setup, ready.program, ready.explanation, before, phases, _attributed(gains), untried)
 

@@ -261,7 +261,11 @@ class _Run:
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         places += [self.hbm[each] for each in self.program.copies(name)]
         for part in parts:
-            values = tensor.in_hbm(self._spilled(part))
+            if part.feed is None:
+                words = self._words(part.first_lanes[0], part.lanes, part.base, part.words)
+                values = tensor.in_hbm(unpacked(words, part))
+            else:
+                values = tensor.in_hbm(collected(map(self._read_by, part.feed.groups), part, self.program.number))
             for place in places:
                 place.write(part, values)
 
@@ -270,12 +274,6 @@ class _Run:
         self._hand_on(step.tensor, step.parts)
         for name in self.program.instead(step.tensor.name):
             self._fill(self.hbm[name], step.parts)
-
-    def _spilled(self, part: Part) -> Values:
-        """The values of a part, [lane, *items]."""
-        if part.feed is None:
-            return unpacked(self._words(part.first_lanes[0], part.lanes, part.base, part.words), part)
-        return collected(map(self._read_by, part.feed.groups), part, self.program.number)
 
     # ---- the array
 
@@ -353,11 +351,11 @@ class _Run:
         operand[:, word, element] = words[:, addresses[word, element] - first, element]
 
     def _read_by(self, group: LaneGroup) -> Read:
-        """The words among which a lane group reads, from the lowest address to the highest; pointers lead where they
-        say as they stand in lane 0 now.
-        """
+        """The words among which a lane group reads, from the lowest address to the highest."""
+        walk: Walk
         if isinstance(pattern := group.pattern, Pointers):
-            walk: Walk = followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
+            # These lead where they say as they stand in lane 0 now.
+            walk = followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
         else:
             walk = walk_of(pattern)
         first, stop = span(walk)

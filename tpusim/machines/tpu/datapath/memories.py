@@ -25,7 +25,6 @@ from tpusim.machines.tpu.program.addresses import (
     Pointers,
     walked,
 )
-from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -142,19 +141,20 @@ def gather(words: Values, walk: Walk, operands: Values) -> None:
     """What address generators fetch: `words` [lanes, words, E], which begin at the span, into `operands` [lanes,
     elements]; padding is zero.
     """
-    first, at, words = span(walk)[0], 0, words[: len(operands)]
+    first, at, elements = span(walk)[0], 0, words.shape[2]
     if not isinstance(walk, Counters):
-        operands[...] = 0
         stored = walk != PADDING
-        operands.reshape(len(operands), len(walk), -1)[:, stored] = words[:, walk[stored] - first]
+        operands[...] = 0
+        operands.reshape(len(operands), len(walk), -1)[:, stored] = words[: len(operands), walk[stored] - first]
         return
     for piece in walk.pieces:
-        end = at + piece.words * words.shape[2]
-        place, (counts, inside) = operands[:, at:end], _counted(piece)
+        mine = operands[:, at : at + piece.words * elements]
         if piece.accesses != piece.words:
-            place[...] = 0
-        place.reshape(len(place), *counts, -1, copy=False)[inside] = _stored(words, piece, first)
-        at = end
+            mine[...] = 0
+        counts, inside = _counted(piece)
+        place = mine.reshape(len(operands), *counts, -1, copy=False)
+        place[inside] = _stored(words[: len(operands)], piece, first)
+        at += piece.words * elements
 
 
 def seen(words: Values, walk: Walk) -> Values | None:
@@ -267,14 +267,13 @@ class HbmTensor:
 def hbm_tensors(program: Program, given: Mapping[str, Numbers], apart: Iterable[str]) -> dict[str, HbmTensor]:
     """Every tensor of a Program but those `apart`; those that are not given hold NaN until they are written."""
 
-    def content(name: str) -> ArrayLike:
-        if name not in given:
-            return np.array(np.nan, program.number)
+    tensors = {}
+    for name, each in ((each.name, each) for each in program.tensors if each.name not in apart):
+        content = given.get(name, np.array(np.nan))
         # What is written later is as wide as results are, and the caller's array stays as it is.
-        return given[name].astype(program.number) if name in program.written else given[name]
-
-    names = {each.name: each for each in program.tensors if each.name not in apart}
-    return {name: HbmTensor(each, content(name), parts_of(program, name)) for name, each in names.items()}
+        own = content.astype(program.number) if name in program.written or name not in given else content
+        tensors[name] = HbmTensor(each, own, parts_of(program, name))
+    return tensors
 
 
 def parts_of(program: Program, name: str) -> list[Elements]:
@@ -288,8 +287,12 @@ def parts_of(program: Program, name: str) -> list[Elements]:
 def _reach(tensor: Tensor, parts: Iterable[Elements]) -> Reach:
     reach = [(0, size) for size in tensor.shape]
     for part in parts:
-        for axis, (low, high) in enumerate(ends_of(part.lane, part.items, len(reach))):
-            reach[axis] = min(reach[axis][0], low), max(reach[axis][1], high + 1)
+        low, high = [0] * len(reach), [0] * len(reach)
+        for axis, coordinates in (*part.lane, *part.items):
+            ends = (coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else coordinates
+            low[axis] += min(ends)
+            high[axis] += max(ends)
+        reach = [(min(at, low[axis]), max(to, high[axis] + 1)) for axis, (at, to) in enumerate(reach)]
     return reach
 
 

@@ -35,7 +35,7 @@ def run(program: Program, hardware: Hardware) -> Timing:
     Raises:
         DeadlockError: when steps wait for one another for ever; names who waits for whom.
     """
-    port = ports_of(program, hardware, KeptCalendar if program.layers else None)
+    port = Ports(program.ports(hardware), KeptCalendar if program.layers else Calendar)
     with at_rest():
         log = logged(program, hardware, port)
         whole = timing_of(log, port, program, hardware)
@@ -44,25 +44,19 @@ def run(program: Program, hardware: Hardware) -> Timing:
         return replace(whole, layers=shares(Recording(log, port.owners(), program, hardware), whole))
 
 
-def ports_of(program: Program, hardware: Hardware, calendar: type[Calendar] | None = None) -> Ports:
-    """The calendar of a lane's ports, all free."""
-    shared = program.ports(hardware)
-    return Ports(shared, [(calendar or Calendar)() for _ in shared])
-
-
 def record(program: Program, hardware: Hardware) -> Recording:
     """Time one Program, and keep all that tells what every unit does when. Raises DeadlockError."""
-    ports = ports_of(program, hardware, KeptCalendar)
+    ports = Ports(program.ports(hardware), KeptCalendar)
     log = logged(program, hardware, ports, keep=True)
     return Recording(log, ports.owners(), program, hardware)
 
 
-def logged(program: Program, hardware: Hardware, port: Ports, keep: bool = False) -> Log:
-    """What every step of a Program takes; `port` is left with what was owned. Raises DeadlockError.
+def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep: bool = False) -> Log:
+    """What every step of a Program takes; a given `port` is left with what was owned. Raises DeadlockError.
 
     The log tells of the DRAM's channels one by one where it is to `keep` them.
     """
-    env = simpy.Environment()
+    env, port = simpy.Environment(), port or Ports(program.ports(hardware), Calendar)
     board = Board(program, env)
     arrays = [IssueUnit(program, hardware, board, port, array) for array in range(hardware.array.queues)]
     vector, dma = VectorSteps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)

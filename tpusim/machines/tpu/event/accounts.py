@@ -9,24 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition import (
-    BIAS_CYCLES,
-    CLIENTS,
-    FREE,
-    WEIGHT,
-    Frame,
-    last_weight,
-    preload_words,
-    word_latency,
-)
+from tpusim.machines.tpu.definition import BIAS_CYCLES, CLIENTS, FREE, WEIGHT, Frame, last_weight
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Loads, Log, Move, Passes, VectorWork
-from tpusim.machines.tpu.event.calendar import Conflicts, Owners, Ports
+from tpusim.machines.tpu.event.calendar import Owners, Ports
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, port_accounts, split, unit_accounts, unit_name
 from tpusim.machines.tpu.program.program import Program
@@ -36,14 +26,10 @@ from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
     """Close the accounts."""
-    arrays = [
-        (
-            array_use(mine, program),
-            _preload_use(mine.loads, program, hardware),
-            vector_unit_use(mine, program, hardware),
-        )
-        for _, mine in log.of_arrays(program, hardware)
-    ]
+    arrays = []
+    for _, mine in log.of_arrays(program, hardware):
+        preload, vector = _preload_use(mine.loads, program, hardware), vector_unit_use(mine, program, hardware)
+        arrays.append((array_use(mine, program), preload, vector))
     buses = {HBM: _bus_use(log.moves), **({SCRATCH: _bus_use(log.scratch)} if hardware.scratch_memory else {})}
     accounts = unit_accounts(arrays, buses, log.cycles)
     accounts |= port_accounts(port.owned, log.cycles, program.ports(hardware))
@@ -79,10 +65,8 @@ def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[s
     streams = ((len(each.steps), _stream(each, program)) for each in log.passes if each.steps)
     adding = sum(times * log.frame.frames(stream.words) * log.frame.work(stream.accumulate, bool(stream.finish))
                  for times, stream in streams)  # fmt: skip
-    steps = (program.steps[each.step] for each in log.works)
-    working = sum(
-        step.words * step.beat(program.word_fill, hardware).work for step in steps if isinstance(step, Vector)
-    )
+    steps = [step for each in log.works if isinstance(step := program.steps[each.step], Vector)]
+    working = sum(step.words * step.beat(program.word_fill, hardware).work for step in steps)
     return Counter(busy=adding + working)
 
 
@@ -118,7 +102,7 @@ def _bus_use(moves: Iterable[Move]) -> Counter[str]:
     for each in moves:
         use["busy"] += each.busy
         use["blocked"] += each.ready - each.free
-        use["port_stall"] += each.start - each.ready + each.ended - each.start - each.busy
+        use["port_stall"] += each.ended - each.ready - each.busy
     return use
 
 
@@ -147,9 +131,8 @@ class Recording:
         """
         span = range(first, self.cycles if stop is None else stop)
         log, program, hardware = self.log, self.program, self.hardware
-        moves = [
-            each for each in sorted((*log.moves, *log.scratch)) if not isinstance(program.steps[each.step], Prefetch)
-        ]
+        transfers = sorted((*log.moves, *log.scratch))
+        moves = [each for each in transfers if not isinstance(program.steps[each.step], Prefetch)]
         tracks: dict[str, Iterable[Pieces]] = {
             HBM: bus(log.moves),
             **({SCRATCH: bus(log.scratch)} if hardware.scratch_memory else {}),
@@ -158,8 +141,7 @@ class Recording:
         }
         for array, mine in log.of_arrays(program, hardware):
             tracks |= {unit_name(unit, array): pieces for unit, pieces in self._of_array(array, mine, span)}
-            works = [Pieces("vector", each.start, each.done - each.start, each.step) for each in mine.works]
-            tracks |= {"vector": works} if works else {}
+            tracks |= {"vector": _works(mine.works)} if mine.works else {}
         tracks |= dict(_channels(log, program))
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
@@ -167,20 +149,15 @@ class Recording:
 
     def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
         """The tracks of an array, or of all that share weights."""
-        frame, latency = log.frame, word_latency(self.program.word_fill, self.hardware)
-        streams = _Streams.of(log.passes, self.program, frame)
+        frame = log.frame
+        streams = _Streams(log.passes, self.program, frame, span)
         yield "preload", preloads(log.loads, self.ports, self.program, self.hardware, frame.weight_waits(array))
         yield "stream", streams.words("stream", 0)
-        yield "systolic_array", chain(streams.array(frame, span), _standing_by(log.works))
-        yield "drain", streams.words("drain", frame.result_delay(latency))
-        yield (
-            "vector_unit",
-            chain(
-                streams.adds(frame, frame.psum_delay(latency), span),
-                streams.finishes(frame, frame.finish_delay(latency), span),
-                self._working(log.works, span),
-            ),
-        )
+        yield "systolic_array", chain(streams.array(), _standing_by(log.works))
+        yield "drain", streams.words("drain", frame.result_delay)
+        adds = streams.work(streams.accumulate, frame.psum_delay, frame.add_cycles)
+        finishes = streams.work(streams.finish, frame.finish_delay, frame.finish_cycles)
+        yield "vector_unit", chain(adds, finishes, self._working(log.works, span))
 
     def _working(self, works: Sequence[VectorWork], span: range) -> Iterator[Pieces]:
         """The work on every word, once its operands are read."""
@@ -191,6 +168,12 @@ class Recording:
                 beat = step.beat(self.program.word_fill, self.hardware)
                 begins = work.start + beat.reads + np.arange(step.words) * beat.period
                 yield Pieces("busy", begins, beat.work, work.step)
+
+
+def _works(works: Sequence[VectorWork]) -> Iterator[Pieces]:
+    """From the first operand of each step to its last result."""
+    for work in works:
+        yield Pieces("vector", work.start, work.done - work.start, work.step)
 
 
 def _standing_by(works: Sequence[VectorWork]) -> Iterator[Pieces]:
@@ -257,7 +240,7 @@ def preloads(
     """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter; of all
     reads those are an array's that are made where it `waits` for no turn.
     """
-    step, free, ready, filled, start, last = unrolled([(each.steps, each.every, each[2:]) for each in loads]).T
+    step, free, ready, filled, start, last = unrolled(loads).T
     filled = np.maximum(ready, filled)
     yield Pieces("blocked", free, ready - free, step)
     yield Pieces("starved", ready, filled - ready, step)
@@ -266,7 +249,7 @@ def preloads(
     reads = np.flatnonzero(owners == WEIGHT)
     reads = reads[np.array(waits)[reads % len(waits)] == 0]
     biased = np.array([bias_words_of(program.steps[number]) for number in step.tolist()], np.int64)
-    words = preload_words(hardware) + biased
+    words = hardware.preload_words + biased
     ends = np.cumsum(words)
     entered = reads + hardware.weight_word_cycles
     # The last word of weights may be short.
@@ -284,36 +267,21 @@ _CYCLES = 5
 """Those that the log tells of each preload or pass."""
 
 
-class _Streams(NamedTuple):
-    """All passes in order, a column for each thing the log tells, and their frames."""
+class _Streams:
+    """All passes in order, a column for each thing the log tells, and their frames, drawn as far as in `span`."""
 
-    step: Cycles
-    ended: Cycles
-    filled: Cycles
-    loaded: Cycles
-    cleared: Cycles
-    start: Cycles
-    frames: Cycles
-    last: Cycles
-    accumulate: NDArray[np.bool_]
-    finish: NDArray[np.bool_]
-    cause: NDArray[np.str_]
-    conflicts: Sequence[Conflicts | None]
-
-    @classmethod
-    def of(cls, passes: Sequence[Passes], program: Program, frame: Frame) -> _Streams:
-        step, ended, filled, loaded, cleared, start = unrolled([(p.steps, p.every, p[2:7]) for p in passes]).T
-        causes = {step: each.cause for each in passes for step in each.steps}
-        conflicts = {step: each.conflicts for each in passes for step in each.steps}
-        mine = [each for number in step.tolist() if isinstance(each := program.steps[number], Stream)]
+    def __init__(self, passes: Sequence[Passes], program: Program, frame: Frame, span: range) -> None:
+        self.frame, self.span = frame, span
+        self.step, self.ended, self.filled, self.loaded, self.cleared, self.start = unrolled(passes).T
+        records = {step: each for each in passes for step in each.steps}
+        mine = [each for number in self.step.tolist() if isinstance(each := program.steps[number], Stream)]
         words = np.array([stream.words for stream in mine], np.int64)
-        frames = -(-words // frame.together)
-        last = (frames - 1) * frame.period + (words - 1) % frame.together + 1
-        accumulate = np.array([stream.accumulate for stream in mine], np.bool_)
-        finish = np.array([bool(stream.finish) for stream in mine], np.bool_)
-        cause = np.array([causes[number] for number in step.tolist()])
-        lost = [conflicts[number] for number in step.tolist()]
-        return cls(step, ended, filled, loaded, cleared, start, frames, last, accumulate, finish, cause, lost)
+        self.frames = -(-words // frame.together)
+        self.last = (self.frames - 1) * frame.period + (words - 1) % frame.together + 1
+        self.accumulate = np.array([stream.accumulate for stream in mine], np.bool_)
+        self.finish = np.array([bool(stream.finish) for stream in mine], np.bool_)
+        self.cause = np.array([records[number].cause for number in self.step.tolist()])
+        self.conflicts = [records[number].conflicts for number in self.step.tolist()]
 
     def words(self, name: str, delay: int) -> Iterator[Pieces]:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
@@ -321,54 +289,48 @@ class _Streams(NamedTuple):
         first, last = np.array(late, np.int64).reshape(-1, 2).T
         yield Pieces(name, self.start + first + delay, self.last + last - first, self.step)
 
-    def array(self, frame: Frame, span: range) -> Iterator[Pieces]:
+    def array(self) -> Iterator[Pieces]:
         """Waits, then a frame for every word (of each array)."""
+        frame = self.frame
         yield Pieces("starved", self.ended, self.filled - self.ended, self.step)
         yield Pieces("waiting_weights", self.filled, self.loaded - self.filled, self.step)
         yield Pieces("blocked", self.loaded, self.cleared - self.loaded, self.step)
         for name in np.unique(self.cause).tolist():
             waits = np.where(self.cause == name, self.start - 1 - self.cleared, 0)
             yield Pieces(name, self.cleared, waits, self.step)
-        begins, steps, lost = self._frames(frame, -1, self.frames, span)
+        begins, steps, lost = self._frames(-1, self.frames)
         yield Pieces("bank_conflict", begins - lost * frame.period, lost * frame.period, steps)
         yield Pieces("busy", begins, frame.elements, steps)
         yield Pieces("port_stall", begins + frame.elements, frame.port_stall, steps)
         yield Pieces("blocked", begins + frame.elements + frame.port_stall, frame.blocked, steps)
 
-    def adds(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
-        """The adds of each frame, from its partial-sum read on, `delay` cycles after its ifmap read."""
-        begins, steps, _ = self._frames(frame, delay, np.where(self.accumulate, self.frames, 0), span)
-        yield Pieces("busy", begins, frame.add_cycles, steps)
+    def work(self, chosen: NDArray[np.bool_], delay: int, cycles: int) -> Iterator[Pieces]:
+        """The `cycles` of work on each frame of the `chosen` passes, `delay` cycles after its ifmap read."""
+        begins, steps, _ = self._frames(delay, np.where(chosen, self.frames, 0))
+        yield Pieces("busy", begins, cycles, steps)
 
-    def finishes(self, frame: Frame, delay: int, span: range) -> Iterator[Pieces]:
-        """The finishing of the words of each frame, `delay` cycles after its ifmap read."""
-        begins, steps, _ = self._frames(frame, delay, np.where(self.finish, self.frames, 0), span)
-        yield Pieces("busy", begins, frame.finish_cycles, steps)
-
-    def _frames(self, frame: Frame, delay: int, counts: Cycles, span: range) -> tuple[Cycles, Cycles, Cycles]:
-        """(cycle, step, frames lost before it) of each of the `counts` first frames of every pass in `span`, `delay`
+    def _frames(self, delay: int, counts: Cycles) -> tuple[Cycles, Cycles, Cycles]:
+        """(cycle, step, frames lost before it) of each of the `counts` first frames of every pass in the span, `delay`
         after its ifmap slot.
         """
-        begins = self.start + delay
-        ends = (
-            begins
-            + (counts + np.array([each.frames if each else 0 for each in self.conflicts], np.int64)) * frame.period
-        )
-        counts = np.where((begins < span.stop) & (ends > span.start), counts, 0)
+        begins, period = self.start + delay, self.frame.period
+        lost_frames = np.array([each.frames if each else 0 for each in self.conflicts], np.int64)
+        inside = (begins < self.span.stop) & (begins + (counts + lost_frames) * period > self.span.start)
+        counts = np.where(inside, counts, 0)
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         none = np.zeros(counts.max(initial=0), np.int64)
         each_pass = zip(self.conflicts, counts.tolist(), strict=True)
         late: Cycles = np.concatenate([none[:0], *((each.lost if each else none)[:count] for each, count in each_pass)])
         lost = np.where(number > 0, np.diff(late, prepend=0), late)
-        return np.repeat(begins, counts) + (number + late) * frame.period, np.repeat(self.step, counts), lost
+        return np.repeat(begins, counts) + (number + late) * period, np.repeat(self.step, counts), lost
 
 
-def unrolled(records: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> Cycles:
-    """The table [step, column] of (steps, cycles between them, cycles of the first): its number, then its cycles."""
+def unrolled(records: Sequence[Loads | Passes]) -> Cycles:
+    """The table [step, column] of preloads or passes: its number, then the cycles that the log tells of it."""
     rows = [np.empty((0, _CYCLES + 1), np.int64)]
-    for steps, every, cycles in records:
-        later = np.arange(len(steps))[:, None] * every + np.array(cycles)
-        rows.append(np.append(np.array(steps)[:, None], later, axis=1))
+    for each in records:
+        later = np.arange(len(each.steps))[:, None] * each.every + np.array(each[2 : 2 + _CYCLES])
+        rows.append(np.append(np.array(each.steps)[:, None], later, axis=1))
     table = np.concatenate(rows)
     return table[np.argsort(table[:, 0])]
 
@@ -398,7 +360,7 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
 def cuts_of(log: Log, program: Program) -> list[int]:
     """The first cycle of each layer, and the one after the last: the array ended the step ahead of each in time."""
     ended = {work.step: work.ended for work in log.works}
-    for step, cycle, *_ in unrolled([(each.steps, each.every, each[2:7]) for each in log.passes]).tolist():
+    for step, cycle, *_ in unrolled(log.passes).tolist():
         ended[step] = cycle
     behind = dict(pairwise(sorted(ended)))
     return [0, *(ended[behind[last]] for last in program.last_passes[:-1]), log.cycles]

@@ -74,10 +74,10 @@ class BankedHbm:
             self._until = max(self._until, last)
         if self._keep:
             channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
-            begun, ended = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
+            begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
             np.minimum.at(begun, at, served.accepted)
-            np.maximum.at(ended, at, served.done)
-            self.spans.append(Span(channels, self._clocks.to_machine(begun), self._clocks.to_machine(ended)))
+            np.maximum.at(over, at, served.done)
+            self.spans.append(Span(channels, self._clocks.to_machine(begun), self._clocks.to_machine(over)))
         return served
 
     def _asked(self, step: Transfer) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import CLIENTS, DMA, FREE, IFMAP, NEVER, Clients, port_name
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Feed, Groups, asked, relative
+from tpusim.machines.tpu.program.addresses import Feed, Groups, Marks, asked, relative
 from tpusim.machines.tpu.program.steps import Stream
 
 Cycles = NDArray[np.int64]
@@ -155,8 +155,8 @@ class KeptCalendar(Calendar):
 class Ports:
     """The ports of lane 0, each with the clients that share it, as `PORTS` tells."""
 
-    def __init__(self, shared: Sequence[Clients], calendars: Iterable[Calendar]) -> None:
-        self.calendars = [*calendars]
+    def __init__(self, shared: Sequence[Clients], calendar: type[Calendar]) -> None:
+        self.calendars = [calendar() for _ in shared]
         self._names = [port_name(clients) for clients in shared]
         pairs = zip(shared, self.calendars, strict=True)
         self._of = {client: calendar for clients, calendar in pairs for client in clients}
@@ -250,22 +250,32 @@ class ConflictCounter:
             return None
         if id(feed) not in self._of_feed:
             # The feed is held too, so that nothing else gets its id.
-            key = relative(feed.groups), step.words
-            if key not in self._of_groups:
-                reading = reading_cycles(*key, self._banks, self._ports)
-                self._of_groups[key] = self._alike.setdefault(reading.tobytes(), Conflicts(reading, self._period))
-            self._of_feed[id(feed)] = feed, self._of_groups[key]
+            self._of_feed[id(feed)] = feed, self._counted(relative(feed.groups), step.words)
         return self._of_feed[id(feed)][1]
+
+    def _counted(self, groups: Groups, words: int) -> Conflicts:
+        key = groups, words
+        if key not in self._of_groups:
+            reading = reading_cycles(groups, words, self._banks, self._ports)
+            self._of_groups[key] = self._alike.setdefault(reading.tobytes(), Conflicts(reading, self._period))
+        return self._of_groups[key]
 
 
 def reading_cycles(groups: Groups, words: int, banks: int, ports: int) -> Cycles:
     """For each word, the cycles until the busiest bank has served all who ask it for different addresses."""
     if not groups:
         return np.ones(words, np.int64)
-    (addresses, first), most, busiest = asked(groups), max(1, _TOGETHER // banks), list[Cycles]()
-    for at in range(0, words, most):
-        bank, (word, asking) = addresses[at : at + most] % banks, first[at : at + most].nonzero()
-        asked_for = np.bincount(word * banks + bank[word, asking], minlength=len(bank) * banks)
-        busiest.append(asked_for.reshape(len(bank), banks).max(axis=1))
+    (addresses, first), most = asked(groups), max(1, _TOGETHER // banks)
+    busiest = [
+        _busiest(addresses[at : at + most] % banks, first[at : at + most], banks) for at in range(0, words, most)
+    ]
     cycles: Cycles = np.maximum(-(-np.concatenate(busiest) // ports), 1)
     return cycles
+
+
+def _busiest(bank: Cycles, counts: Marks, banks: int) -> Cycles:
+    """[word]: how often a bank is asked, by those that count, of the bank that is asked most."""
+    word, asking = counts.nonzero()
+    asked_for = np.bincount(word * banks + bank[word, asking], minlength=len(bank) * banks)
+    busiest: Cycles = asked_for.reshape(len(bank), banks).max(axis=1)
+    return busiest

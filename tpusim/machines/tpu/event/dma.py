@@ -6,20 +6,22 @@ memory here, HBM with banks in `banked_hbm`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Generator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import simpy
 
 from tpusim.machines.tpu.definition import DMA
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, Move, Process, Span
+from tpusim.machines.tpu.event.board import Board, Move, Process
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
-from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
 from tpusim.memory.pipe import Pipe
+
+if TYPE_CHECKING:
+    from tpusim.machines.tpu.event.banked_hbm import BankedHbm
 
 Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 
@@ -42,29 +44,12 @@ class Spilled(NamedTuple):
     stored: int
 
 
-class Hbm(Protocol):
-    """Transfers begin in order, none before the bus is free; what it says of one never depends on a later one."""
-
-    def fill(self, step: Transfer, start: int) -> Filled:
-        """A fill that has the bus from cycle `start` on."""
-
-    def demands(self, step: Transfer, start: int) -> Cycles:
-        """When the words of a spill that has the bus from `start` on are wanted."""
-
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
-        """The spill once it is known in which cycles its words crossed the port."""
-
-    @property
-    def use(self) -> HbmUse | None:
-        """What has happened in the DRAM; None where none is modelled."""
-
-    @property
-    def spans(self) -> Sequence[Span]:
-        """The span of each transfer so far, if they are kept; none where no DRAM is modelled."""
-
-
 class PipedMemory:
-    """A latency, then bytes at the full bandwidth."""
+    """A latency, then bytes at the full bandwidth.
+
+    Transfers begin in order, none before the bus is free; what is said of one never depends on a later one. `use` is
+    what has happened in the DRAM, and `spans` tells of each transfer so far: None and none where there is no DRAM.
+    """
 
     use = None
     spans = ()
@@ -73,14 +58,18 @@ class PipedMemory:
         self._hardware, self._pipe = hardware, pipe
 
     def fill(self, step: Transfer, start: int) -> Filled:
+        """A fill that has the bus from cycle `start` on."""
         busy = self._busy(step)
         return Filled(self._pipe.arrivals(start, busy, step.words), start + busy)
 
     def demands(self, step: Transfer, start: int) -> Cycles:
+        """When the words of a spill that has the bus from `start` on are wanted."""
         return self._pipe.demands(start, self._busy(step), step.words)
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
-        """The last word still has to cross the bus and be stored."""
+        """The spill once it is known in which cycles its words crossed the port; the last one still has to cross the
+        bus and be stored.
+        """
         busy = self._busy(step)
         ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
         return Spilled(busy, start + busy, ended, ended + self._pipe.latency)
@@ -92,10 +81,17 @@ class PipedMemory:
 class Dma:
     """Owns the buses of HBM and of the scratch memory, and the slots of the port that are left."""
 
-    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, keep: bool = False) -> None:
+    def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, keep: bool) -> None:
         self._stored: dict[int, int] = {}
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
-        self.hbm = _hbm_of(program, hardware, keep)
+        self.hbm: PipedMemory | BankedHbm
+        if device := hardware.hbm.dram:
+            # Its loops are compiled, and importing the compiler takes longer than many a layer.
+            from tpusim.machines.tpu.event import banked_hbm
+
+            self.hbm = banked_hbm.BankedHbm(program, hardware, device, keep)
+        else:
+            self.hbm = PipedMemory(hardware, Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle))
         self._memories = {HBM: self.hbm}
         if pipe := hardware.scratch_pipe:
             self._memories[SCRATCH] = PipedMemory(hardware, pipe)
@@ -134,9 +130,9 @@ class Dma:
         """
         wanted, ended = self._memories[step.bus].fill(step, start)
         if isinstance(step, BankFill):
-            # Through a port of their own: each when it is wanted, or in the cycle after the one before.
-            waited = int((np.maximum(wanted, earliest) - np.arange(len(wanted))).max())
-            return ended - start, ended, ended, waited + len(wanted)
+            # Through a port of their own: each when it is wanted or in the cycle after the one before.
+            behind = np.maximum(wanted, earliest) - np.arange(len(wanted))
+            return ended - start, ended, ended, int(behind.max()) + len(wanted)
         slots = yield from self._words(wanted, earliest)
         return ended - start, ended, ended, int(slots[-1]) + 1
 
@@ -161,14 +157,3 @@ class Dma:
                 break
         self._port.take(DMA, slots)
         return slots
-
-
-def _hbm_of(program: Program, hardware: Hardware, keep: bool = False) -> Hbm:
-    """What `hbm.model` says, with nothing moved yet; it may `keep` its spans."""
-    device = hardware.hbm.dram
-    if device is None:
-        return PipedMemory(hardware, Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle))
-    # Its loops are compiled, and importing the compiler takes longer than many a layer.
-    from tpusim.machines.tpu.event.banked_hbm import BankedHbm
-
-    return BankedHbm(program, hardware, device, keep)

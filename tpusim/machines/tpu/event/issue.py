@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.machines.tpu.definition import (
-    BIAS_CYCLES,
-    DMA,
-    IFMAP,
-    POINTER,
-    PSUM,
-    RESULT,
-    VECTOR,
-    WEIGHT,
-    last_weight,
-    preload_words,
-    word_latency,
-)
+from tpusim.machines.tpu.definition import BIAS_CYCLES, DMA, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, last_weight
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, VectorWork
 from tpusim.machines.tpu.event.calendar import ConflictCounter, Conflicts, Ports
@@ -32,16 +19,6 @@ _LONGEST = 4
 """Passes after which the same state is still noticed."""
 
 
-class _State(NamedTuple):
-    """All that the next pass depends on, in cycles from the last one's issue; `ahead` is the port's calendar."""
-
-    ended: int
-    free: int
-    written: int
-    cause: str
-    ahead: tuple[bytes, ...]
-
-
 class IssueUnit:
     """Owns an array, or all that share weights, the weight path and the slots of the frame that are theirs."""
 
@@ -50,14 +27,12 @@ class IssueUnit:
         self.passes: list[Passes] = []
         self.works: list[VectorWork] = []
         self._hardware, self._board, self._port = hardware, board, port
-        self._preload_words, self._buffers = preload_words(hardware), hardware.array.weight_buffers
+        self._preload_words, self._buffers = hardware.preload_words, hardware.array.weight_buffers
         self.frame = program.frame(hardware)
         self._array, queues = array, hardware.array.queues
         self._left = self.frame.weight_waits(array) if self.frame.pointer_slots or queues > 1 else None
         self._conflicts = ConflictCounter(hardware, self.frame.period)
-        latency = word_latency(program.word_fill, hardware)
-        self._psum_delay = self.frame.psum_delay(latency)
-        self._result_delay = self.frame.result_delay(latency)
+        self._psum_delay, self._result_delay = self.frame.psum_delay, self.frame.result_delay
         self._steps = program.steps
         whose = [program.array_of(s) if isinstance(s, Preload | Stream) else -1 for s in program.steps]
         self._order = [i for i, s in enumerate(program.steps) if whose[i] == array or isinstance(s, Vector)]
@@ -71,7 +46,7 @@ class IssueUnit:
         self._written = -1
         self._told = 0
         self._cause = "starved"
-        self._states: deque[tuple[int, _State]] = deque(maxlen=_LONGEST)
+        self._states: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=_LONGEST)
 
     def process(self) -> Process:
         """Issue every step as soon as what it waits for is known."""
@@ -229,13 +204,15 @@ class IssueUnit:
             and self._board.all_done_by(stream.after, issued)
         )
 
-    def _now(self) -> _State | None:
-        """None when the DMA has been past the last issue already."""
+    def _now(self) -> tuple[object, ...] | None:
+        """All that the next pass depends on, in cycles from the last one's issue, the port's calendar from there on
+        included; None when the DMA has been past it already.
+        """
         issued = self._issued
         if issued < self._port[DMA].settled:
             return None
-        ahead = self._port.ahead(issued)
-        return _State(self.ended - issued, self.free - issued, self._written - issued, self._cause, ahead)
+        since = self.ended - issued, self.free - issued, self._written - issued
+        return *since, self._cause, self._port.ahead(issued)
 
     def _take(self, place: int, step: Stream, passes: int, every: int) -> int:
         """Repeat the last `passes`, which took `every` cycles, as often as alike ones follow; how many passes more."""
@@ -247,7 +224,9 @@ class IssueUnit:
             self._port.repeat(self._issued - every, self._issued, times)
             for first in range(place + 1, place + 1 + 2 * passes, 2):
                 self._again(first, passes, times, every)
-            self._shift(times * every)
+            later = times * every
+            self._issued, self.ended, self.free = self._issued + later, self.ended + later, self.free + later
+            self._written, self.drained = self._written + later, self.drained + later
         self._states.clear()
         return times * passes
 
@@ -262,11 +241,6 @@ class IssueUnit:
             self._board.finish(second, done + number * every)
         self.loads.append(load.again(preloads, every))
         self.passes.append(stream.again(streams, every))
-
-    def _shift(self, cycles: int) -> None:
-        self._issued, self.ended, self.free, self._written, self.drained = (
-            cycle + cycles for cycle in (self._issued, self.ended, self.free, self._written, self.drained)
-        )
 
 
 class VectorSteps:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -76,11 +76,9 @@ class Track:
 
     def _merged(self) -> Track:
         first = np.ones(len(self), bool)
-        first[1:] = (
-            (self.starts[1:] != self.ends[:-1])
-            | (self.kinds[1:] != self.kinds[:-1])
-            | (self.steps[1:] != self.steps[:-1])
-        )
+        first[1:] = self.starts[1:] != self.ends[:-1]
+        for column in (self.kinds, self.steps):
+            first[1:] |= column[1:] != column[:-1]
         last = np.roll(first, -1)
         return Track(self.names, self.starts[first], self.ends[last], self.kinds[first], self.steps[first])
 
@@ -170,10 +168,6 @@ def unwatched(_: int) -> None:
     """Look at no clock."""
 
 
-_TRACKS = ("dma",), ("drain", "vector"), ("preload",)
-"""Of transfers, of what is written, and of weights that are read."""
-
-
 def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:
     """(cycles, words): from each cycle on until the next, how many words of a lane hold data that is still needed.
 
@@ -182,63 +176,85 @@ def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:
     has read them. Of results that take the place of others that stay, each word counts once.
     """
     changes: defaultdict[int, int] = defaultdict(int, {0: 0})
-    for start, end, words in chain(_held(program, timeline), _staying(program, timeline)):
+    use = _Use(program, timeline)
+    for start, end, words in chain(use.held(), _staying(use.kept())):
         changes[start] += words
         changes[end] -= words
     cycles = sorted(changes)
     return np.array(cycles, np.int64), np.cumsum([changes[cycle] for cycle in cycles])
 
 
-def _held(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, int]]:
-    """(first cycle, cycle after the last, words) of every fill and of every block of results that is spilled and does
-    not stay; what is spilled from where it was filled counts once, and so does what passes add to.
-    """
-    dma, drains, loads = (_by_step(timeline, *names) for names in _TRACKS)
-    readers, added_to = _readers(program), _added_to(program)
-    kept = {step.tensor.name for step in program.steps if isinstance(step, Keep)}
-    written = _Written(program, {**dma, **drains})
-    for index, step in enumerate(program.steps):
-        written.see(index, step, added_to)
-        match step:
-            case Fill() if index not in added_to and readers[index]:
-                ends = (
-                    next(track[each].end for track in (drains, loads, dma) if each in track) for each in readers[index]
-                )
-                yield dma[index].start, max(ends), step.words
-            case Spill() if step.tensor.name not in kept:
-                for part in step.parts:
-                    if part.feed is None:
-                        yield written.since(part.base, step), dma[index].end, part.words
+class _Use:
+    """Who writes and who reads the words of a Program, and when."""
 
+    def __init__(self, program: Program, timeline: Timeline) -> None:
+        self._program, self._readers, steps = program, _readers(program), program.steps
+        # Of transfers, of what is written, and of weights that are read.
+        tracks = ("dma",), ("drain", "vector"), ("preload",)
+        self._dma, self._drains, self._loads = (_by_step(timeline, *names) for names in tracks)
+        self._written = {**self._dma, **self._drains}
+        filled = [(at, step) for at, step in enumerate(steps) if isinstance(step, Fill) and self._readers[at]]
+        first = ((at, fill, steps[self._readers[at][0]]) for at, fill in filled)
+        added = ((at, fill, reader.result_base) for at, fill, reader in first if isinstance(reader, Stream))
+        # Fills to whose words passes add their results.
+        self._added_to = {
+            at for at, fill, base in added if any(part.base <= base < part.base + part.words for part in fill.parts)
+        }
+        # By address, the step that has written anew what stands there.
+        self._first: dict[int, int] = {}
 
-class _Written:
-    """Since when results stand at an address, step by step."""
+    def _steps(self) -> Iterator[tuple[int, Step]]:
+        """Every step, once it is noted what it writes anew."""
+        layers = self._program.layers or (0,) * len(self._program.steps)
+        for index, step in enumerate(self._program.steps):
+            if index == 0 or layers[index] != layers[index - 1]:
+                self._first = {}
+            match step:
+                case Stream() | Vector() if not step.adds_on:
+                    self._first[step.result_base] = index
+                case Fill() if index in self._added_to:
+                    self._first |= {part.base: index for part in step.parts}
+            yield index, step
 
-    def __init__(self, program: Program, slices: Mapping[int, Slice]) -> None:
-        self._layers, self._slices = program.layers or (0,) * len(program.steps), slices
-        self._layer, self._first = 0, dict[int, int]()
-
-    def see(self, index: int, step: Step, added_to: Container[int]) -> None:
-        """Note what a step writes anew."""
-        if self._layers[index] != self._layer:
-            self._layer, self._first = self._layers[index], {}
-        match step:
-            case Stream() | Vector() if not step.adds_on:
-                self._first[step.result_base] = index
-            case Fill() if index in added_to:
-                self._first |= {part.base: index for part in step.parts}
-
-    def since(self, base: int, taken: Step) -> int:
-        """The first cycle of it; where passes add to what another layer has left, that of the last that `taken` waits
-        for.
+    def _since(self, base: int, taken: Step) -> int:
+        """The first cycle of what stands at `base`; where passes add to what another layer has left, that of the last
+        that `taken` waits for.
         """
         makers = [self._first[base]] if base in self._first else taken.after
-        return min(self._slices[each].start for each in makers if each in self._slices)
+        return min(self._written[each].start for each in makers if each in self._written)
+
+    def held(self) -> Iterator[tuple[int, int, int]]:
+        """(first cycle, cycle after the last, words) of every fill and of every block of results that is spilled and
+        does not stay; what is spilled from where it was filled counts once, and so does what passes add to.
+        """
+        kept = {step.tensor.name for step in self._program.steps if isinstance(step, Keep)}
+        tracks = self._drains, self._loads, self._dma
+        for index, step in self._steps():
+            match step:
+                case Fill() if index not in self._added_to and self._readers[index]:
+                    ends = (next(track[each].end for track in tracks if each in track) for each in self._readers[index])
+                    yield self._dma[index].start, max(ends), step.words
+                case Spill() if step.tensor.name not in kept:
+                    for part in step.parts:
+                        if part.feed is None:
+                            yield self._since(part.base, step), self._dma[index].end, part.words
+
+    def kept(self) -> Iterator[tuple[int, int, range]]:
+        """(cycle, 1 or -1, words): when words that stay are taken, and when they are let go."""
+        read, readers = {**self._dma, **self._loads, **self._drains}, _readers_of_kept(self._program)
+        for index, step in self._steps():
+            if isinstance(step, Keep):
+                makers = [self._program.steps[each] for each in step.after]
+                since = min(self._since(each.result_base, step) for each in makers if isinstance(each, Stream | Vector))
+                until = max(read[each].end for each in (*step.after, *readers[index]))
+                for words in step.words_read:
+                    yield since, 1, words
+                    yield until, -1, words
 
 
-def _staying(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, int]]:
+def _staying(kept: Iterable[tuple[int, int, range]]) -> Iterator[tuple[int, int, int]]:
     """(cycle, cycle after the last, words) of stretches of time in which as many words stay on chip."""
-    changes = sorted(_kept(program, timeline), key=lambda each: each[0])
+    changes = sorted(kept, key=lambda each: each[0])
     held = np.zeros(max((words.stop for _, _, words in changes), default=0), np.int64)
     count = 0
     ends = [*(cycle for cycle, _, _ in changes[1:]), 0]
@@ -249,23 +265,6 @@ def _staying(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, i
         count += int(np.count_nonzero(mine) - before)
         if end > cycle and count:
             yield cycle, end, count
-
-
-def _kept(program: Program, timeline: Timeline) -> Iterator[tuple[int, int, range]]:
-    """(cycle, 1 or -1, words): when words that stay are taken, and when they are let go."""
-    dma, drains, loads = (_by_step(timeline, *names) for names in _TRACKS)
-    read = {**dma, **loads, **drains}
-    readers, added_to = _readers_of_kept(program), _added_to(program)
-    written = _Written(program, {**dma, **drains})
-    for index, step in enumerate(program.steps):
-        written.see(index, step, added_to)
-        if isinstance(step, Keep):
-            makers = [program.steps[each] for each in step.after]
-            since = min(written.since(each.result_base, step) for each in makers if isinstance(each, Stream | Vector))
-            until = max(read[each].end for each in (*step.after, *readers[index]))
-            for words in step.words_read:
-                yield since, 1, words
-                yield until, -1, words
 
 
 def _readers_of_kept(program: Program) -> dict[int, list[int]]:
@@ -284,20 +283,6 @@ def _readers_of_kept(program: Program) -> dict[int, list[int]]:
         for words in step.words_written:
             whose[words.start : words.stop] = -1
     return readers
-
-
-def _added_to(program: Program) -> set[int]:
-    """Fills to whose words passes add their results."""
-    steps, readers = program.steps, _readers(program)
-    fills = ((index, step) for index, step in enumerate(steps) if isinstance(step, Fill) and readers[index])
-    return {index for index, fill in fills if _adds_to(steps[readers[index][0]], fill)}
-
-
-def _adds_to(reader: Step, fill: Fill) -> bool:
-    """Whether a pass adds its results to the words of a fill."""
-    return isinstance(reader, Stream) and any(
-        part.base <= reader.result_base < part.base + part.words for part in fill.parts
-    )
 
 
 def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, Slice]:

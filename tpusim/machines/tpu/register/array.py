@@ -129,10 +129,8 @@ def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, w
     for array in range(arrays):
         for chain in range(chains):
             for col in range(cols):
-                moving[array, chain, top, col], tags[array, chain, top_tag, col] = (
-                    weight[array, chain, col],
-                    weight_tag[array, chain, col],
-                )
+                moving[array, chain, top, col] = weight[array, chain, col]
+                tags[array, chain, top_tag, col] = weight_tag[array, chain, col]
 
 
 @kernel

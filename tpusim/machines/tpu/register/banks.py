@@ -24,7 +24,6 @@ from tpusim.machines.tpu.register.wires import NOWHERE, Window, kernel
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.floating[Any]]
-Counts = NDArray[np.int64]
 Records = NDArray[Any]
 
 UNFED = -1
@@ -143,8 +142,8 @@ class Banks:
         # [register, row]: after r registers row r has its word; what nothing has been handed on to is no number.
         self.skew = Window(np.full((rows, rows, word), np.nan, program.number), axis=0)
         self.handed_on = False
-        self.arriving: dict[int, tuple[Counts, Counts, Floats]] = {}
-        self.entering: tuple[Counts, Floats] | None = None
+        self.arriving: dict[int, tuple[Ints, Ints, Floats]] = {}
+        self.entering: tuple[Ints, Floats] | None = None
         self.read = self.written = self.cycles = 0
 
     # ---- reads, decided in lane 0's time
@@ -234,7 +233,7 @@ def outside_of(memory: Floats, address: int) -> str:
 
 
 @kernel
-def _present(wanted: Counts, patterns: Counts, bases: Counts, counters: Counts, tables: Counts, word: int) -> None:
+def _present(wanted: Ints, patterns: Ints, bases: Ints, counters: Ints, tables: Ints, word: int) -> None:
     for row in range(len(wanted)):
         wanted[row] = NOWHERE
         if patterns[row] != UNFED:
@@ -242,7 +241,7 @@ def _present(wanted: Counts, patterns: Counts, bases: Counts, counters: Counts, 
 
 
 @kernel
-def _serve(wanted: Counts, captured: Floats, memory: Floats, ports: Counts) -> int:
+def _serve(wanted: Ints, captured: Floats, memory: Floats, ports: Ints) -> int:
     """Serve one cycle in every bank; the words read."""
     banks, reads = len(ports), 0
     busy = np.zeros(banks, np.int64)

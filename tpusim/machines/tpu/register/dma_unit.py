@@ -27,7 +27,7 @@ from tpusim.machines.tpu.program.transfers import (
     Transfer,
 )
 from tpusim.machines.tpu.register.banks import Banks, Settings
-from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Memory, Passage, PipedMemory
+from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Passage, PipedMemory
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
 from tpusim.memory.pipe import Pipe
 
@@ -47,9 +47,8 @@ class PreloadUnit:
             for index, step in enumerate(program.steps)
             if isinstance(step, Preload) and step.array == number
         )
-        self.fills = {
-            index: [other for other in step.after if program.steps[other].cause == STARVED] for index, step in self.todo
-        }
+        starves = [step.cause == STARVED for step in program.steps]
+        self.fills = {index: [other for other in step.after if starves[other]] for index, step in self.todo}
         self.turn = _ahead(program, number)
         self.started = self.delayed = 0
         self.row = self.rows
@@ -94,18 +93,19 @@ class PreloadUnit:
         """The next weight word, or that of the biases, when the word register can take it at the end of this cycle."""
         if self.injecting or self.waits[now % len(self.waits)]:
             return None
-        if self.row < self.rows:
-            first, step = self.row, self.step
-            address = step.base + first // self.word_elements if first < step.rows else NOWHERE
-            self.row += self.word_elements
-            self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
-        elif self.biases and (bias := self.step.bias) is not None:
-            # A word whose first element goes to the register above the first row.
-            first, step, address = self.rows, self.step, bias
-            self.biases, self.injecting = 0, BIAS_CYCLES
-        else:
-            return None
+        if self.row >= self.rows:
+            return self._read_bias() if self.biases else None
+        first, step = self.row, self.step
+        address = step.base + first // self.word_elements if first < step.rows else NOWHERE
+        self.row += self.word_elements
+        self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
         return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=first)
+
+    def _read_bias(self) -> Order:
+        """The word whose first element goes to the register above the first row."""
+        self.biases, self.injecting, step = 0, BIAS_CYCLES, self.step
+        address = NOWHERE if step.bias is None else step.bias
+        return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=self.rows)
 
     def book(self) -> None:
         """Account for a cycle of a preload under way, once it is known whether the port was free."""
@@ -145,18 +145,13 @@ class DmaUnit:
     """Fills, spills and prefetches in one queue, for two buses."""
 
     def __init__(
-        self,
-        program: Program,
-        scoreboard: Scoreboard,
-        hbm: HbmWords,
-        banks: Banks | None,
-        hardware: Hardware,
+        self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, banks: Banks | None, hardware: Hardware,
         settings: Settings,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
         self.hardware, self.settings = hardware, settings
         pipe, device = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle), hardware.hbm.dram
-        self.memory: Memory = BankedMemory(program, hardware, device) if device else PipedMemory(hardware, pipe)
+        self.memory = BankedMemory(program, hardware, device) if device else PipedMemory(hardware, pipe)
         self.memories = {HBM: self.memory}
         if scratch := hardware.scratch_pipe:
             self.memories[SCRATCH] = PipedMemory(hardware, scratch)
@@ -168,7 +163,7 @@ class DmaUnit:
         self.moving: deque[_Moving] = deque()
         self.fetching: dict[int, Passage] = {}
         self.bus: dict[str, _Moving | None] = dict.fromkeys(self.memories)
-        self.use: dict[str, Counter[str]] = {HBM: Counter(), SCRATCH: Counter()}
+        self.use: dict[str, Counter[str]] = {bus: Counter() for bus in self.memories}
         self.held: Counter[int] = Counter()
         self.end, self.moved = 0, -1
 
@@ -181,7 +176,12 @@ class DmaUnit:
         for bus, moving in self.bus.items():
             if moving is not None and moving.passage.over(now):
                 self.bus[bus] = None
-        self._settle()
+        for index, passage in [*self.storing.items()]:
+            # Of these spills it has become known when they are stored.
+            if (stored := passage.stored) != NEVER:
+                self.end = max(self.end, stored)
+                self.stored[index] = stored + self.hardware.lanes - 1
+                del self.storing[index]
         self._end_fetches(now)
         why = ""
         while self.todo and self.bus[self.todo[0][1].bus] is None and not (why := self._held_up(now)):
@@ -227,7 +227,11 @@ class DmaUnit:
         self.moved = now
         head.passage.took(now)
         if head.words == head.step.words:
-            self._finish(now)
+            self.moving.popleft()
+            self.scoreboard.finish(head.index, now + 1)
+            if isinstance(head.step, Spill):
+                self.hbm.spilled.append(head.index)
+                self.storing[head.index] = head.passage
         return word
 
     def _held_up(self, now: int) -> str:
@@ -271,13 +275,6 @@ class DmaUnit:
         head = self.moving[0]
         return self.moved != now and head.passage.ready(head.words, now)
 
-    def _finish(self, now: int) -> None:
-        head = self.moving.popleft()
-        self.scoreboard.finish(head.index, now + 1)
-        if isinstance(head.step, Spill):
-            self.hbm.spilled.append(head.index)
-            self.storing[head.index] = head.passage
-
     def _end_fetches(self, now: int) -> None:
         """Note which prefetches are over; one of nothing but padding is in the cycle in which it begins."""
         for index in [index for index, passage in self.fetching.items() if passage.ready(0, now)]:
@@ -285,14 +282,6 @@ class DmaUnit:
             self.stored[index] = now
             self.hbm.prefetched(index)
             self.scoreboard.finish(index, now)
-
-    def _settle(self) -> None:
-        """Note of which spills it has become known when they are stored."""
-        for index, passage in [*self.storing.items()]:
-            if (stored := passage.stored) != NEVER:
-                self.end = max(self.end, stored)
-                self.stored[index] = stored + self.hardware.lanes - 1
-                del self.storing[index]
 
 
 class KeepUnit:

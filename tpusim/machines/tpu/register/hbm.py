@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,32 +62,27 @@ class HbmWords:
         transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
         sizes = [step.lanes * step.words for step in transfers.values()]
         first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
-        addresses = {
-            index: np.concatenate([
-                np.arange(part.base, part.base + part.words) if part.feed is None else np.full(part.words, NOWHERE)
-                for part in step.parts
-            ])
-            for index, step in transfers.items()
-        }  # fmt: skip
-        tensors = {
-            each.name: np.array(operands.get(each.name, np.full(each.shape, np.nan)), program.number).reshape(
-                each.shape
-            )
-            for each in program.tensors
-        }
+        addresses = {index: _addresses(step) for index, step in transfers.items()}
+        tensors: dict[str, Values] = {}
+        for each in program.tensors:
+            content = operands.get(each.name, np.full(each.shape, np.nan))
+            tensors[each.name] = np.array(content, program.number).reshape(each.shape)
         used, values = np.zeros(sum(sizes), np.bool_), np.zeros((sum(sizes), word_elements), program.number)
         words = cls(program, tensors, first, addresses, used, values)
         for index, step in transfers.items():
-            for part, at in _places(step):
-                words._used(index)[at[0], at[1]] = part.words > 0
+            for _, at in _places(step):
+                words._of(index, used)[at] = True
         return words
 
     def fetch(self, index: int, sources: Sequence[int] = ()) -> None:
         """Bring the words of a fill that begins: its elements as they are now, those of all spills up to the last among
         its `sources` in every lane.
         """
-        step, place = self._transfer(index), self._words(index)
-        self._settle(max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1))
+        step, place = self._transfer(index), self._of(index, self.values)
+        until = max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1)
+        # These need not be looked for again.
+        while self.spilled and self.spilled[0] <= until:
+            self._store(self.spilled.pop(0))
         for part, at in _places(step):
             place[at[0], at[1], : part.per_word] = self._brought(step, part)
 
@@ -114,10 +109,8 @@ class HbmWords:
 
     def _brought(self, step: Transfer, part: Elements) -> Values:
         """The elements [lane, word, element of the word] of a part; zero where the tensor has none."""
-        brought: Values = np.append(self.tensor(step.tensor.name), self.values.dtype.type(0))[
-            _elements(part, step.tensor.shape)
-        ]
-        return brought
+        content: Values = np.append(self.tensor(step.tensor.name), self.values.dtype.type(0))
+        return content[_elements(part, step.tensor.shape)]
 
     def tensor(self, name: str) -> Values:
         """A tensor as it lies in HBM now."""
@@ -127,16 +120,11 @@ class HbmWords:
                 self._store(index)
         return self.tensors[name]
 
-    def _settle(self, until: int) -> None:
-        """What spills up to step `until` have brought needs not be looked for again."""
-        while self.spilled and self.spilled[0] <= until:
-            self._store(self.spilled.pop(0))
-
     def _store(self, index: int) -> None:
         """Put the words of a spill into its tensor; not those that readers are given instead of what it keeps."""
-        if self.program.instead(self._transfer(index).tensor.name):
+        step, place = self._transfer(index), self._of(index, self.values)
+        if self.program.instead(step.tensor.name):
             return
-        step, place = self._transfer(index), self._words(index)
         names = [step.tensor.name, *self.program.copies(step.tensor.name)]
         for part, at in _places(step):
             elements = _elements(part, step.tensor.shape)
@@ -163,14 +151,10 @@ class HbmWords:
         assert isinstance(step, LaneTransfer)
         return step
 
-    def _words(self, index: int) -> Values:
-        """A view [lane, word, W] of a transfer's words."""
+    def _of(self, index: int, cells: NDArray[Any]) -> NDArray[Any]:
+        """A view [lane, word, ...] of a transfer's share of `cells`, of all words of all transfers."""
         step, first = self._transfer(index), self.first[index]
-        return self.values[first : first + step.lanes * step.words].reshape(step.lanes, step.words, -1)
-
-    def _used(self, index: int) -> NDArray[np.bool_]:
-        step, first = self._transfer(index), self.first[index]
-        return self.used[first : first + step.lanes * step.words].reshape(step.lanes, step.words)
+        return cells[first : first + step.lanes * step.words].reshape(step.lanes, step.words, *cells.shape[1:])
 
 
 def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
@@ -181,6 +165,11 @@ def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
         for part, at in zip(step.parts, words, strict=False)
         for first in part.first_lanes
     ]
+
+
+def _addresses(step: LaneTransfer) -> Indices:
+    own = (np.full(part.words, NOWHERE) if part.feed else part.base + np.arange(part.words) for part in step.parts)
+    return np.concatenate([*own])
 
 
 def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:
@@ -199,41 +188,60 @@ def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:
     return flat.reshape(part.lanes, part.words, part.per_word)
 
 
-class Passage(Protocol):
-    """A transfer, from the cycle in which it gets the bus."""
+class Passage:
+    """A transfer, from the cycle in which it gets the bus; of a spill, words are wanted evenly over `total` cycles."""
+
+    def __init__(self, started: int, total: int, words: int, latency: int = 0) -> None:
+        self.started, self.total, self.words, self.latency = started, total, words, latency
+        self.taken, self.free_at = 0, NEVER
 
     @property
     def stored(self) -> int:
         """When all of a spill is in the memory; NEVER while that is not known."""
+        return NEVER
 
     def ready(self, word: int, now: int) -> bool:
         """Whether a word may cross the port in this cycle; all before it have."""
+        return word < -(-min(now - self.started + 1, self.total) * self.words // self.total)
 
     def took(self, now: int) -> None:
         """The next word crosses the port."""
+        self.taken += 1
 
     def moves(self, now: int) -> bool:
         """Whether it keeps the bus busy; else it waits for the port."""
+        return now < self.started + self.total
 
     def over(self, now: int) -> bool:
         """Whether the bus is free for the next one."""
+        return now >= self.free_at
 
 
-class Memory(Protocol):
-    """Where transfers go to; `use` is what has happened in the DRAM, None where none is modelled."""
+class PipedFill(Passage):
+    """Words come evenly, after the latency."""
 
-    def clock(self, now: int) -> None:
-        """Do what comes before a cycle."""
+    def ready(self, word: int, now: int) -> bool:
+        return word < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
 
-    def begin(self, step: Transfer, now: int) -> Passage:
-        """Give the bus to a transfer."""
+    def over(self, now: int) -> bool:
+        return now >= self.started + self.total
+
+
+class PipedSpill(Passage):
+    """After the last word, the bus is kept for as long as a word takes."""
 
     @property
-    def use(self) -> HbmUse | None: ...
+    def stored(self) -> int:
+        return NEVER if self.free_at == NEVER else self.free_at + self.latency
+
+    def took(self, now: int) -> None:
+        self.taken += 1
+        if self.taken == self.words:
+            self.free_at = max(self.started + self.total, now + 1 - (-self.total // self.words))
 
 
 class PipedMemory:
-    """A latency, then bytes at the full bandwidth."""
+    """A latency, then bytes at the full bandwidth; `use` is what has happened in the DRAM, None where there is none."""
 
     use = None
 
@@ -241,58 +249,14 @@ class PipedMemory:
         self.hardware, self.pipe = hardware, pipe
 
     def clock(self, now: int) -> None:
-        """Nothing happens by itself."""
+        """Nothing happens by itself before a cycle."""
 
     def begin(self, step: Transfer, now: int) -> Passage:
-        """The bus or the conversion, whichever takes longer."""
+        """Give a transfer the bus for as long as this or the conversion takes, whichever is longer."""
         moving = ceil(step.hbm_bytes / self.pipe.bytes_per_cycle)
         total = max(1, moving, step.conversion_cycles(self.hardware))
         kind = PipedSpill if isinstance(step, Spill) else PipedFill
         return kind(now, total, step.words, self.pipe.latency)
-
-
-class PipedFill:
-    """Words come evenly, after the latency."""
-
-    stored = NEVER
-
-    def __init__(self, started: int, total: int, words: int, latency: int) -> None:
-        self.started, self.total, self.words, self.latency = started, total, words, latency
-
-    def ready(self, word: int, now: int) -> bool:
-        return word < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
-
-    def took(self, now: int) -> None:
-        """Note nothing: the word has left the bus long ago."""
-
-    def moves(self, now: int) -> bool:
-        return now < self.started + self.total
-
-    def over(self, now: int) -> bool:
-        return now >= self.started + self.total
-
-
-class PipedSpill:
-    """Words are wanted evenly; after the last, the bus is kept for as long as a word takes."""
-
-    def __init__(self, started: int, total: int, words: int, latency: int) -> None:
-        self.started, self.total, self.words, self.latency = started, total, words, latency
-        self.taken, self.free_at, self.stored = 0, NEVER, NEVER
-
-    def ready(self, word: int, now: int) -> bool:
-        return word < -(-min(now - self.started + 1, self.total) * self.words // self.total)
-
-    def took(self, now: int) -> None:
-        self.taken += 1
-        if self.taken == self.words:
-            self.free_at = max(self.started + self.total, now + 1 - (-self.total // self.words))
-            self.stored = self.free_at + self.latency
-
-    def moves(self, now: int) -> bool:
-        return now < self.started + self.total
-
-    def over(self, now: int) -> bool:
-        return now >= self.free_at
 
 
 class BankedMemory:
@@ -325,38 +289,37 @@ class BankedMemory:
         offered = self.dram.offer(bursts, write=spills, start=self.dram.now, times=times)
         if len(bursts):
             self.offered.append(offered)
-        answers = Answers(offered, self.clocks)
         if not spills:
-            return BankedFill(now, step.words, conversion, answers)
+            return BankedFill(now, step.words, conversion, offered, self.clocks)
         total = max(1, ceil(step.hbm_bytes / self.peak), conversion)
-        return BankedSpill(now, total, step.words, -(-conversion // step.words), answers)
+        return BankedSpill(now, total, step.words, -(-conversion // step.words), offered, self.clocks)
 
 
-class Answers:
-    """What the DRAM has said so far of the bursts of a transfer, in cycles of the machine."""
+class BankedPassage(Passage):
+    """What the DRAM has said so far of the bursts of a transfer, in cycles of the machine.
 
-    def __init__(self, offered: Offered, clocks: Clocks) -> None:
-        self.offered, self.clocks = offered, clocks
+    The bus is kept until all have been accepted, and until `ready_at`, when a spill's last word is there.
+    """
+
+    def __init__(
+        self, started: int, total: int, words: int, offered: Offered, clocks: Clocks, ready_at: int = 0
+    ) -> None:
+        super().__init__(started, total, words)
+        self.offered, self.clocks, self.ready_at = offered, clocks, ready_at
         self.bursts = offered.past - offered.begin
         self._done, self._accepted = [0, -1], [0, -1]
-
-    def first_done(self) -> int:
-        """When the first burst is; it is known."""
-        return self.clocks.to_machine(int(self.offered.done[0]))
 
     def done(self, count: int) -> int:
         """When the first `count` bursts are all done; NEVER while that is not known. Counts never go back."""
         latest = _latest(self.offered.done, count, self._done)
         return NEVER if latest is None else self.clocks.to_machine(max(0, latest))
 
-    def accepted(self) -> int:
-        """The first cycle after all have been accepted; NEVER while that is not known."""
-        latest = _latest(self.offered.accepted, self.bursts, self._accepted)
-        return NEVER if latest is None else self.clocks.to_machine(latest + 1)
-
-    def due(self, burst: int, cycle: int) -> None:
-        """A burst may be accepted from a cycle of the machine on."""
-        self.offered.times[burst] = self.clocks.to_memory(cycle)
+    def over(self, now: int) -> bool:
+        if self.free_at == NEVER and self.ready_at != NEVER:
+            latest = _latest(self.offered.accepted, self.bursts, self._accepted)
+            if latest is not None:
+                self.free_at = max(self.started + self.total, self.ready_at, self.clocks.to_machine(latest + 1))
+        return now >= self.free_at
 
 
 def _latest(cycles: Numbers, count: int, state: list[int]) -> int | None:
@@ -370,14 +333,12 @@ def _latest(cycles: Numbers, count: int, state: list[int]) -> int | None:
     return state[1]
 
 
-class BankedFill:
+class BankedFill(BankedPassage):
     """A word has come with the last burst that it has a share in, converted one after another from the first on."""
 
-    stored = NEVER
-
-    def __init__(self, started: int, words: int, conversion: int, answers: Answers) -> None:
-        self.started, self.words, self.conversion, self.answers = started, words, conversion, answers
-        self.free_at, self.arrivals = NEVER, list[int]()
+    def __init__(self, started: int, words: int, conversion: int, offered: Offered, clocks: Clocks) -> None:
+        super().__init__(started, max(1, conversion), words, offered, clocks)
+        self.conversion, self.arrivals = conversion, list[int]()
 
     def ready(self, word: int, now: int) -> bool:
         if word == len(self.arrivals):
@@ -390,39 +351,28 @@ class BankedFill:
     def _arrival(self, word: int) -> int:
         """When a word has come; NEVER while that is not known."""
         converted = -(-(word + 1) * self.conversion // self.words)
-        if self.answers.bursts == 0:
+        if self.bursts == 0:
             return self.started + converted
-        come = self.answers.done(-(-(word + 1) * self.answers.bursts // self.words))
-        return NEVER if come == NEVER else max(come, self.answers.first_done() + converted)
-
-    def took(self, now: int) -> None:
-        """Note nothing: the word has come already."""
+        come = self.done(-(-(word + 1) * self.bursts // self.words))
+        return NEVER if come == NEVER else max(come, self.clocks.to_machine(int(self.offered.done[0])) + converted)
 
     def moves(self, now: int) -> bool:
         """Say yes: a fill never waits for the port."""
         return True
 
-    def over(self, now: int) -> bool:
-        if self.free_at == NEVER and (accepted := self.answers.accepted()) != NEVER:
-            self.free_at = max(self.started + max(1, self.conversion), accepted)
-        return now >= self.free_at
 
+class BankedSpill(BankedPassage):
+    """A burst is due when its last word has been taken, and converted with a delay."""
 
-class BankedSpill:
-    """Words are wanted evenly; a burst is due when its last word has been taken, and converted."""
-
-    def __init__(self, started: int, total: int, words: int, delay: int, answers: Answers) -> None:
-        self.started, self.total, self.words, self.delay, self.answers = started, total, words, delay, answers
-        self.taken, self.due, self.ready_at, self.free_at = 0, 0, NEVER, NEVER
-
-    def ready(self, word: int, now: int) -> bool:
-        return word < -(-min(now - self.started + 1, self.total) * self.words // self.total)
+    def __init__(self, started: int, total: int, words: int, delay: int, offered: Offered, clocks: Clocks) -> None:
+        super().__init__(started, total, words, offered, clocks, NEVER)
+        self.delay, self.due = delay, 0
 
     def took(self, now: int) -> None:
         self.taken += 1
-        whole = self.taken * self.answers.bursts // self.words
+        whole = self.taken * self.bursts // self.words
         for burst in range(self.due, whole):
-            self.answers.due(burst, now + 1 + self.delay)
+            self.offered.times[burst] = self.clocks.to_memory(now + 1 + self.delay)
         self.due = whole
         if self.taken == self.words:
             self.ready_at = now + 1 + self.delay
@@ -430,13 +380,7 @@ class BankedSpill:
     def moves(self, now: int) -> bool:
         return now < self.started + self.total or self.taken == self.words
 
-    def over(self, now: int) -> bool:
-        if self.free_at == NEVER and self.ready_at != NEVER and (accepted := self.answers.accepted()) != NEVER:
-            self.free_at = max(self.started + self.total, self.ready_at, accepted)
-        return now >= self.free_at
-
     @property
     def stored(self) -> int:
-        """When all of it is in HBM; NEVER while that is not known."""
-        done = NEVER if self.free_at == NEVER else self.answers.done(self.answers.bursts)
+        done = NEVER if self.free_at == NEVER else self.done(self.bursts)
         return max(done, self.free_at)

@@ -22,14 +22,8 @@ Tags = NDArray[np.int8]
 Flags = NDArray[np.bool_]
 Records = NDArray[Any]
 
-LANE = np.dtype(
-    [
-        # Accesses until now.
-        ("read", np.int64),
-        ("written", np.int64),
-    ]
-)
-"""Registers of one lane."""
+LANE = np.dtype([("read", np.int64), ("written", np.int64)])
+"""Registers of one lane: accesses until now."""
 
 WEIGHT_AT = np.dtype([("left", np.int64), ("row", np.int64), ("buffer", np.int64)])
 """Registers of a weight serializer."""
@@ -126,7 +120,16 @@ class Lanes:
             PortConflict: when a serializer gets a word before the last one has left it.
         """
         if not self.still:
-            self._move()
+            failed = _commit(
+                self.orders.cells, self.orders.head, self.addresses, self.words, self.memory, self.serial, self.left,
+                self.buffer, self.weight_serial, self.weight_at, self.psums, self.hbm.values, self.reader,
+                self.vector.words, self.vector.pointers,
+            )  # fmt: skip
+            self._work()
+            if self.banks:
+                self.banks.commit()
+            if failed >= 0:
+                raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
             self.obeying = max(0, self.obeying - 1)
         elif not (self.wires.entering or self.wires.loading):
             return
@@ -134,19 +137,6 @@ class Lanes:
             self.serial, self.left, self.buffer, self.weight_serial, self.weight_at, self.wires.activation,
             self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
         )  # fmt: skip
-
-    def _move(self) -> None:
-        """What was read or is to be written goes where it belongs."""
-        failed = _commit(
-            self.orders.cells, self.orders.head, self.addresses, self.words, self.memory, self.serial, self.left,
-            self.buffer, self.weight_serial, self.weight_at, self.psums, self.hbm.values, self.reader,
-            self.vector.words, self.vector.pointers,
-        )  # fmt: skip
-        self._work()
-        if self.banks:
-            self.banks.commit()
-        if failed >= 0:
-            raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
 
     def _work(self) -> None:
         """Where a lane has the last operand of a word, its vector unit works out the result."""

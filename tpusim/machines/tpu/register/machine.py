@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -15,19 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConflict, Problem
-from tpusim.machines.tpu.definition import (
-    CLIENTS,
-    DMA,
-    IFMAP,
-    NEVER,
-    POINTER,
-    PSUM,
-    RESULT,
-    VECTOR,
-    WEIGHT,
-    Ports,
-    word_latency,
-)
+from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT, Ports
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import ACCESSES, LOOK_EVERY, UNUSED, Cycle, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing, port_accounts, unit_accounts, who_waits
@@ -39,7 +28,7 @@ from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.dma_unit import DmaUnit, KeepUnit, PreloadUnit
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.lanes import Lanes
-from tpusim.machines.tpu.register.stream_unit import AtHand, Pass, StreamUnit, Sums
+from tpusim.machines.tpu.register.stream_unit import Pass, StreamUnit, registers
 from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorRegisters, VectorStepUnit
 from tpusim.machines.tpu.register.wires import IDLE, Client, Order, Port, Scoreboard, Wires
 from tpusim.memory.clocks import Clocks
@@ -48,39 +37,30 @@ Values = NDArray[np.floating[Any]]
 
 
 class Counted(NamedTuple):
-    """Cycles of each unit by what it did, those of the ports by who had them, before cycle `now`.
+    """Cycles of buses, arrays and weight paths by what they did, those of the ports by who had them, before cycle
+    `now`.
 
     Of arrays and weight paths there are as many as have weights of their own.
     """
 
     now: int
-    hbm: Mapping[str, int]
-    scratch_memory: Mapping[str, int]
+    buses: Mapping[str, Mapping[str, int]]
     granted: Mapping[str, int]
     arrays: Sequence[Mapping[str, int]]
     preloads: Sequence[Mapping[str, int]]
 
     def since(self, before: Counted) -> Counted:
         """What was counted since then; `now` is how many cycles that are."""
+        buses = {bus: _less(use, before.buses.get(bus, {})) for bus, use in self.buses.items()}
         arrays = [*map(_less, self.arrays, before.arrays)], [*map(_less, self.preloads, before.preloads)]
-        hbm, scratch = _less(self.hbm, before.hbm), _less(self.scratch_memory, before.scratch_memory)
-        return Counted(self.now - before.now, hbm, scratch, _less(self.granted, before.granted), *arrays)
-
-    def accounts(self, worked: Sequence[Counter[int]], ports: Ports, scratch: bool) -> dict[str, dict[str, int]]:
-        """Every unit's split, of all cycles; `worked` are those in which the vector unit did, for each array, and
-        `scratch` says whether there is a scratch memory.
-        """
-        vectors = [{"busy": each.total()} for each in worked]
-        arrays = [*zip(self.arrays, self.preloads, vectors, strict=True)]
-        buses = {"hbm": self.hbm, **({"scratch_memory": self.scratch_memory} if scratch else {})}
-        return unit_accounts(arrays, buses, self.now) | port_accounts(self.granted, self.now, ports)
+        return Counted(self.now - before.now, buses, _less(self.granted, before.granted), *arrays)
 
 
 def _less(counted: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
     return {name: cycles - before.get(name, 0) for name, cycles in counted.items()}
 
 
-NOTHING = Counted(0, {}, {}, {}, ({},), ({},))
+NOTHING = Counted(0, {}, {}, ({},), ({},))
 """Before the first cycle of layers that overlap, which only do where all arrays share weights."""
 
 
@@ -98,56 +78,55 @@ class ByStep(NamedTuple):
         )
         return ByStep(held, worked)
 
-    def bus(self, program: Program) -> dict[str, int]:
-        """The first by the labels of their transfers."""
-        held: Counter[str] = Counter()
-        for step, cycles in self.held.items():
-            held[program.steps[step].label] += cycles
-        return dict(held)
 
-
-def shares(ends: Sequence[Counted], steps: ByStep, program: Program, hardware: Hardware) -> tuple[Timing, ...]:
-    """Each layer's share, of what was counted until each ended."""
-    found, ports = [], program.ports(hardware)
-    for number, (before, end) in enumerate(pairwise([NOTHING, *ends])):
-        counted, mine, use = end.since(before), steps.of_layer(number, program), program.uses[number]
-        accounts = counted.accounts(mine.worked, ports, hardware.scratch_memory is not None)
-        found.append(Timing(counted.now, accounts, mine.bus(program), use.port_reads, use.port_writes))
-    return tuple(found)
+def accounted(counted: Counted, steps: ByStep, program: Program, ports: Ports, reads: int, writes: int) -> Timing:
+    """Every unit's split, of all cycles, and HBM's by the labels of transfers."""
+    vectors = [{"busy": each.total()} for each in steps.worked]
+    accounts = unit_accounts([*zip(counted.arrays, counted.preloads, vectors, strict=True)], counted.buses, counted.now)
+    bus: Counter[str] = Counter()
+    for step, cycles in steps.held.items():
+        bus[program.steps[step].label] += cycles
+    accounts |= port_accounts(counted.granted, counted.now, ports)
+    return Timing(counted.now, accounts, dict(bus), reads, writes)
 
 
 class Control:
-    """Lane 0's ports, each given as the clients that share it, first who goes first; and the units that use them."""
+    """Lane 0's ports and the units that use them. The frame and the distance of its slots are the machine's definition,
+    docs/timing.md.
+    """
 
     def __init__(
-        self,
-        program: Program,
-        scoreboard: Scoreboard,
-        streams: Sequence[StreamUnit],
-        preloads: Sequence[PreloadUnit],
-        dma: DmaUnit,
-        keeps: KeepUnit,
-        ports: Sequence[Sequence[int]],
-        patience: int,
-    ) -> None:
-        self.program = program
-        self.scoreboard, self.streams, self.preloads, self.dma, self.keeps = scoreboard, streams, preloads, dma, keeps
-        self.vector = streams[0].vector
+        self, program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, banks: Banks | None,
+        sums: Deserializers,
+    ) -> None:  # fmt: skip
+        array, lanes, frame = hardware.array, hardware.lanes, program.frame(hardware)
+        self.program, self.scoreboard = program, Scoreboard(len(program.steps))
+        works, self.vector = VectorIssue.all_of(program, settings, hardware), VectorStepUnit(self.scoreboard)
+        self.streams, self.preloads = list[StreamUnit](), list[PreloadUnit]()
+        for number in range(array.queues):
+            issues: list[Pass | VectorIssue] = [*Pass.all_of(program, settings, array.weight_buffers, number), *works]
+            issues.sort(key=lambda each: each.index)
+            arrays = range(number, number + array.together)
+            self.streams.append(StreamUnit(issues, self.scoreboard, frame, arrays, lanes, sums, banks, self.vector))
+            self.preloads.append(PreloadUnit(program, self.scoreboard, hardware, frame, number))
+        self.dma = DmaUnit(program, self.scoreboard, hbm, banks, hardware, settings)
+        self.keeps = KeepUnit(program, self.scoreboard, hbm)
         owners: dict[int, list[Client]] = {
-            IFMAP: [each.ifmap for each in streams], POINTER: [streams[0].pointers.read],
-            PSUM: [each.psum for each in streams], RESULT: [each.result for each in streams], VECTOR: [self.vector.ask],
+            IFMAP: [each.ifmap for each in self.streams], POINTER: [self.streams[0].pointers.read],
+            PSUM: [each.psum for each in self.streams], RESULT: [each.result for each in self.streams],
+            VECTOR: [self.vector.ask],
         }  # fmt: skip
-        others: dict[int, list[Client]] = {WEIGHT: [each.read for each in preloads], DMA: [dma.move]}
+        others: dict[int, list[Client]] = {WEIGHT: [each.read for each in self.preloads], DMA: [self.dma.move]}
         self.ports = [
             Port(*(tuple(ask for each in port for ask in clients.get(each, ())) for clients in (owners, others)))
-            for port in ports
+            for port in program.ports(hardware)
         ]
         self.granted: Counter[str] = Counter()
         self.ends: list[Counted] = []
-        issues = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
-        self._through = deque(issues.index(last) + 1 for last in program.last_passes[:-1])
-        """The passes and vector steps up to the last of each of several layers that has not ended."""
-        self.patience, self.idle = patience, 0
+        issued = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
+        # The passes and vector steps up to the last of each of several layers, but of the last one.
+        self._through = deque(issued.index(last) + 1 for last in program.last_passes[:-1])
+        self.patience, self.idle = 1000 + _longest_wait(program, hardware) + 4 * (frame.period + lanes), 0
         self.next = 0
 
     @property
@@ -167,11 +146,16 @@ class Control:
         """When the last step is done and its last word in HBM."""
         return max(self.dma.end, *(each.over_at for each in self.streams), *self.scoreboard.done)
 
+    @property
+    def by_step(self) -> ByStep:
+        """What is booked to steps."""
+        return ByStep(self.dma.held, [each.adding + self.vector.worked for each in self.streams])
+
     def counted(self, now: int) -> Counted:
         """What is booked before this cycle."""
         arrays, preloads = ([dict(each.use) for each in units] for units in (self.streams, self.preloads))
-        hbm, scratch = map(dict, self.dma.use.values())
-        return Counted(now, hbm, scratch, dict(self.granted), arrays, preloads)
+        buses = {bus: dict(use) for bus, use in self.dma.use.items()}
+        return Counted(now, buses, dict(self.granted), arrays, preloads)
 
     def cycle(self, now: int) -> list[Order]:
         """Lane 0's orders, one a port.
@@ -245,9 +229,11 @@ class Machine:
         self.array, self.weights, deserializers = PeArray(wires), Weights(wires), Deserializers(wires)
         sizes = hardware.array.rows, hardware.banks, hardware.vector_memory.bank_ports
         self.banks = Banks(program, settings, self.hbm, *sizes, word) if hardware.banked else None
-        self.control = _control(program, hardware, settings, self.hbm, self.banks, deserializers)
+        self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers)
         ports = len(self.control.ports)
-        reader, weights = _reader(program, hardware), hardware.vector_memory.word_elements
+        weights, words = hardware.vector_memory.word_elements, registers(len(program.frame(hardware).pointer_slots))
+        per_word = max((table.per_word for table in program.tables), default=1)
+        reader = words, per_word, max((table.together for table in program.tables), default=1)
         vector = VectorRegisters(program, hardware.lanes, weights, word)
         self.lanes = Lanes(
             wires, settings, self.hbm, self.banks, vector, reader, ports, hardware.lanes, program.words, word, weights
@@ -292,25 +278,18 @@ class Machine:
 
     def timing(self) -> Timing:
         """Cycles that the clock has counted, and every unit's split."""
-        control, registers, ports = self.control, self.lanes.registers, self.program.ports(self.hardware)
-        worked = [each.adding + control.vector.worked for each in control.streams]
-        counted, steps = control.counted(self.now), ByStep(control.dma.held, worked)
+        control, program, registers = self.control, self.program, self.lanes.registers
+        counted, steps, ports = control.counted(self.now), control.by_step, program.ports(self.hardware)
         read, written = int(registers["read"].sum()), int(registers["written"].sum())
         if self.banks:
             read, written = read + self.banks.read, written + self.banks.written
             counted = counted._replace(granted=Counter({**control.granted, CLIENTS[IFMAP]: self.banks.cycles}))
-        layers = shares([*control.ends, counted], steps, self.program, self.hardware) if self.program.layers else ()
-        accounts = counted.accounts(steps.worked, ports, self.hardware.scratch_memory is not None)
-        return Timing(self.now, accounts, steps.bus(self.program), read, written, control.dma.memory.use, layers)
-
-
-def _reader(program: Program, hardware: Hardware) -> tuple[int, int, int]:
-    """Word registers of the pointer reader, numbers of a word, and pointers that go with an ifmap order."""
-    words = len(program.frame(hardware).pointer_slots)
-    per_word = max((table.per_word for table in program.tables), default=1)
-    together = max((table.together for table in program.tables), default=1)
-    # For two frames, and one word that reaches into both of them from the frame before.
-    return 2 * words + 1, per_word, together
+        layers = []
+        for number, (before, end) in enumerate(pairwise([NOTHING, *control.ends, counted]) if program.layers else ()):
+            mine, use = steps.of_layer(number, program), program.uses[number]
+            layers.append(accounted(end.since(before), mine, program, ports, use.port_reads, use.port_writes))
+        whole = accounted(counted, steps, program, ports, read, written)
+        return replace(whole, hbm=control.dma.memory.use, layers=tuple(layers))
 
 
 def _longest_wait(program: Program, hardware: Hardware) -> int:
@@ -326,38 +305,6 @@ def _longest_wait(program: Program, hardware: Hardware) -> int:
     return answered + hardware.sequencer.launch_cycles + delay
 
 
-def _control(
-    program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, banks: Banks | None, sums: Sums
-) -> Control:
-    """The control unit. The frame and the distance of its slots are the machine's definition, docs/timing.md."""
-    array, lanes = hardware.array, hardware.lanes
-    frame, latency = program.frame(hardware), word_latency(program.word_fill, hardware)
-    scoreboard = Scoreboard(len(program.steps))
-    sum_delay = frame.result_delay(latency) - frame.psum_delay(latency)
-    works, vector = VectorIssue.all_of(program, settings, hardware), VectorStepUnit(scoreboard)
-    streams, preloads = [], []
-    for number in range(array.queues):
-        issues: list[Pass | VectorIssue] = [*Pass.all_of(program, settings, array.weight_buffers, number), *works]
-        arrays = range(number, number + array.together)
-        streams.append(
-            StreamUnit(
-                sorted(issues, key=lambda each: each.index), scoreboard, frame, arrays, sum_delay, lanes, sums,
-                banks or AtHand(), vector,
-            )
-        )  # fmt: skip
-        preloads.append(PreloadUnit(program, scoreboard, hardware, frame, number))
-    return Control(
-        program,
-        scoreboard,
-        streams,
-        preloads,
-        DmaUnit(program, scoreboard, hbm, banks, hardware, settings),
-        KeepUnit(program, scoreboard, hbm),
-        program.ports(hardware),
-        patience=1000 + _longest_wait(program, hardware) + 4 * (frame.period + lanes),
-    )
-
-
 _LETTERS = np.array([*ACCESSES])
 
 
@@ -369,7 +316,11 @@ def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterato
         CheckFailed, DeadlockError, PortConflict: see Machine.clock.
     """
     if len(machine.control.ports) > 1:
-        raise InputError([_refusal(machine.hardware)])
+        of, field = "the ifmap is read through ports of banks", "organization"
+        if not machine.hardware.banked:
+            of, field = "each client has its own", "ports"
+        message = f"a trace of lanes shows one port a lane, and here {of}; a .perfetto-trace shows them all"
+        raise InputError([Problem(message, f"vector_memory.{field}")])
     while not machine.finished:
         number = machine.now
         machine.clock()
@@ -377,15 +328,6 @@ def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterato
             watch(machine.now)
         if number >= first:
             yield Cycle(number, _ports(machine), machine.array.working, machine.weights.moving)
-
-
-def _refusal(hardware: Hardware) -> Problem:
-    """Why there is no single letter for a lane."""
-    if hardware.banked:
-        what, field = "one port a lane, and here the ifmap is read through ports of banks", "organization"
-    else:
-        what, field = "one port a lane, and here each client has its own", "ports"
-    return Problem(f"a trace of lanes shows {what}; a .perfetto-trace shows them all", f"vector_memory.{field}")
 
 
 def _ports(machine: Machine) -> str:

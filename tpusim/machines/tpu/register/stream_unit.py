@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tpusim.machines.tpu.definition import IFMAP, NEVER, POINTER, PSUM, RESULT, Frame
 from tpusim.machines.tpu.observation.timing import STARVED
-from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.register.banks import Settings
+from tpusim.machines.tpu.register.array import Deserializers
+from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorStepUnit
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
-
-
-class Sums(Protocol):
-    """Words that lane 0 has collected from an array: before this cycle, and when it is over."""
-
-    def complete(self, array: int) -> int: ...
-    def completing(self, array: int) -> int: ...
 
 
 @dataclass(slots=True)
@@ -48,13 +40,13 @@ class ResultQueue:
         self.reading.append(_Word(at, word, self.number))
         self.number += 1
 
-    def clock(self, now: int, sums: Sums) -> None:
+    def clock(self, now: int, sums: Deserializers) -> None:
         """Note since when a word that meets no partial sum could be finished."""
         for word in self.reading:
             if word.number < sums.complete(self.array):
                 word.summed = min(word.summed, now)
 
-    def psum(self, now: int, sums: Sums) -> Order | None:
+    def psum(self, now: int, sums: Deserializers) -> Order | None:
         """A word whose last sum arrives in this cycle, or has arrived, meets its partial sum."""
         if not self.reading or self.reading[0].number >= sums.completing(self.array):
             return None
@@ -66,7 +58,7 @@ class ResultQueue:
         order = Order(PSUM, word.at.index, step.cols, address, array=self.array, number=word.number)
         return order if step.accumulate else None
 
-    def result(self, now: int, sums: Sums) -> Order | None:
+    def result(self, now: int, sums: Deserializers) -> Order | None:
         """A word that is complete, or whose adds are done, is written."""
         if not self._ready(now, sums):
             return None
@@ -80,7 +72,7 @@ class ResultQueue:
             finishes=bool(step.finish),
         )  # fmt: skip
 
-    def _ready(self, now: int, sums: Sums) -> bool:
+    def _ready(self, now: int, sums: Deserializers) -> bool:
         if self.frame.accumulates:
             return bool(self.summing) and now >= self.summing[0].summed + self.frame.work(True, True)
         if self.frame.finish_cycles:
@@ -88,16 +80,11 @@ class ResultQueue:
         return bool(self.reading) and self.reading[0].number < sums.complete(self.array)
 
 
-@dataclass(frozen=True, slots=True)
-class TableRead:
-    """A table whose first word was the reader's word number `first`."""
-
-    table: PointerTable
-    first: int
-
-    def place(self, word: int) -> int:
-        """Which of all numbers that were ever read is the first pointer to word `word` of the pass."""
-        return self.first * self.table.per_word + word // self.table.repeat * self.table.together
+def registers(pointer_words: int) -> int:
+    """Word registers of a reader that takes `pointer_words` a frame: for two frames, and one word that reaches into
+    both of them from the frame before.
+    """
+    return 2 * pointer_words + 1
 
 
 class PointerReader:
@@ -119,14 +106,6 @@ class PointerReader:
         if at.step.reads.table is None:
             return False
         return self.at is not at or now < self.told_at + self.frame.period - 1
-
-    def issue(self, at: Pass, now: int) -> TableRead | None:
-        """The stream is issued; where it finds its pointers, if it reads any."""
-        table = at.step.reads.table
-        if table is None:
-            return None
-        self.issued_at = now
-        return TableRead(table, self.first)
 
     def read(self, now: int) -> Order | None:
         """The next pointer word, in a slot of its own, if the next frame needs it."""
@@ -154,16 +133,7 @@ class Pass:
     others: tuple[int, ...]
     generator: int
     buffer: int
-
-    @property
-    def weights(self) -> tuple[int, ...]:
-        """Its preload."""
-        return (self.step.preload,)
-
-    @property
-    def all(self) -> tuple[int, ...]:
-        """What it waits for, but for its preload."""
-        return (*self.data, *self.others)
+    weights: tuple[int]
 
     @classmethod
     def all_of(cls, program: Program, settings: Settings, buffers: int, array: int) -> list[Pass]:
@@ -182,29 +152,9 @@ class Pass:
                 others = (*(other for other in step.after if program.steps[other].cause != STARVED), *worked)
                 needs = {*step.after, *program.steps[step.preload].after}
                 data = tuple(other for other in needs if program.steps[other].cause == STARVED)
-                passes.append(cls(index, step, data, others, settings.number[step.reads], buffer[step.preload]))
+                generator, loaded = settings.number[step.reads], (step.preload,)
+                passes.append(cls(index, step, data, others, generator, buffer[step.preload], loaded))
         return passes
-
-
-class Source(Protocol):
-    """Where ifmap words come from."""
-
-    def ready(self, setting: int, word: int) -> bool:
-        """Whether the word of a pass can be read in this cycle; asked every cycle until it is."""
-
-    def hand_on(self) -> None:
-        """Take the word away."""
-
-
-class AtHand:
-    """Every lane reads a word in its own memory, in the cycle in which it is told to."""
-
-    def ready(self, setting: int, word: int) -> bool:
-        """Say yes."""
-        return True
-
-    def hand_on(self) -> None:
-        """Nothing is kept of it."""
 
 
 class StreamUnit:
@@ -215,21 +165,12 @@ class StreamUnit:
     """
 
     def __init__(
-        self,
-        issues: list[Pass | VectorIssue],
-        scoreboard: Scoreboard,
-        frame: Frame,
-        arrays: range,
-        sum_delay: int,
-        lanes: int,
-        sums: Sums,
-        source: Source,
-        vector: VectorStepUnit,
-    ) -> None:
-        self.source = source
-        self.scoreboard, self.frame, self.sum_delay, self.lanes = scoreboard, frame, sum_delay, lanes
-        self.sums = sums
-        self.todo = deque(issues)
+        self, issues: list[Pass | VectorIssue], scoreboard: Scoreboard, frame: Frame, arrays: range, lanes: int,
+         sums: Deserializers, banks: Banks | None, vector: VectorStepUnit,
+    ) -> None:  # fmt: skip
+        """`banks` are where ifmap words come from; without any, every lane reads its own in the cycle it is told to."""
+        self.scoreboard, self.frame, self.lanes = scoreboard, frame, lanes
+        self.sums, self.banks, self.todo = sums, banks, deque(issues)
         self.arrays, self.vector = arrays, vector
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
@@ -239,7 +180,8 @@ class StreamUnit:
         self.adding: Counter[int] = Counter()
         self.queues = {array: ResultQueue(frame, array, scoreboard) for array in arrays}
         self.pointers = PointerReader(frame)
-        self.pointed: TableRead | None = None
+        # Which of all numbers that were ever read is the first pointer of the stream that is on.
+        self.pointed = 0
         self.reading: Order | None = None
         self.cause = "starved"
         self.use: Counter[str] = Counter()
@@ -283,12 +225,9 @@ class StreamUnit:
         if now % self.frame.period or now <= self.over_at - self.frame.period or not self.todo:
             return
         at = self.todo[0]
-        if (
-            isinstance(at, Pass)
-            and at.step.reads.table
-            and self.pointers.at is not at
-            and not self.scoreboard.waiting(at.all, now)
-        ):
+        if not isinstance(at, Pass) or not at.step.reads.table or self.pointers.at is at:
+            return
+        if not self.scoreboard.waiting((*at.data, *at.others), now):
             self.pointers.tell(at, now)
 
     def _read(self, now: int) -> Order | None:
@@ -296,19 +235,21 @@ class StreamUnit:
         if not self.issued_at < now <= self.over_at or self.word == self.current.step.words:
             return None
         at, array = self.current, now % self.frame.period - Frame.IFMAP_SLOT
-        ready = self.source.ready(at.generator, self.word)
+        ready = self.banks is None or self.banks.ready(at.generator, self.word)
         if array not in self.arrays:
             return None
         if not ready:
             self.over_at += self.frame.period
             self.lost += self.frame.period
             return None
-        self.source.hand_on()
+        if self.banks:
+            self.banks.hand_on()
         if self.word == 0:
-            self.sums_ready = now + self.sum_delay
+            self.sums_ready = now + self.frame.result_delay - self.frame.psum_delay
         order = Order(IFMAP, at.index, self.lanes, NOWHERE, at.generator, self.word, array=array, buffer=at.buffer)
-        if self.pointed:
-            order = order._replace(pointer=self.pointed.place(self.word), together=self.pointed.table.together)
+        if table := at.step.reads.table:
+            first = self.pointed + self.word // table.repeat * table.together
+            order = order._replace(pointer=first, together=table.together)
         self.queues[array].read(at, self.word)
         self.held += 1
         self.word += 1
@@ -318,7 +259,7 @@ class StreamUnit:
         """A partial sum that is due."""
         if not self.held or not self.frame.accumulates:
             return None
-        for array in self.frame.psums_at(now):
+        for array in self.frame.turn(now, self.frame.psum_slot):
             if array in self.arrays and (order := self.queues[array].psum(now, self.sums)):
                 # The adds of a frame's words go on side by side.
                 self.adding[order.step] += self.frame.add_cycles if array == self.arrays.start else 0
@@ -329,7 +270,7 @@ class StreamUnit:
         """A result that is due."""
         if not self.held:
             return None
-        for array in self.frame.results_at(now):
+        for array in self.frame.turn(now, self.frame.result_slot):
             if array in self.arrays and (order := self.queues[array].result(now, self.sums)):
                 self.held -= 1
                 first = array == self.arrays.start
@@ -370,11 +311,12 @@ class StreamUnit:
 
     def _issue(self, at: Pass, now: int) -> None:
         """The next stream reads its first word in the cycle after this one."""
-        self.todo.popleft()
         self.current = at
-        self.pointed = self.pointers.issue(self.current, now)
+        self.todo.popleft()
+        if table := at.step.reads.table:
+            self.pointers.issued_at, self.pointed = now, self.pointers.first * table.per_word
         self.issued += 1
-        self.issued_at, self.over_at = now, now + self.frame.frames(self.current.step.words) * self.frame.period
+        self.issued_at, self.over_at = now, now + self.frame.frames(at.step.words) * self.frame.period
         self.word = self.booked = 0
 
     def _book(self) -> None:

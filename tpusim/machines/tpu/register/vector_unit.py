@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,34 +68,24 @@ class VectorRegisters:
         return OPERATIONS[step.operation].values(operands, scalars, step.coefficients)[:, 0]
 
 
-class OperandRead(NamedTuple):
-    """A read for a result word: pointer word number `register`, or an operand by the setting of its `generator`.
-
-    Of one that is picked only an `element`, by `together` pointers from number `pointer` on.
+def _reads(index: int, step: Vector, settings: Settings) -> list[Order]:
+    """The reads for a result word in their order: pointers, which stand in lane 0 alone, then operand by operand,
+    element by element where these are picked.
     """
-
-    register: int
-    generator: int = 0
-    element: int = -1
-    pointer: int = 0
-    together: int = 0
-    points: bool = False
-
-
-def _reads(step: Vector, settings: Settings) -> Iterator[OperandRead]:
-    """In their order: pointers, then operand by operand, element by element where these are picked."""
-    table = step.picks
-    for word in range(table.word_words if table else 0):
-        yield OperandRead(word, points=True)
+    lanes, orders = step.lanes, list[Order]()
+    if table := step.picks:
+        points = Order(VECTOR, index, 1, points=True)
+        orders += [points._replace(address=table.base + at, register=at) for at in range(table.word_words)]
     for number, feed in enumerate(step.operands):
-        register, generator = step.scalars.words + number, settings.number[feed]
+        read = Order(VECTOR, index, lanes, generator=settings.number[feed], register=step.scalars.words + number)
         if feed.picks is None:
-            yield OperandRead(register, generator)
+            orders.append(read)
             continue
         operand = next(group.pattern.operand for group in feed.groups if isinstance(group.pattern, Picked))
         for element in range(feed.picks.elements):
-            first = feed.picks.first(operand, element)
-            yield OperandRead(register, generator, element, first, feed.picks.together)
+            first, together = feed.picks.first(operand, element), feed.picks.together
+            orders.append(read._replace(element=element, pointer=first, together=together))
+    return [*orders[:-1], orders[-1]._replace(works=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +98,7 @@ class VectorIssue:
     weights: tuple[int, ...]
     others: tuple[int, ...]
     beat: Beat
-    reads: tuple[OperandRead, ...]
+    reads: list[Order]
     writes: int
 
     @classmethod
@@ -129,7 +118,7 @@ class VectorIssue:
             elif isinstance(step, Vector):
                 data = tuple(other for other in step.after if program.steps[other].cause == STARVED)
                 others = tuple(other for other in step.after if program.steps[other].cause != STARVED)
-                reads = tuple(_reads(step, settings))
+                reads = _reads(index, step, settings)
                 beat = step.beat(program.word_fill, hardware)
                 before, loaded = (*others, *ahead.values()), (*weights.values(),)
                 works.append(cls(index, step, data, loaded, before, beat, reads, number[step.writes]))
@@ -168,17 +157,10 @@ class VectorStepUnit:
         word, place = divmod(since, at.beat.period)
         if place >= at.beat.reads or word >= at.step.words:
             return None
-        register, generator, element, pointer, together, points = at.reads[place]
-        if points:
-            # Pointers stand in lane 0 alone.
-            table = at.step.picks
-            assert table is not None
-            address = table.base + word * table.word_words + register
-            return Order(VECTOR, at.index, 1, address, register=register, points=True)
-        return Order(
-            VECTOR, at.index, at.step.lanes, NOWHERE, generator, word, number=word % RESULTS, register=register,
-            element=element, pointer=pointer, together=together, works=place == at.beat.reads - 1,
-        )  # fmt: skip
+        order, table = at.reads[place], at.step.picks
+        if table and order.points:
+            return order._replace(address=order.address + word * table.word_words)
+        return order._replace(word=word, number=word % RESULTS)
 
     def _result(self, at: VectorIssue, since: int, now: int) -> Order | None:
         word, behind = divmod(since - at.beat.result_delay, at.beat.period)

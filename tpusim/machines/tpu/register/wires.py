@@ -192,13 +192,11 @@ class Port:
                 if due:
                     raise PortConflict(f"cycle {now}: two clients of the stream ask for lane 0's port at once")
                 due = order
-        return due or self._left(now)
-
-    def _left(self, now: int) -> Order:
-        for client in self.others:
-            if order := client(now):
-                return order
-        return IDLE
+        if due is None:
+            for client in self.others:
+                if order := client(now):
+                    return order
+        return due or IDLE
 
 
 class Scoreboard:
