@@ -154,10 +154,10 @@ class Frame:
         """From each cycle of the frame on, the cycles that a preload of a queue leaves to others, used or not.
 
         Those are the slots of pointers, of streams of other queues, and of the cycles that no stream owns all but its
-        share: they go to one queue after another. A queue without passes waits for none.
+        share: they go to one queue after another. A queue without passes has no turn.
         """
         if queue >= self.arrays // self.together:
-            return (0,) * self.period
+            return (1,) * self.period
         slots = () if self.result_slot is None else (self.IFMAP_SLOT, self.psum_slot, self.result_slot)
         owners = {slot + at: at // self.together for slot in slots if slot is not None for at in range(self.arrays)}
         left = self.pointer_slots if self.shared else range(0)
