@@ -1,4 +1,4 @@
-"""The plan of a convolution in tiles: blocks of them, the cheapest that fit, and where their words lie; and as units.
+"""Convolutions in tiles: the plan of blocks, the cheapest that fit; where their words lie; and the plan as units.
 
 Data of a block are transformed, multiplied product by product, and transformed back.
 """
