@@ -17,11 +17,11 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.residency import given_to
 from tpusim.flow.verify import as_floats, expected
+from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import bias_words, riding, spared
-from tpusim.machines.tpu.lowering.traffic import in_layout
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, Read, joined, unfit

@@ -34,12 +34,12 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import check_layer, operands_of, verdict_of
 from tpusim.flow.verify import expected as expected_of
 from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.definition import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.lowering.traffic import in_layout
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm

@@ -26,11 +26,11 @@ from tpusim.cli import app as cli
 from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.event.calendar import reading_cycles
 from tpusim.machines.tpu.lowering import banked
 from tpusim.machines.tpu.lowering.banked import MAPS, BankMap, PatchExtents, Spacing
-from tpusim.machines.tpu.lowering.geometry import MapAxis
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, LaneGroup
 from tpusim.machines.tpu.program.program import Program

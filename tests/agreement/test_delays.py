@@ -17,18 +17,18 @@ from tests.strategies import cases, conv, fills, gemms, machine, machines, small
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event, register
+from tpusim.machines.tpu.cut.geometry import shape_of
+from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.definition import transposed_word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import explicit
-from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import Cutting, convolved
-from tpusim.machines.tpu.lowering.geometry import shape_of
-from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
+from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops import Conv2d, Gemm
 

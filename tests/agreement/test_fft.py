@@ -16,12 +16,12 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.fft import fourier_tiles, real_transform, waves
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.lowering.tile_algorithm import Recipe
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.tpu.tiles.fft import fourier_tiles, real_transform, waves
+from tpusim.machines.tpu.tiles.tile_algorithm import Recipe
 from tpusim.network.ops import Conv2d, Op
 from tpusim.network.workload import Workload
 

@@ -39,10 +39,10 @@ from tpusim.flow.energy_account import energy_of
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import as_floats, check_layer, expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.lowering.riding import bias_words, riding
-from tpusim.machines.tpu.lowering.traffic import in_layout
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream

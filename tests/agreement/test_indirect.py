@@ -17,11 +17,11 @@ from tests.agreement.test_agreement import fitted, suppose
 from tests.strategies import cases, conv, convs, fills, machine, machines_of_all_kinds
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, indirect
 from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME
-from tpusim.machines.tpu.lowering.traffic import in_layout
 from tpusim.machines.tpu.program.addresses import PADDING, Counters, Feed, Pointers, Table
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program

@@ -18,14 +18,14 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Lowering
-from tpusim.machines.tpu.lowering.fft import tiles_of
-from tpusim.machines.tpu.lowering.tile_algorithm import Recipe
-from tpusim.machines.tpu.lowering.tile_lowering import in_tiles
-from tpusim.machines.tpu.lowering.winograd import WINOGRAD_2, WINOGRAD_4
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.tiles.fft import tiles_of
+from tpusim.machines.tpu.tiles.tile_algorithm import Recipe
+from tpusim.machines.tpu.tiles.tile_lowering import in_tiles
+from tpusim.machines.tpu.tiles.winograd import WINOGRAD_2, WINOGRAD_4
 from tpusim.network.ops import Conv2d
 
 SHORT = 3000

@@ -13,7 +13,7 @@ from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
-from tpusim.machines.tpu.lowering.winograd import F2, F4, MinimalFiltering
+from tpusim.machines.tpu.tiles.winograd import F2, F4, MinimalFiltering
 from tpusim.network.ops import Conv1d, Conv2d, ConvTranspose2d, Gemm, Op
 from tpusim.network.workload import Workload
 

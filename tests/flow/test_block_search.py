@@ -19,20 +19,20 @@ from tests.strategies import GENERAL, cases, conv, layers, machine, machines_of_
 from tpusim import load_hardware, simulate
 from tpusim.flow.choice import prepared
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import block_diagonal, channel_first
 from tpusim.machines.tpu.lowering.banked import BankedCandidates, BankedPlan, FromBanks
-from tpusim.machines.tpu.lowering.bound import Bound
-from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.dense import Dense, OnChip, Transposed
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Cut, TapGroups
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import program_of
+from tpusim.machines.tpu.search.bound import Bound
+from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.network.ops import Op
 from tpusim.network.workload import Workload
 

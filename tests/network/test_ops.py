@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.strategies import conv, convs, gemms, layers, machine, sequences
 from tpusim import reference
 from tpusim.base.errors import InputError
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
 from tpusim.network.ops import Conv1d, Conv2d, Gemm, Op
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.strategies import GENERAL
 from tpusim import load_hardware
+from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.lowering.convolution import plan_of
-from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops import Conv2d

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.strategies import conv, fills, machine
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import plan_of
-from tpusim.machines.tpu.lowering.plan import Plan
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops import Conv2d, Gemm

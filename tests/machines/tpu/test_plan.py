@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.strategies import conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.geometry import MapAxis
+from tpusim.machines.tpu.cut.plan import Plan, portions
+from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import Convolution, plan_of
-from tpusim.machines.tpu.lowering.geometry import MapAxis
-from tpusim.machines.tpu.lowering.plan import Plan, portions
-from tpusim.machines.tpu.lowering.reduction import TapGroups
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.network.ops import Gemm, Op
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpusim.machines.tpu.cut.plan import even, growing
 from tpusim.machines.tpu.lowering.indirect import Load, assign_buffers
-from tpusim.machines.tpu.lowering.plan import even, growing
 from tpusim.machines.tpu.schedule.scheduler import spread
 from tpusim.machines.tpu.schedule.units import beside
 

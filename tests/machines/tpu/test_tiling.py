@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tests.machines.tpu.test_plan import planned, plans
 from tests.strategies import conv, machine
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cut.geometry import shape_of
+from tpusim.machines.tpu.cut.plan import Plan, even_extents
+from tpusim.machines.tpu.cut.reduction import TapGroups
+from tpusim.machines.tpu.cut.tiling import Tiling, word_groups
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.lowering.geometry import shape_of
-from tpusim.machines.tpu.lowering.plan import Plan, even_extents
-from tpusim.machines.tpu.lowering.reduction import TapGroups
-from tpusim.machines.tpu.lowering.search import TOLERANCE, choose
-from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
+from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.search import TOLERANCE, choose
 from tpusim.network.ops import Op
 from tpusim.network.workload_file import load_workload
 

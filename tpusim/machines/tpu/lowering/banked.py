@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded, shape_of, shifted
+from tpusim.machines.tpu.cut.pace import Demand
+from tpusim.machines.tpu.cut.plan import Block, Patch, Plan
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded, shape_of, shifted
-from tpusim.machines.tpu.lowering.pace import Demand
-from tpusim.machines.tpu.lowering.plan import Block, Patch, Plan
-from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
-from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.tensor import BankPart
 from tpusim.machines.tpu.program.transfers import BankFill
+from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 
+from tpusim.machines.tpu.cut.geometry import ConvShape
+from tpusim.machines.tpu.cut.plan import even_extents
+from tpusim.machines.tpu.cut.reduction import Cut
+from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.convolution import convolved
 from tpusim.machines.tpu.lowering.drafts import Left, Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.plan import even_extents
-from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.tiling import col_folds
 from tpusim.network.ops import ArrayOp
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from tpusim.machines.tpu.cut.geometry import ConvShape
+from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
+from tpusim.machines.tpu.cut.stored import packed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import convolved
 from tpusim.machines.tpu.lowering.dense import DENSE, DenseTaps, Transposed
 from tpusim.machines.tpu.lowering.drafts import Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.reduction import Cut, TapGroups
-from tpusim.machines.tpu.lowering.tiles import packed
 
 
 def cut(shape: ConvShape, hardware: Hardware) -> Cut:

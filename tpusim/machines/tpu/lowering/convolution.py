@@ -10,21 +10,21 @@ from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
+from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.cut.plan import Patch, Plan, even, growing
+from tpusim.machines.tpu.cut.reduction import Cut
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES
+from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import IFMAP as IFMAP_CLIENT
 from tpusim.machines.tpu.definition import PSUM, RESULT, frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.plan import Patch, Plan, even, growing
-from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
-from tpusim.machines.tpu.lowering.tiling import MOST_PIECES
-from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Lowered, Planned, Program
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.schedule.units import Area, Moves, Need, Pass, Piece, Policy, Touch, Unit, Units, beside
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops import ArrayOp
 

@@ -17,12 +17,12 @@ import numpy as np
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.plan import CHANNEL, Block
+from tpusim.machines.tpu.cut.reduction import Chunk
 from tpusim.machines.tpu.definition import ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.plan import CHANNEL, Block
-from tpusim.machines.tpu.lowering.reduction import Chunk
 from tpusim.machines.tpu.lowering.sampling import (
     CORNERS,
     OPERATION,

@@ -21,11 +21,8 @@ from itertools import product
 from math import prod
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import convolved
-from tpusim.machines.tpu.lowering.drafts import Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
-from tpusim.machines.tpu.lowering.reduction import (
+from tpusim.machines.tpu.cut.geometry import ConvShape, padded
+from tpusim.machines.tpu.cut.reduction import (
     Chunk,
     Place,
     ReductionPass,
@@ -36,7 +33,10 @@ from tpusim.machines.tpu.lowering.reduction import (
     numbered,
     portions_within,
 )
-from tpusim.machines.tpu.lowering.tiles import channels_in_lanes, images_in_lanes, taps_on_chip
+from tpusim.machines.tpu.cut.stored import channels_in_lanes, images_in_lanes, taps_on_chip
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.convolution import convolved
+from tpusim.machines.tpu.lowering.drafts import Lowering
 
 IGNORED = frozenset({"transformation", "multi_tile", "transposed_channels"})
 """Fields below `mapping` that mean nothing to a dense cut of a reduction in lanes."""

@@ -18,25 +18,25 @@ from itertools import product
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_of
+from tpusim.machines.tpu.cut.plan import CHANNEL, Patch, Plan, halves, portions, taps_of
+from tpusim.machines.tpu.cut.reduction import Tap, TapGroups, neighbours
+from tpusim.machines.tpu.cut.stored import padded_map
+from tpusim.machines.tpu.cut.tiling import too_small, word_groups
+from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.candidates import least_words
 from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_a_product, tilings_by
 from tpusim.machines.tpu.lowering.dense import OnChip
 from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shape_of
-from tpusim.machines.tpu.lowering.plan import CHANNEL, Patch, Plan, halves, portions, taps_of
-from tpusim.machines.tpu.lowering.reduction import Tap, TapGroups, neighbours
-from tpusim.machines.tpu.lowering.search import Ranked
-from tpusim.machines.tpu.lowering.tiles import padded_map
-from tpusim.machines.tpu.lowering.tiling import too_small, word_groups
-from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Need, Piece, Policy, Unit, Units, one_ahead_if_free
+from tpusim.machines.tpu.search.candidates import least_words
+from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import ArrayOp, Conv2d
 

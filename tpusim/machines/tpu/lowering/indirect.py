@@ -22,16 +22,14 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.reduction import Cut
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.candidates import Candidates
 from tpusim.machines.tpu.lowering.convolution import Convolution, draft_of, is_a_product, tilings_by
 from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.search import Ranked, tilings_of
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import (
     Counter,
@@ -50,6 +48,8 @@ from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.machines.tpu.schedule.units import Policy
+from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops import ArrayOp
 from tpusim.network.ops.fused import BIAS

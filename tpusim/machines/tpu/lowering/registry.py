@@ -25,21 +25,22 @@ class _Registry(UserDict[str, "Lowering"]):
     def __getitem__(self, name: str) -> Lowering:
         found = super().__getitem__(name)
         if isinstance(found, str):
-            module = import_module(f"tpusim.machines.tpu.lowering.{found}")
+            module = import_module(f"tpusim.machines.tpu.{found}")
             found = self[name] = getattr(module, name.upper())
         return found
 
 
 _OTHERS = {
-    "channel_last": "dense", "implicit_gemm": "dense", "winograd_2": "winograd", "winograd_4": "winograd",
-    "stride_phases": "transposed", "zero_insertion": "transposed",
+    "channel_last": "lowering.dense", "implicit_gemm": "lowering.dense", "stride_phases": "lowering.transposed",
+    "zero_insertion": "lowering.transposed", "winograd_2": "tiles.winograd", "winograd_4": "tiles.winograd",
+    "fft": "tiles.fft",
 }  # fmt: skip
-"""Lowerings in a module of another name."""
+"""Lowerings in a module of another name, or in another room."""
 _NAMES = (
     "channel_first", "channel_last", "explicit", "implicit_gemm", "indirect", "block_diagonal", "vector", "vector_ops",
     "vector_rows", "winograd_2", "winograd_4", "fft", "stride_phases", "zero_insertion", "deformable",
 )  # fmt: skip
-LOWERINGS = _Registry({name: _OTHERS.get(name, name) for name in _NAMES})  # type: ignore[misc]
+LOWERINGS = _Registry({name: _OTHERS.get(name, f"lowering.{name}") for name in _NAMES})  # type: ignore[misc]
 """The first is what a run takes unasked."""
 
 
@@ -60,8 +61,8 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
             So do the drafts.
     """
     # Here, because help pages need none of what they import.
+    from tpusim.machines.tpu.cut.traffic import laid_out
     from tpusim.machines.tpu.lowering.riding import riding, spared
-    from tpusim.machines.tpu.lowering.traffic import laid_out
     from tpusim.network.ops import Fused
 
     found = LOWERINGS[lowering]

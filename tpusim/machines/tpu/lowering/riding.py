@@ -15,9 +15,9 @@ from functools import cached_property, partial
 from typing import Any
 
 from tpusim.base.errors import CapacityError, UnsuitableError
+from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.tiling import col_folds
 from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
 from tpusim.machines.tpu.program.program import Planned
 from tpusim.machines.tpu.program.steps import Finish, Scalars

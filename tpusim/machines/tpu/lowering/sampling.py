@@ -17,19 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.cut.pace import Estimate
+from tpusim.machines.tpu.cut.plan import Block, Patch, Plan
+from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups
+from tpusim.machines.tpu.cut.stored import padded_map
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling, word_groups
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.pace import Estimate
-from tpusim.machines.tpu.lowering.plan import Block, Patch, Plan
-from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, TapGroups
-from tpusim.machines.tpu.lowering.search import choose
-from tpusim.machines.tpu.lowering.tiles import padded_map
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, word_groups
 from tpusim.machines.tpu.program.addresses import ElementTable, encoded, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.search import choose
 from tpusim.network.ops import DeformConv2d
 from tpusim.network.ops.offsets import MASK_PARTS, Offsets
 

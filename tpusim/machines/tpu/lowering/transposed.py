@@ -23,12 +23,8 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, shape_with, shifted
-from tpusim.machines.tpu.lowering.plan import (
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_with, shifted
+from tpusim.machines.tpu.cut.plan import (
     CHANNEL,
     COL,
     OUT_CHANNEL,
@@ -41,11 +37,15 @@ from tpusim.machines.tpu.lowering.plan import (
     Weights,
     portions,
 )
-from tpusim.machines.tpu.lowering.reduction import Chunk, Tap, TapGroups, as_coordinates, numbered, stacked
-from tpusim.machines.tpu.lowering.search import choose
-from tpusim.machines.tpu.lowering.tiling import Tiling, col_folds
+from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups, as_coordinates, numbered, stacked
+from tpusim.machines.tpu.cut.tiling import Tiling, col_folds
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
+from tpusim.machines.tpu.search.search import choose
 from tpusim.memory.layout import Box
 from tpusim.network.ops import ArrayOp, ConvTranspose2d
 

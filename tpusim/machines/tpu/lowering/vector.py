@@ -11,14 +11,14 @@ from functools import lru_cache
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.cut.pace import delay_of
+from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, Block, Columns, K, Plan, patch_of, portions, taps_of
+from tpusim.machines.tpu.cut.reduction import TapGroups
+from tpusim.machines.tpu.cut.tiling import Tiling
+from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.pace import delay_of
-from tpusim.machines.tpu.lowering.plan import OUT_CHANNEL, Block, Columns, K, Plan, patch_of, portions, taps_of
-from tpusim.machines.tpu.lowering.reduction import TapGroups
-from tpusim.machines.tpu.lowering.tiling import Tiling
-from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorCosts, VectorUnits, feed, in_turn
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, buffers_of, words_of
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity

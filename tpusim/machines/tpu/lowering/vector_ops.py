@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.words import counted
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.geometry import InStrips, MapAxis, in_strips, padded
-from tpusim.machines.tpu.lowering.pace import Demand, delay_of
-from tpusim.machines.tpu.lowering.plan import (
+from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips, padded
+from tpusim.machines.tpu.cut.pace import Demand, delay_of
+from tpusim.machines.tpu.cut.plan import (
     CHANNEL,
     COL,
     IMAGE,
@@ -32,10 +30,11 @@ from tpusim.machines.tpu.lowering.plan import (
     portions,
     walk_of,
 )
-from tpusim.machines.tpu.lowering.search import TOLERANCE
-from tpusim.machines.tpu.lowering.tiling import Tiling, word_groups
-from tpusim.machines.tpu.lowering.traffic import Traffic
-from tpusim.machines.tpu.lowering.turned import Moved, PixelsInLanes, Turn, boxes_of, turn_of
+from tpusim.machines.tpu.cut.tiling import Tiling, word_groups
+from tpusim.machines.tpu.cut.traffic import Traffic
+from tpusim.machines.tpu.cut.turned import Moved, PixelsInLanes, Turn, boxes_of, turn_of
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, VectorCosts, VectorUnits, feed
 from tpusim.machines.tpu.lowering.words import cut_up, given_of, memory_of, outputs_of, used_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters
@@ -44,6 +43,7 @@ from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves, Unit
+from tpusim.machines.tpu.search.search import TOLERANCE
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops import Move, VectorOp
 from tpusim.network.ops.op import OFMAP, Shape

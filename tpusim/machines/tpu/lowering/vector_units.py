@@ -10,12 +10,12 @@ from itertools import product
 from math import prod
 from typing import ClassVar, NamedTuple
 
+from tpusim.machines.tpu.cut import pace
+from tpusim.machines.tpu.cut.geometry import InStrips
+from tpusim.machines.tpu.cut.pace import Demand, step
+from tpusim.machines.tpu.cut.plan import Block, halves
+from tpusim.machines.tpu.cut.tiling import Tiling, fitting, given_outputs, word_groups
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import pace
-from tpusim.machines.tpu.lowering.geometry import InStrips
-from tpusim.machines.tpu.lowering.pace import Demand, step
-from tpusim.machines.tpu.lowering.plan import Block, halves
-from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_outputs, word_groups
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.schedule.units import (
     Area,

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.geometry import InStrips
+from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.stored import by_filter_row
+from tpusim.machines.tpu.cut.tiling import Tiling, said
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import InStrips
-from tpusim.machines.tpu.lowering.plan import Plan
-from tpusim.machines.tpu.lowering.tiles import by_filter_row
-from tpusim.machines.tpu.lowering.tiling import Tiling, said
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.network.ops import ArrayOp, Op
 from tpusim.network.ops.op import Shape

@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import UnsuitableError
-from tpusim.machines.tpu.lowering.tile_algorithm import AxisTransform, Line, Product, Recipe, TileAlgorithm, row_by_row
-from tpusim.machines.tpu.lowering.tile_lowering import in_tiles, told
+from tpusim.machines.tpu.tiles.tile_algorithm import AxisTransform, Line, Product, Recipe, TileAlgorithm, row_by_row
+from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, told
 from tpusim.network.ops.conv2d import Conv2d
+
+Matrix: TypeAlias = tuple[tuple[int, ...], ...]
+
 
 TAPS = 3
 """Taps of a filter along each axis."""
-
-Matrix: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass
+from tpusim.machines.tpu.cut.stored import stored_ifmap
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Tiling, col_folds, word_groups
 from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Frame, beat_of, frame_of, ready_delay, word_cycles
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis, padded
-from tpusim.machines.tpu.lowering.reduction import Chunk, Cut, ReductionPass
-from tpusim.machines.tpu.lowering.tiles import stored_ifmap
-from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling, col_folds, word_groups
 
 Cycles: TypeAlias = Any  # a number, or an array of them: one a candidate
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, MapAxis
+from tpusim.machines.tpu.cut.reduction import Cut, ReductionPass, portions_within
+from tpusim.machines.tpu.cut.stored import taps_on_chip
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape, InStrips, MapAxis
-from tpusim.machines.tpu.lowering.reduction import Cut, ReductionPass, portions_within
-from tpusim.machines.tpu.lowering.tiles import taps_on_chip
 
 Counts = NDArray[np.int64]
 

@@ -12,14 +12,13 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.cut.pace import Demand, delay_of
+from tpusim.machines.tpu.cut.plan import Block, Columns, Patch, Plan, halves, patch_of, portions
+from tpusim.machines.tpu.cut.reduction import TapGroups
+from tpusim.machines.tpu.cut.tiling import Tiling, fitting, given_block
+from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.pace import Demand, delay_of
-from tpusim.machines.tpu.lowering.plan import Block, Columns, Patch, Plan, halves, patch_of, portions
-from tpusim.machines.tpu.lowering.reduction import TapGroups
-from tpusim.machines.tpu.lowering.tile_algorithm import Filtering, Grid, Mix, Product, Recipe, TileAlgorithm, Tiles
-from tpusim.machines.tpu.lowering.tiling import Tiling, fitting, given_block
-from tpusim.machines.tpu.lowering.traffic import Traffic
 from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Derived
@@ -39,8 +38,12 @@ from tpusim.machines.tpu.schedule.units import (
     Work,
     when_free,
 )
+from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Grid, Mix, Product, Recipe, TileAlgorithm, Tiles
 from tpusim.memory.layout import whole_bursts
 from tpusim.memory.orders import TRANSFORMED
+
+At = Callable[[int], Counters]
+"""The words of an input or an output, by its number."""
 
 
 @dataclass(frozen=True)
@@ -334,9 +337,6 @@ def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[Work]:
 
 
 # ---- the transforms of a block as steps of the vector unit, one axis after the other
-
-At = Callable[[int], Counters]
-"""The words of an input or an output, by its number."""
 
 
 class Stage(NamedTuple):

@@ -9,8 +9,8 @@ from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.geometry import InStrips, shifted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import InStrips, shifted
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Lowered, Program
 from tpusim.machines.tpu.program.tensor import Part, Tensor

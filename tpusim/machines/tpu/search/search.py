@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tpusim.machines.tpu.cut.geometry import ConvShape
+from tpusim.machines.tpu.cut.reduction import Cut
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.bound import Bound
-from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.reduction import Cut
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling
+from tpusim.machines.tpu.search.bound import Bound
+from tpusim.machines.tpu.search.candidates import Candidates
 
 TOLERANCE = 0.01
 """Among blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""

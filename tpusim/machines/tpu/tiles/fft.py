@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import UnsuitableError
-from tpusim.machines.tpu.lowering.tile_algorithm import (
+from tpusim.machines.tpu.tiles.tile_algorithm import (
     AxisTransform,
     Factors,
     Grid,
@@ -46,13 +46,14 @@ from tpusim.machines.tpu.lowering.tile_algorithm import (
     Recipe,
     TileAlgorithm,
 )
-from tpusim.machines.tpu.lowering.tile_lowering import in_tiles, told
+from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, told
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.numerics.bounds import DOUBLE, gamma
 from tpusim.numerics.element_types import EXACT_FLOAT32
 
 Sums = dict[str, dict[str, float]]
 """Each of what has a name already; inputs are x0, x1, ..."""
+Values = NDArray[np.float64]
 
 
 @dataclass
@@ -272,9 +273,6 @@ def _sum_and_mirror(graph: FlowGraph, even: Wave, odd: Wave) -> tuple[Wave, Wave
     ahead = Wave(graph.sum((even.real, 1), (odd.real, 1)), graph.sum((even.imaginary, 1), (odd.imaginary, 1)))
     behind = Wave(graph.sum((even.real, 1), (odd.real, -1)), graph.sum((odd.imaginary, 1), (even.imaginary, -1)))
     return ahead, behind
-
-
-Values = NDArray[np.float64]
 
 
 class Spectrum:

@@ -7,8 +7,8 @@ compiler was given (docs/validation.md).
 
 from __future__ import annotations
 
+from tpusim.machines.tpu.cut.geometry import ConvShape, padded
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape, padded
 
 
 def channels_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:

@@ -14,14 +14,14 @@ from typing import TypeAlias
 
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.lowering.tile_algorithm import Filtering, Mix, Recipes, TileAlgorithm
-from tpusim.machines.tpu.lowering.tile_units import TilePlan, TileUnits, plan_of
 from tpusim.machines.tpu.lowering.vector_units import IGNORED
 from tpusim.machines.tpu.lowering.words import block_of, blocking_of, memory_of, words_of
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Mix, Recipes, TileAlgorithm
+from tpusim.machines.tpu.tiles.tile_units import TilePlan, TileUnits, plan_of
 from tpusim.network.ops import ArrayOp
 from tpusim.network.ops.conv2d import Conv2d
 

@@ -7,9 +7,9 @@ from itertools import permutations
 from math import ceil
 from typing import NamedTuple, TypeVar
 
+from tpusim.machines.tpu.cut.geometry import InStrips
+from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Patch, map_items
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import InStrips
-from tpusim.machines.tpu.lowering.plan import CHANNEL, COL, IMAGE, ROW, Patch, map_items
 from tpusim.machines.tpu.program.moves import regions_of_part
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
 from tpusim.memory.layout import Box

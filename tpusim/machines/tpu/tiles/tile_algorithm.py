@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.tpu.cut.geometry import ConvShape
+from tpusim.machines.tpu.cut.plan import portions
+from tpusim.machines.tpu.cut.tiling import col_folds, word_groups
 from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Beat, Frame, beat_of, frame_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape
-from tpusim.machines.tpu.lowering.plan import portions
-from tpusim.machines.tpu.lowering.tiling import col_folds, word_groups
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 
 Factors: TypeAlias = Mapping[str, float]

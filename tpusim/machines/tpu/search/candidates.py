@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
+from tpusim.machines.tpu.cut.pace import Estimate, LayerWork, summed
+from tpusim.machines.tpu.cut.plan import even_extents, halves, span_of
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling, given_block, too_small, weight_words
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.lowering.pace import Estimate, LayerWork, summed
-from tpusim.machines.tpu.lowering.plan import even_extents, halves, span_of
-from tpusim.machines.tpu.lowering.reduction import Chunk, Cut
-from tpusim.machines.tpu.lowering.tiling import Counts, Tiling, given_block, too_small, weight_words
 
 
 class _Extents(NamedTuple):

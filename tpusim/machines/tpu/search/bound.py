@@ -14,12 +14,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.tpu.cut.geometry import MapAxis, padded
+from tpusim.machines.tpu.cut.pace import Cycles, Demand
+from tpusim.machines.tpu.cut.stored import stored_ifmap
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Tiling
 from tpusim.machines.tpu.definition import add_cycles, word_latency
-from tpusim.machines.tpu.lowering.candidates import Candidates
-from tpusim.machines.tpu.lowering.geometry import MapAxis, padded
-from tpusim.machines.tpu.lowering.pace import Cycles, Demand
-from tpusim.machines.tpu.lowering.tiles import stored_ifmap
-from tpusim.machines.tpu.lowering.tiling import MOST_PIECES, Counts, Tiling
+from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.memory.layout import inside
 from tpusim.memory.orders import Layouts
 
