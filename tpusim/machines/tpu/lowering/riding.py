@@ -184,7 +184,9 @@ class Riding(Units):
             at = feed(part.lanes, in_turn(part.base, part.words))
             if self.layer.bias:
                 numbers = Scalars(self._bias_of(unit, bases), 1, 1)
-                yield Work([Compute("add", (at,), at, part.words, numbers)], (results, Touch(-1)), unit.leaves)
+                yield Work(
+                    [Compute("add", (at,), at, part.words, numbers)], (results, Touch(len(bases) - 1)), unit.leaves
+                )
             for operation, coefficients in self._finish:
                 step = Compute(operation, (at,), at, part.words, coefficients=coefficients)
                 yield Work([step], (results,), unit.leaves)
