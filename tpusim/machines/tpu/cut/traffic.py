@@ -53,10 +53,12 @@ class Traffic:
         key = tensor.name, box
         if key not in self._known:
             (row, col), burst = (self.shape.row.strips, self.shape.col.strips), self.hardware.hbm.burst_bytes
-            strips = tuple([
-                box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
-                for down, across in product(range(row), range(col))
-            ])  # fmt: skip
+            strips: tuple[Box, ...] = (box,)
+            if row * col > 1:
+                strips = tuple([
+                    box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
+                    for down, across in product(range(row), range(col))
+                ])  # fmt: skip
             if tensor.name not in self._stored:
                 order, sizes = axes_of(HWCN), (self.hardware.vector_memory.element_bytes, burst)
                 padded = tensor.padded or tensor.shape
