@@ -110,7 +110,7 @@ class _Fusion:
         """The layers called `empty` carry nothing."""
         self.workload, self.hardware = workload, hardware
         asked = asked_of(workload, usual() if lowering == AUTO else lowering)
-        # What is left open may become any; what rides must suit the usual one.
+        # Where a layer's lowering is left open, the usual one says what its results may carry.
         self.lowerings = {layer: meant(layer, usual()) if name == AUTO else name for layer, name in asked}
         self.most = hardware.vector_unit.alus // (hardware.lanes * hardware.array.count)
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)

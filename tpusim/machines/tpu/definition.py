@@ -62,6 +62,12 @@ CLIENTS = ("idle", "ifmap", "pointer", "psum", "result", "vector", "weight", "dm
 Clients: TypeAlias = tuple[int, ...]
 Ports: TypeAlias = tuple[Clients, ...]
 
+
+def stream_clients(adds: bool) -> Clients:
+    """Who streams through the port while passes run, of which some add to sums or none."""
+    return (IFMAP, PSUM, RESULT) if adds else (IFMAP, RESULT)
+
+
 PORTS: dict[str, Ports] = {
     "shared": ((IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA),),
     "separate": ((IFMAP,), (POINTER,), (PSUM,), (RESULT,), (VECTOR,), (WEIGHT,), (DMA,)),

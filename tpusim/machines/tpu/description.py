@@ -167,7 +167,7 @@ class Hardware(FileSection):
         return {key: value for key, value in written.items() if key != "scratch_memory" or value}
 
     def with_arrays(self, count: int) -> Hardware:
-        """The machine with so many arrays."""
+        """The machine with `count` arrays."""
         return self.model_copy(update={"array": self.array.model_copy(update={"count": count})})
 
     def with_entry(self, entry: Literal["ready", "relaid"]) -> Hardware:

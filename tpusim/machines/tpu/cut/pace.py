@@ -20,7 +20,7 @@ from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass
 from tpusim.machines.tpu.cut.stored import stored_ifmap
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Tiling, col_folds, word_groups
-from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Frame, beat_of, frame_of, ready_delay, word_cycles
+from tpusim.machines.tpu.definition import Frame, beat_of, frame_of, ready_delay, stream_clients, word_cycles
 from tpusim.machines.tpu.description import Hardware
 
 Cycles: TypeAlias = Any  # a number, or an array of them: one a candidate
@@ -94,8 +94,8 @@ class LayerWork:
     @cached_property
     def frame(self) -> Frame:
         """The port's period while passes stream."""
-        clients = (IFMAP, PSUM, RESULT) if len(self.passes) > 1 else (IFMAP, RESULT)
         ready = word_cycles(self.groups, self.cut.transposed, self.hardware)
+        clients = stream_clients(len(self.passes) > 1)
         return frame_of(self.hardware, self.word_fill, clients, word_cycles=ready)
 
     def stream(self, words: Counts) -> Counts:

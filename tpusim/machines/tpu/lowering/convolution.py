@@ -15,8 +15,7 @@ from tpusim.machines.tpu.cut.plan import Patch, Plan, even, growing
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES
 from tpusim.machines.tpu.cut.traffic import Traffic
-from tpusim.machines.tpu.definition import IFMAP as IFMAP_CLIENT
-from tpusim.machines.tpu.definition import PSUM, RESULT, frame_of
+from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.words import explanation_of
@@ -86,7 +85,7 @@ class Convolution(Units):
         """
         plan, queues = self.plan, self.plan.hardware.array.queues
         sums = plan.shape.groups * len(plan.blocks) * len(plan.columns)
-        clients = (IFMAP_CLIENT, PSUM, RESULT) if len(plan.passes) > 1 else (IFMAP_CLIENT, RESULT)
+        clients = stream_clients(len(plan.passes) > 1)
 
         def takes(arrays: int) -> int:
             hardware = plan.hardware.with_arrays(arrays)

@@ -117,7 +117,7 @@ class Unit(NamedTuple):
         body: units with equal bodies belong to one turn of the loop; None: to none.
         about: whatever the lowering wants to know again when it is asked for acts and spills.
         passes, steps: passes and vector steps that its acts are.
-        leaves: the place of the need whose slot is spilled once the unit is over, or -1.
+        leaves: the place of the need whose slot is spilled once the unit is over; -1: it leaves nothing.
         gap: whether there is a gap ahead of it; else it goes on at once with what the unit ahead has begun.
         makes: the key by which pieces need what it leaves.
     """
@@ -187,7 +187,7 @@ class Policy(NamedTuple):
 
     Attributes:
         order: brought areas, the first one first where several are wanted at once.
-        gaps: in which gaps a load may be brought.
+        gaps: in which gaps a load may be brought: with the slots of its area, how far ahead of its use.
         lag: gaps between the end of a unit and the spill of what it leaves; 0: at once.
         grows: whether the first loads come in growing pieces.
         drains: whether a body begins only when the one before has ended.
@@ -238,7 +238,7 @@ class Units(ABC):
     @property
     @abstractmethod
     def areas(self) -> tuple[Area, ...]:
-        """In the order in which they stand."""
+        """Areas in the order in which they stand."""
 
     @property
     @abstractmethod
@@ -247,7 +247,7 @@ class Units(ABC):
 
     @abstractmethod
     def units(self) -> Iterable[Unit]:
-        """In the order in which they run."""
+        """Units in the order in which they run."""
 
     @abstractmethod
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterable[Act]:
@@ -285,7 +285,7 @@ def one_ahead_if_free(freed: int, first: int, ahead: int) -> range:
 
 
 def beside(freed: int, first: int, ahead: int) -> range:
-    """In any gap in which nothing waits for a unit that has only begun."""
+    """In any gap from the second behind the last user of the slot on, up to the unit that needs the load."""
     return range(min(freed + 2, first), first + 1)
 
 

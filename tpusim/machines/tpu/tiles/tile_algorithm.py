@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.cut.geometry import ConvShape
 from tpusim.machines.tpu.cut.plan import portions
 from tpusim.machines.tpu.cut.tiling import col_folds, word_groups
-from tpusim.machines.tpu.definition import IFMAP, PSUM, RESULT, Beat, Frame, beat_of, frame_of
+from tpusim.machines.tpu.definition import Beat, Frame, beat_of, frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 
@@ -261,8 +261,8 @@ class Filtering:
     @cached_property
     def frame(self) -> Frame:
         """The port's period while products are streamed."""
-        clients = (IFMAP, PSUM, RESULT) if len(self.row_folds) > 1 or self.by.adds else (IFMAP, RESULT)
-        return frame_of(self.hardware, self.word_groups[1], clients)
+        adds = len(self.row_folds) > 1 or self.by.adds
+        return frame_of(self.hardware, self.word_groups[1], stream_clients(adds))
 
     @cached_property
     def weight_words(self) -> list[int]:
