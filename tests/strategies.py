@@ -28,54 +28,24 @@ from tpusim.machines.tpu.sections import (
     VectorUnit,
 )
 from tpusim.memory.dram.device import Device, read_device
-from tpusim.network.ops import (
-    Add,
-    ArrayOp,
-    ChannelShuffle,
-    Clip,
-    Conv1d,
-    Conv2d,
-    ConvTranspose2d,
-    Copy,
-    DeformConv2d,
-    Div,
-    Erf,
-    Exp,
-    Gelu,
-    Gemm,
-    HardSigmoid,
-    HardSwish,
-    LayerNorm,
-    LeakyRelu,
-    Lrn,
-    Move,
-    Mul,
-    Op,
-    Pad,
-    Pool2d,
-    Power,
-    Rdiv,
-    ReduceMean,
-    Relu,
-    RowOp,
-    Rsub,
-    ScaleShift,
-    Sigmoid,
-    Silu,
-    Slice,
-    Softmax,
-    Sqrt,
-    Sub,
-    SumExp,
-    SumSquares,
-    Tanh,
-    Transpose,
-    Upsample,
-    VectorOp,
-)
-from tpusim.network.ops.lrn import BETAS
-from tpusim.network.ops.moves import AXES
+from tpusim.network.ops.activations import Clip, Copy, HardSigmoid, HardSwish, LeakyRelu, Power, Relu
+from tpusim.network.ops.arithmetic import Add, Div, Mul, Rdiv, Rsub, Sub
+from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.conv1d import Conv1d
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.deform_conv2d import DeformConv2d
+from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Silu, Sqrt, Tanh
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.lrn import BETAS, Lrn
+from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.offsets import KINDS
+from tpusim.network.ops.op import Op
+from tpusim.network.ops.pool2d import Pool2d
+from tpusim.network.ops.row_op import RowOp
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax, SumExp, SumSquares
+from tpusim.network.ops.scale_shift import ScaleShift
+from tpusim.network.ops.vector_op import VectorOp
 
 
 def machine(

@@ -12,7 +12,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.program import Lowered, Planned
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Policy, Unit, Units, at_once
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 
 Lower = Callable[[Op, int, Hardware], Lowered]
 Plan = Callable[[Op, int, Hardware], Planned]

@@ -12,6 +12,8 @@ def main() -> None:
     """Ctrl-C while the command is still being imported, or has ended, shows no traceback."""
     # Layers are checked side by side, on threads of ours; each of OpenBLAS takes memory, without which it ends.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Pydantic would read the metadata of every package that is installed, to look for plugins that nobody has.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         from tpusim.cli import app as cli
     except BaseException as error:

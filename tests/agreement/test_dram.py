@@ -25,7 +25,8 @@ from tpusim.machines.tpu.register.hbm import BankedFill, BankedMemory
 from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device
 from tpusim.memory.shares import last_burst_of, last_word_of
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
 
 
 def with_banks(hardware: Hardware, device: Device) -> Hardware:

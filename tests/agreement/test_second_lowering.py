@@ -31,7 +31,7 @@ from tpusim.machines.tpu.program.program import Buffer, Explanation, Lowered, Pr
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import Blocking
 

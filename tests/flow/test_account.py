@@ -13,7 +13,8 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.network.ops import Gemm, Op
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
 WIDE = machine(4, 6, word_elements=2)

@@ -17,7 +17,7 @@ from tpusim.flow.lowerings import AUTO
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 
 ALL = os.environ.get("TPUSIM_NETWORKS") == "all"
 BATCH = 8 if ALL else 1

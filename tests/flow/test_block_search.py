@@ -33,7 +33,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.search.bound import Bound
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
 LONG = os.environ.get("TPUSIM_LAYERS")

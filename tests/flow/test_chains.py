@@ -13,7 +13,11 @@ from tpusim.base.errors import InputError
 from tpusim.flow.fusion import fused
 from tpusim.flow.tracing import recordings, trace
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Add, Conv2d, DeformConv2d, Gemm, Relu
+from tpusim.network.ops.activations import Relu
+from tpusim.network.ops.arithmetic import Add
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.deform_conv2d import DeformConv2d
+from tpusim.network.ops.gemm import Gemm
 from tpusim.network.workload import Workload
 from tpusim.report.tables.together import overlap_notice
 from tpusim.result.load import parse_result

@@ -13,20 +13,15 @@ from tpusim.flow.fusion import fused
 from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.network.ops import (
-    Add,
-    Clip,
-    Conv2d,
-    ConvTranspose2d,
-    DeformConv2d,
-    Fused,
-    Gemm,
-    HardSwish,
-    LeakyRelu,
-    Op,
-    Pool2d,
-    Relu,
-)
+from tpusim.network.ops.activations import Clip, HardSwish, LeakyRelu, Relu
+from tpusim.network.ops.arithmetic import Add
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.deform_conv2d import DeformConv2d
+from tpusim.network.ops.fused import Fused
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.op import Op
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import OwnLowering, Workload
 from tpusim.report.tables.together import fusion_notice
 

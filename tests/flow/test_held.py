@@ -22,7 +22,7 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import Verdict
 
 LAYER, BATCH = conv(6, 9, 7, 3), 3

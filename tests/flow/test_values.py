@@ -26,7 +26,7 @@ from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey
 from tpusim.network.formats import read_graph
 from tpusim.network.formats.asked import NOTHING, ModelOptions
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.result.records import Result as Run
 
 FLOAT = TensorProto.FLOAT

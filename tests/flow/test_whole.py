@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from tests.strategies import conv, layers, vector_ops
 from tpusim.flow import whole
-from tpusim.flow.numbers import Expectation, numbers_of
+from tpusim.flow.held import Expectation
+from tpusim.flow.numbers import numbers_of
 from tpusim.flow.screening import Screening
 from tpusim.flow.verify import verdict_of
-from tpusim.network.ops import Gemm, Op
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import agreement
 from tpusim.reference.screening import screen
 

@@ -9,7 +9,7 @@ import pytest
 
 from tpusim import load_workload
 from tpusim.base.errors import InputError
-from tpusim.network.ops import DeformConv2d
+from tpusim.network.ops.deform_conv2d import DeformConv2d
 
 NET = """\
 name: net

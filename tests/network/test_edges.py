@@ -10,7 +10,8 @@ import pytest
 from tpusim import load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.edges import Source
-from tpusim.network.ops import Gemm, Relu
+from tpusim.network.ops.activations import Relu
+from tpusim.network.ops.gemm import Gemm
 from tpusim.network.workload import Workload
 
 NET = """

@@ -13,7 +13,7 @@ import pytest
 from tpusim import load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.ops import DeformConv2d
+from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.workload import Workload
 from tpusim.study.sweep.keys import key_of
 from tpusim.study.sweep.space import Point

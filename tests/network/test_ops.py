@@ -16,7 +16,10 @@ from tests.strategies import conv, convs, gemms, layers, machine, sequences
 from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
-from tpusim.network.ops import Conv1d, Conv2d, Gemm, Op
+from tpusim.network.ops.conv1d import Conv1d
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.op import Op
 
 
 @settings(deadline=None)

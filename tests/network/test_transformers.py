@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
 from tpusim.study.sweep.spec import Sweep, load_sweep

@@ -9,8 +9,8 @@ from tests.strategies import conv
 from tpusim import reference
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.verify import verdict_of
-from tpusim.network.ops import Gemm, Op
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.bounds import moved
 from tpusim.numerics.equality import Verdict, agreement
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.strategies import convolved, deform_convs
 from tpusim import reference
-from tpusim.network.ops import Conv2d, DeformConv2d
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.offsets import MASK_PARTS
 from tpusim.reference.operands import EXACT
 

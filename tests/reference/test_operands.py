@@ -10,7 +10,10 @@ import pytest
 from tests.strategies import conv
 from tpusim import reference
 from tpusim.base.errors import InputError
-from tpusim.network.ops import OPS, Conv2d, Fused, Gemm
+from tpusim.network.ops import OPS
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.fused import Fused
+from tpusim.network.ops.gemm import Gemm
 from tpusim.reference import pointwise
 from tpusim.reference.operands import EXACT
 

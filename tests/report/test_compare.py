@@ -18,7 +18,11 @@ from tests.strategies import conv, machine
 from tpusim import simulate
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Add, Conv2d, Gemm, Pool2d, Relu
+from tpusim.network.ops.activations import Relu
+from tpusim.network.ops.arithmetic import Add
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.tables.compare_results import Change, ComparedResults
 from tpusim.report.tables.compare_tables import layers_legend, rewired, to_json, totals, verdicts

@@ -13,7 +13,9 @@ from typer.testing import CliRunner, Result
 from tests.strategies import conv, machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
-from tpusim.network.ops import Conv2d, Gemm, Pool2d
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.tables import explain_layer, explain_verdict
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck

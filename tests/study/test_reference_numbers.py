@@ -10,7 +10,8 @@ import pytest
 
 from tests import ROOT
 from tpusim import load_hardware
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
 from tpusim.study.validation import network_operations
 from tpusim.study.validation.cases import WORDS, Case
 from tpusim.study.validation.convolutions import uncharged

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,19 @@ def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     same = [name for name in names if name.casefold() == folded or name.casefold().endswith(f".{folded}")]
     close = same or difflib.get_close_matches(given, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+class Named(Protocol):
+    """A layer, or several."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@contextmanager
+def failures_named(layer: Named) -> Iterator[None]:
+    """A failure of the machine in here says which layer it is about."""
+    try:
+        yield
+    except (CheckFailed, DeadlockError, PortConflict) as error:
+        raise type(error)(f"layer {layer.name}: {error}") from None

@@ -9,7 +9,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Inbound, Spill
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import STALL_CAUSES, LayerResult, VectorMemoryUse
 

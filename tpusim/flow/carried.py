@@ -15,9 +15,8 @@ from tpusim.flow.node_layers import NodeLayers, node_layers
 from tpusim.flow.numbers import Numbers
 from tpusim.flow.parts import Parts, Values
 from tpusim.network.graph import Node
-from tpusim.network.ops import Fused, Op
-from tpusim.network.ops.fused import BIAS, OTHER
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.fused import BIAS, OTHER, Fused
+from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.element_types import EXACT_FLOAT32, LEAST, MOST_SUM
 
 BESIDE = frozenset({BIAS, OTHER})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.base.errors import CheckFailed, InputError, Problem, failures_named
 from tpusim.flow.account import layer_result
 from tpusim.flow.engines import (
     ENGINES,
@@ -24,8 +24,7 @@ from tpusim.flow.engines import (
 )
 from tpusim.flow.need import TRANSFER_BYTES, Room
 from tpusim.flow.residency import given_to, residency_of
-from tpusim.flow.verify import as_floats, failures_named, verdict_of
-from tpusim.machines.family import Machine
+from tpusim.flow.verify import as_floats, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
@@ -33,7 +32,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.joined import Joint, Read, linked, placed, unfit
 from tpusim.machines.tpu.schedule.residence import Residence, immovable, residence
 from tpusim.machines.tpu.schedule.scratch import in_scratch
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
 from tpusim.reference import Tensor
@@ -92,11 +91,6 @@ class Chain:
         """That of the event engine. Raises DeadlockError, which names the layers."""
         with failures_named(self):
             return event.run(self.program, self.hardware)
-
-
-def overlap_asked(machine: Machine) -> bool:
-    """Whether layers are to overlap on it."""
-    return isinstance(machine, Hardware) and machine.sequencer.between_layers != "drain"
 
 
 def chains_of(tasks: Iterable[Task[Prepared]], workload: Workload, hardware: Hardware, room: Room) -> Iterator[Chain]:

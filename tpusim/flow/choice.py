@@ -10,17 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from tpusim.base.errors import CapacityError, Problem, UnsuitableError
+from tpusim.base.errors import CapacityError, Problem, UnsuitableError, failures_named
 from tpusim.base.words import counted
 from tpusim.flow.engines import Prepared
 from tpusim.flow.lowerings import tried
-from tpusim.flow.verify import failures_named
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import drafts_of, least_of
-from tpusim.machines.tpu.schedule.joined import Joint
-from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 
 Found = TypeVar("Found")
 Doing = Callable[[str], None]
@@ -74,6 +71,9 @@ def _in_scratch(ready: Prepared) -> Prepared:
     hardware = ready.hardware
     if hardware.scratch_memory is None or hardware.sequencer.between_layers != "drain":
         return ready
+    from tpusim.machines.tpu.schedule.joined import Joint
+    from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
+
     (own,) = in_scratch([Joint("", ready.program, {})], hardware)
     found = replace(ready, program=prefetched(own.program, hardware))
     names = [each.name.partition(" ")[0] for each in found.program.tensors if each.scratch is not None]

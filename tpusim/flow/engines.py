@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.base.errors import CheckFailed, InputError, Named, Problem, failures_named
 from tpusim.base.extras import need
 from tpusim.flow.dram_account import wanted_bytes
 from tpusim.flow.numbers import SMALL, Numbers
-from tpusim.flow.values import Journey
-from tpusim.flow.verify import Named, as_floats, check_values, failures_named, verdict_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Explanation, Program
-from tpusim.network.ops import Op
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.equality import Verdict
-from tpusim.reference import Operands
 from tpusim.result.records import LayerResult
+
+if TYPE_CHECKING:
+    from tpusim.flow.values import Journey
+    from tpusim.reference import Operands
 
 Outcome = tuple[Timing, Callable[[], Verdict]]
 """The time of a layer, and what holds its values against the reference: at any time, on any thread."""
@@ -128,6 +128,9 @@ def values_of(task: Task[Prepared]) -> Callable[[], Verdict]:
 
 
 def _checked(task: Task[Prepared]) -> Verdict:
+    # Here, because a run without a check needs neither the reference nor the data path.
+    from tpusim.flow.verify import check_values
+
     outputs = task.layer.outputs(task.batch)
 
     def told(written: int) -> None:
@@ -142,6 +145,7 @@ def _checked(task: Task[Prepared]) -> Verdict:
 def _register(task: Task[Prepared]) -> Outcome:
     """Time and values both from the register engine."""
     need_numba()
+    from tpusim.flow.verify import as_floats, verdict_of
     from tpusim.machines.tpu import register
 
     def told(cycles: int) -> None:

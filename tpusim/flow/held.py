@@ -1,22 +1,30 @@
-"""A tensor held against the reference part by part, as it is written: a byte an element stays, not the values."""
+"""What the reference expects of a tensor, and a tensor held against that part by part, as it is written.
+
+A byte an element stays, not the values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from tpusim import reference
 from tpusim.flow.boxes import alone, in_order, indices, merged, outline, straight
-from tpusim.flow.numbers import Expectation
+from tpusim.flow.numbers import Numbers
 from tpusim.machines.tpu.datapath.memories import HbmTensor
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.network.ops import Op
-from tpusim.network.ops.op import Index
+from tpusim.network.ops.op import OFMAP, Index, Op
+from tpusim.network.ops.row_op import RowOp
+from tpusim.numerics.bounds import BOUNDED, bounded, gamma, moved
 from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
-from tpusim.reference import Box, Tensor
+from tpusim.reference import Box, Operands, Tensor, rows
+from tpusim.reference.rounding import magnitudes, roundings
 
 BOX_BYTES = 1 << 22
 """The reference computes parts that follow one another together, while inputs or outputs as it has them take no more.
@@ -28,6 +36,68 @@ Told = Callable[[int], None]
 
 def unheard(_: int) -> None:
     """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the reference has for a tensor of a layer: numbers, or BOUNDED ones where sums are rounded."""
+
+    layer: Op
+    tensor: str
+    operands: Operands
+    numbers: Numbers
+
+    @property
+    def number(self) -> np.dtype[Any]:
+        """What is expected of an element: a number, or a BOUNDED one."""
+        return BOUNDED if self.bounded else np.dtype(np.float64 if self._doubles else np.float32)
+
+    def of(self, box: Box) -> Values:
+        """What is expected of the elements in a box of the tensor."""
+        true = reference.TENSORS[self.tensor].compute(self.layer, self._exact, box)
+        if not self.bounded:
+            return true
+        if not self.roundings:
+            return moved(true)
+        return bounded(true, self._magnitudes(box, true), self.roundings)
+
+    def _magnitudes(self, box: Box, true: Values) -> Values:
+        if isinstance(self.layer, RowOp):
+            return rows.magnitudes(self.layer, self._exact, box, true, gamma(self.roundings))
+        return magnitudes(self.layer, self._sizes, box, true)
+
+    @cached_property
+    def bounded(self) -> bool:
+        """Whether its elements are BOUNDED."""
+        return self.numbers.of(self.layer).bounded
+
+    @cached_property
+    def _doubles(self) -> bool:
+        """Whether the reference works in float64: float32 rounds, or would lose what the machine holds in float64."""
+        return self.bounded or self.numbers.needs_doubles(self.layer, self._batch)
+
+    @property
+    def _batch(self) -> int:
+        return int(self.operands["ifmap"].shape[-1])
+
+    @cached_property
+    def _exact(self) -> Operands:
+        """The operands as what the sums are computed in; that is float64 where one of them is."""
+        if not self._doubles:
+            return self.operands
+        if "filter" in self.operands:
+            return {**self.operands, "filter": self.operands["filter"].astype(np.float64)}
+        return {name: each.astype(np.float64) for name, each in self.operands.items()}
+
+    @cached_property
+    def _sizes(self) -> Operands:
+        """Their magnitudes."""
+        return {name: np.abs(each) for name, each in self.operands.items()}
+
+    @cached_property
+    def roundings(self) -> int:
+        """How often a sum is rounded at most, in whatever order; what is only moved never is."""
+        return roundings(self.layer, self._batch) if self.tensor == OFMAP else 0
 
 
 class Held:

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.lowering.drafts import Lowering
-    from tpusim.network.ops import Op
+    from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
 
 AUTO = "auto"

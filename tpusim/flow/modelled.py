@@ -8,17 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.base.errors import CheckFailed, InputError, Problem, failures_named
 from tpusim.base.memory import free_bytes
 from tpusim.flow.choice import Doing, fitting
 from tpusim.flow.engines import UNCHECKED, Begun, Task
 from tpusim.flow.lowerings import asked_of, candidates
 from tpusim.flow.need import PROCESS_BYTES, Need, Room
 from tpusim.flow.numbers import ANY_ORDER, Numbers
-from tpusim.flow.verify import failures_named, verdict_of
 from tpusim.machines.family import Lowered, Machine, Modelled, Timing
-from tpusim.network.ops import Op
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import LayerResult
@@ -185,6 +183,8 @@ def _timing(engine: str, task: Task[Ready]) -> Timing:
 
 def _verdict(task: Task[Ready]) -> Verdict:
     """Compute a layer as its family does, and hold every element that is written against the reference."""
+    from tpusim.flow.verify import verdict_of
+
     layer, outputs = task.layer, task.layer.outputs(task.batch)
 
     def told(written: int) -> None:

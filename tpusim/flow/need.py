@@ -16,7 +16,7 @@ from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import planned_of
 from tpusim.machines.tpu.program.program import Planned
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
 PASS_BYTES, TRANSFER_BYTES = 1600, 2400

@@ -17,7 +17,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.parts import Parts, Values, together
 from tpusim.flow.vector_node_layers import vector_layers
 from tpusim.network.graph import Node
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.reference.nodes import Call
 from tpusim.reference.nodes.products import with_bias
 

@@ -1,4 +1,4 @@
-"""What the numbers of a run are: the operands of a layer, and what is expected of all that is made of them."""
+"""What the numbers of a run are, and the operands of a layer."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpusim import reference
 from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.flow.lowerings import AUTO, asked_of, tried
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import least_of
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Op, RowOp
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.numerics.bounds import BOUNDED, MOST_ROUNDINGS, bounded, gamma, moved
-from tpusim.numerics.element_types import ELEMENT_TYPES, SIXTEENTHS, ElementType, Values
-from tpusim.reference import Box, Operand, Operands, rows
-from tpusim.reference.rounding import magnitudes, roundings
+from tpusim.numerics.bounds import MOST_ROUNDINGS
+from tpusim.numerics.element_types import ELEMENT_TYPES, SIXTEENTHS, ElementType
+
+if TYPE_CHECKING:
+    from tpusim.reference import Operand
 
 INTEGERS = "integers"
 """Without a type, operands are whole numbers so small that every sum is exact in float32."""
@@ -56,7 +54,9 @@ class Numbers:
         """
         kind = self.of(layer).kind
         if kind is None:
-            return reference.operands(layer, batch, seed)
+            from tpusim.reference.operands import operands
+
+            return operands(layer, batch, seed)
         self.check(layer, batch)
         random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
         drawn = {name: kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
@@ -68,6 +68,8 @@ class Numbers:
 
     def check(self, layer: Op, batch: int) -> None:
         """Raise InputError for a layer whose sums are too long."""
+        from tpusim.reference.rounding import roundings
+
         products, numbers = layer.terms(batch), self.of(layer)
         try:
             if numbers.kind is not None:
@@ -136,65 +138,3 @@ def _unbounded(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Iter
             with suppress(CapacityError):
                 least_of(layer, batch, hardware, name)
                 yield name
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What the reference has for a tensor of a layer: numbers, or BOUNDED ones where sums are rounded."""
-
-    layer: Op
-    tensor: str
-    operands: Operands
-    numbers: Numbers
-
-    @property
-    def number(self) -> np.dtype[Any]:
-        """What is expected of an element: a number, or a BOUNDED one."""
-        return BOUNDED if self.bounded else np.dtype(np.float64 if self._doubles else np.float32)
-
-    def of(self, box: Box) -> Values:
-        """What is expected of the elements in a box of the tensor."""
-        true = reference.TENSORS[self.tensor].compute(self.layer, self._exact, box)
-        if not self.bounded:
-            return true
-        if not self.roundings:
-            return moved(true)
-        return bounded(true, self._magnitudes(box, true), self.roundings)
-
-    def _magnitudes(self, box: Box, true: Values) -> Values:
-        if isinstance(self.layer, RowOp):
-            return rows.magnitudes(self.layer, self._exact, box, true, gamma(self.roundings))
-        return magnitudes(self.layer, self._sizes, box, true)
-
-    @cached_property
-    def bounded(self) -> bool:
-        """Whether its elements are BOUNDED."""
-        return self.numbers.of(self.layer).bounded
-
-    @cached_property
-    def _doubles(self) -> bool:
-        """Whether the reference works in float64: float32 rounds, or would lose what the machine holds in float64."""
-        return self.bounded or self.numbers.needs_doubles(self.layer, self._batch)
-
-    @property
-    def _batch(self) -> int:
-        return int(self.operands["ifmap"].shape[-1])
-
-    @cached_property
-    def _exact(self) -> Operands:
-        """The operands as what the sums are computed in; that is float64 where one of them is."""
-        if not self._doubles:
-            return self.operands
-        if "filter" in self.operands:
-            return {**self.operands, "filter": self.operands["filter"].astype(np.float64)}
-        return {name: each.astype(np.float64) for name, each in self.operands.items()}
-
-    @cached_property
-    def _sizes(self) -> Operands:
-        """Their magnitudes."""
-        return {name: np.abs(each) for name, each in self.operands.items()}
-
-    @cached_property
-    def roundings(self) -> int:
-        """How often a sum is rounded at most, in whatever order; what is only moved never is."""
-        return roundings(self.layer, self._batch) if self.tensor == OFMAP else 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpusim.machines.tpu.schedule.residence import Reader, Residence
-from tpusim.network.ops import Div, Op, Rdiv
+from tpusim.network.ops.arithmetic import Div, Rdiv
 from tpusim.network.ops.fused import OTHER
+from tpusim.network.ops.op import Op
 from tpusim.result.records import Residency, Words
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tpusim.flow.boxes import alone, places, within
-from tpusim.flow.numbers import Expectation
+from tpusim.flow.held import Expectation
 from tpusim.network.ops.op import OFMAP, Index
 from tpusim.numerics.bounds import surely_near
 from tpusim.numerics.equality import Values, agreement, larger

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
@@ -19,13 +19,15 @@ from tpusim.flow.lowerings import asked_of, at_its_place, usual
 from tpusim.flow.need import Room
 from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, numbers_of
 from tpusim.flow.steps import Steps, steps_of
-from tpusim.flow.values import Journey
 from tpusim.machines.family import Family, Machine, family_of
 from tpusim.machines.tpu.family import FAMILY as TPU
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.totals import total_of
+
+if TYPE_CHECKING:
+    from tpusim.flow.values import Journey
 
 Progress = Callable[[LayerResult], None]
 Left = tuple[int, Callable[[], LayerResult]]

@@ -9,7 +9,6 @@ from typing import Any, Protocol, cast
 
 from tpusim.base.errors import InputError
 from tpusim.flow.account import layer_result
-from tpusim.flow.chains import chains_of, overlap_asked, overlapping
 from tpusim.flow.choice import Doing, prepared
 from tpusim.flow.engines import ENGINES, Begun, Prepared, Task
 from tpusim.flow.modelled import ModelledSteps
@@ -18,7 +17,7 @@ from tpusim.flow.numbers import Numbers, check_numbers
 from tpusim.machines.family import Machine, Modelled, family_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import Verdict
 
@@ -66,6 +65,8 @@ class TpuSteps:
     def begun(self, engine: str, tasks: Iterable[Task[Prepared]], workload: Workload, room: Room) -> Iterator[Begun]:
         """See Steps."""
         if overlap_asked(self.machine):
+            from tpusim.flow.chains import chains_of, overlapping
+
             chains = chains_of(tasks, workload, self.machine, room)
             return chain.from_iterable(overlapping(each, engine) for each in chains)
         return (_begun(task, *ENGINES[engine](task)) for task in tasks)
@@ -80,6 +81,11 @@ def steps_of(machine: Machine) -> Steps:
     if isinstance(machine, Hardware):
         return TpuSteps(machine)
     return ModelledSteps(cast(Modelled, family_of(machine)), machine)
+
+
+def overlap_asked(machine: Machine) -> bool:
+    """Whether layers are to overlap on it."""
+    return isinstance(machine, Hardware) and machine.sequencer.between_layers != "drain"
 
 
 def tpu_only(machine: Machine, what: str) -> Hardware:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tpusim.base.errors import CheckFailed, InputError
-from tpusim.flow.chains import chains_of, overlap_asked
+from tpusim.base.errors import CheckFailed, InputError, failures_named
+from tpusim.flow.chains import chains_of
 from tpusim.flow.choice import prepared, unsaid
 from tpusim.flow.engines import Prepared, Task, memory_needed, need_numba, unwatched
 from tpusim.flow.lowerings import asked_of, usual
@@ -14,14 +14,14 @@ from tpusim.flow.modelled import Ready
 from tpusim.flow.need import Room, room_for
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.simulation import shared
-from tpusim.flow.steps import steps_of
-from tpusim.flow.verify import as_floats, failures_named, operands_of
+from tpusim.flow.steps import overlap_asked, steps_of
+from tpusim.flow.verify import as_floats, operands_of
 from tpusim.machines.family import Machine, Slot, family_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, cuts_of
 from tpusim.machines.tpu.observation.timeline import Cycle, Watch
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
 

@@ -14,7 +14,7 @@ from tpusim.flow.node_layers import NodeLayers
 from tpusim.flow.numbers import Numbers
 from tpusim.flow.parts import Parts, Values
 from tpusim.network.graph import Node
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.numerics.element_types import F32
 from tpusim.reference import Operand
 

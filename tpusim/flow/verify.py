@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from tpusim import reference
-from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
-from tpusim.flow.held import Held, Told, unheard
-from tpusim.flow.numbers import SMALL, Expectation, Numbers
+from tpusim.base.errors import CheckFailed, failures_named
+from tpusim.flow.held import Expectation, Held, Told, unheard
+from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.flow.whole import Kept, verdict_of_whole
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Op
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.equality import Verdict
 from tpusim.reference import Operand, Operands, Tensor
 
 Take = Callable[[Tensor], None]
 """Given the outputs of a layer."""
-
-
-class Named(Protocol):
-    """A layer, or several."""
-
-    @property
-    def name(self) -> str: ...
-
-
-@contextmanager
-def failures_named(layer: Named) -> Iterator[None]:
-    """A failure of the machine in here says which layer it is about."""
-    try:
-        yield
-    except (CheckFailed, DeadlockError, PortConflict) as error:
-        raise type(error)(f"layer {layer.name}: {error}") from None
 
 
 def check_layer(

@@ -10,8 +10,7 @@ import numpy as np
 
 from tpusim import reference
 from tpusim.flow.boxes import alone, places, within
-from tpusim.flow.held import Told
-from tpusim.flow.numbers import Expectation
+from tpusim.flow.held import Expectation, Told
 from tpusim.flow.screening import Screening
 from tpusim.machines.tpu.datapath.memories import HbmTensor
 from tpusim.machines.tpu.program.program import Program

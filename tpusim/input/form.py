@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from types import UnionType
-from typing import Any, Generic, TypeVar, dataclass_transform, get_args
+from typing import Any, Generic, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic_core import ArgsKwargs, ErrorDetails
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
@@ -23,9 +24,12 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class FileSection(BaseModel):
-    """A part of a model that is one itself: frozen, with no other keys than its own."""
+    """A part of a model that is one itself: frozen, with no other keys than its own.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    Pydantic builds its validator with that of the model it is a part of, not by itself as well.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class Form(Generic[Model]):
@@ -39,7 +43,7 @@ class Form(Generic[Model]):
     def __init__(
         self, model: type[Model], inside: str = "", more: Iterable[str] = (), files: Mapping[str, str] | None = None
     ) -> None:
-        self._adapter = TypeAdapter(model)
+        self._model: Any = model
         self._inside = inside
         self.files = files or {}
         self._keys = dict(_by_section(model, ""))
@@ -58,7 +62,8 @@ class Form(Generic[Model]):
             InputError: with every problem; `where` is a path inside `data`, or None for all of it.
         """
         try:
-            return self._adapter.validate_python(data, context=context, by_alias=True, by_name=False)
+            model: Model = _adapter_of(self._model).validate_python(data, context=context, by_alias=True, by_name=False)
+            return model
         except ValidationError as error:
             raise self.input_error(error) from None
 
@@ -122,25 +127,33 @@ class Form(Generic[Model]):
 
 @dataclass_transform(frozen_default=True)
 def validated(cls: type[Model]) -> type[Model]:
-    """Make a class a frozen dataclass that raises InputError, with every problem, when built with wrong fields."""
-    made: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
-    build, form = made.__init__, Form(made)
+    """Make a class a frozen dataclass that raises InputError, with every problem, when built with wrong fields.
+
+    Pydantic looks at the class when the first of its objects is built: a run needs few of the ops that there are.
+    """
+    made: Any = dataclass(frozen=True, slots=True)(cls)
+    made.__pydantic_config__ = ConfigDict(extra="forbid")
 
     def __init__(self: object, *args: object, **kwargs: object) -> None:
         try:
-            build(self, *args, **kwargs)
+            _adapter_of(made).validator.validate_python(ArgsKwargs(args, kwargs), self_instance=self)
         except ValidationError as error:
-            raise form.input_error(error) from None
+            raise Form(made).input_error(error) from None
 
     made.__init__ = __init__
     return made  # type: ignore[no-any-return]
 
 
+@cache
+def _adapter_of(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
+
+
 def _by_section(model: Any, path: str) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
     """The fields of `model`, and of the sections inside it, by the path of each."""
-    fields = _fields(model)
-    yield path, fields
-    for key, info in fields.items():
+    keys = _fields(model)
+    yield path, keys
+    for key, info in keys.items():
         if section := _section(info):
             yield from _by_section(section, path_of((path, key)))
 
@@ -149,18 +162,26 @@ def _section(info: FieldInfo) -> Any:
     """The model of a section, also of one that may be left out; None of a field that is read in a way of its own."""
     optional = isinstance(info.annotation, UnionType) and not info.metadata
     choices = get_args(info.annotation) if optional else (info.annotation,)
-    return next((each for each in choices if hasattr(each, "__pydantic_fields__")), None)
+    return next(filter(_is_model, choices), None)
 
 
 def _by_list(sections: Mapping[str, dict[str, FieldInfo]]) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
     """The fields of each section of a list, by the list's path."""
-    for path, fields in sections.items():
-        for key, info in fields.items():
+    for path, keys in sections.items():
+        for key, info in keys.items():
             for inner in get_args(info.annotation):
-                if hasattr(inner, "__pydantic_fields__"):
+                if _is_model(inner):
                     yield path_of((path, key)), _fields(inner)
 
 
 def _fields(model: Any) -> dict[str, FieldInfo]:
     """The fields of `model` by their keys."""
-    return {info.serialization_alias or name: info for name, info in model.__pydantic_fields__.items()}
+    if not is_dataclass(model):
+        return {info.serialization_alias or name: info for name, info in model.model_fields.items()}
+    hints = get_type_hints(model, include_extras=True)
+    return {each.name: FieldInfo.from_annotation(hints[each.name]) for each in fields(model)}
+
+
+def _is_model(kind: object) -> bool:
+    """Whether a type is a section, with fields of its own."""
+    return isinstance(kind, type) and (issubclass(kind, BaseModel) or hasattr(kind, "__pydantic_config__"))

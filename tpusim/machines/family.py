@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tpusim.input.document import Document
     from tpusim.input.overrides import Overrides
-    from tpusim.network.ops import Op
+    from tpusim.network.ops.op import Op
     from tpusim.reference import Operands, Tensor
 
 KEY = "family"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
@@ -13,7 +14,8 @@ from tpusim.input.scalars import show
 from tpusim.network.edges import Source
 from tpusim.network.foreign import instead_of
 from tpusim.network.free import FREE, Made
-from tpusim.network.ops import OPS, Op
+from tpusim.network.ops import OPS
+from tpusim.network.ops.op import Op
 from tpusim.network.wiring import INPUTS, Wiring
 
 MOST_LAYERS = 100_000
@@ -54,7 +56,7 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
     read = wiring.read_by(entry) if wiring else []
     sizes = {key: value for key, value in entry.items() if key not in ("op", *_AROUND)}
     if wiring and op in FREE:
-        free = _FREE_FORMS[op].build({**sizes, **_unknown_around(entry)}, {NAMES: names})
+        free = _form_of(op).build({**sizes, **_unknown_around(entry)}, {NAMES: names})
         wiring.add_free(free, read)
         return Read(())
     return _read_layer(entry, op, sizes, names, wiring, read)
@@ -84,7 +86,7 @@ def _read_layer(
     alone = "count" not in entry
     try:
         follow = wiring.sizes(OPS[op], read, sizes) if wiring and alone else {}
-        layer = _FORMS[op].build({**sizes, **follow}, {NAMES: names})
+        layer = _form_of(op).build({**sizes, **follow}, {NAMES: names})
     except InputError as error:
         found = wiring.causes(error.problems, OPS[op], read, sizes, alone) if wiring else error.problems
         wrong = [*found, *wrong]
@@ -127,8 +129,12 @@ class _Around:
 
 _AROUND = ("count", LOWERING, BIASES, INPUTS)
 _AROUND_FORM = Form(_Around)
-_FREE_FORMS = {name: Form(kind, f" for {name}", ["op", INPUTS]) for name, kind in FREE.items()}
-_FORMS = {name: Form(kind, f" for {name}", ["op", *_AROUND]) for name, kind in OPS.items()}
+
+
+@cache
+def _form_of(op: str) -> Form[Any]:
+    """How files write an entry of an operation."""
+    return Form(FREE[op], f" for {op}", ["op", INPUTS]) if op in FREE else Form(OPS[op], f" for {op}", ["op", *_AROUND])
 
 
 def _around(entry: Mapping[str, object], names: Mapping[str, int], keys: Iterable[str]) -> _Around:

@@ -12,8 +12,7 @@ from tpusim.base.words import counted
 from tpusim.input.scalars import path_of, show
 from tpusim.network.edges import INPUT, Source
 from tpusim.network.free import FREE, Free, Made, size_of
-from tpusim.network.ops import Op
-from tpusim.network.ops.op import OFMAP, Shape
+from tpusim.network.ops.op import OFMAP, Op, Shape
 
 INPUTS = "inputs"
 """The key of a layer that names what it reads, and that of a file that names the inputs of its network."""

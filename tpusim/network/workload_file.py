@@ -19,8 +19,8 @@ from tpusim.network.edges import INPUT, Edges, Source
 from tpusim.network.entries import EXAMPLE, LOWERING, MOST_LAYERS, Read, count_of, numbered, read_layers
 from tpusim.network.formats import is_foreign, read
 from tpusim.network.formats.asked import NOTHING, ModelOptions, check_ops
-from tpusim.network.ops import Op
 from tpusim.network.ops.offset_file import beside
+from tpusim.network.ops.op import Op
 from tpusim.network.sizes import Sizes, are_sound, names_in, read_sizes, with_sizes
 from tpusim.network.wiring import INPUTS, Wiring, inputs_of, is_graph
 from tpusim.network.workload import MOST_IMAGES, Counts, OwnLowering, Workload, counts_of, taken_names

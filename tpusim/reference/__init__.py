@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from tpusim.network.ops import Op
-from tpusim.network.ops.op import OFMAP, Index
+from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.reference import (
     conv1d,
     conv2d,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpusim.network.ops import Conv1d
+from tpusim.network.ops.conv1d import Conv1d
 from tpusim.reference.operands import Operands, Tensor, number_of
 
 

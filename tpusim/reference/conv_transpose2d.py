@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.network.ops import ConvTranspose2d
+from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 _Box = tuple[range, range, range, range]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from tpusim.network.ops import Fused
-from tpusim.network.ops.fused import BIAS, OTHER
+from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.reference import pointwise
 from tpusim.reference.operands import Operands, Tensor
 

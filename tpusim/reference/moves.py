@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tpusim.network.ops import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
+from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 _AXES = {"channels": 0, "height": 1, "width": 2, "images": 3}

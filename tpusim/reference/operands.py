@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 
 Operand: TypeAlias = NDArray[Any]
 Operands: TypeAlias = Mapping[str, Operand]

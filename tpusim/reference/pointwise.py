@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.reference import functions
 from tpusim.reference.operands import Operands, Tensor, number_of
 

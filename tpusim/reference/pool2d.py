@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpusim.network.ops import Pool2d
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.reference.operands import Operands, Tensor, number_of
 
 

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpusim.network.ops import Move, Op, Pool2d
+from tpusim.network.ops.moves import Move
+from tpusim.network.ops.op import Op
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.reference import Box, compute, conv2d, functions, gemm, pointwise
 from tpusim.reference.operands import Operands, Tensor
 from tpusim.reference.rounding import roundings

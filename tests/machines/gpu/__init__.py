@@ -14,7 +14,8 @@ from tpusim.machines.gpu.description import Gpu, read
 from tpusim.machines.gpu.lowering.layer import layer_of
 from tpusim.machines.gpu.lowering.registry import LOWERINGS
 from tpusim.machines.gpu.program.kernels import Program
-from tpusim.network.ops import Conv2d, Op
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.op import Op
 
 SMALL = """
 name: small

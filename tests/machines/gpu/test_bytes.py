@@ -17,7 +17,7 @@ from tpusim.machines.gpu.lowering.registry import LOWERINGS
 from tpusim.machines.gpu.program.blocks import Boxes
 from tpusim.machines.gpu.program.kernels import Program
 from tpusim.machines.gpu.program.overlap import unique
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 
 side = st.integers(1, 12)
 

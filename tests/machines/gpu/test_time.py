@@ -17,7 +17,7 @@ from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.event.resident import resident
 from tpusim.machines.gpu.lowering.estimate import resident_cycles
 from tpusim.machines.gpu.lowering.registry import LOWERINGS
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 
 
 @settings(max_examples=cases(0.12), deadline=None)

@@ -12,7 +12,7 @@ from tpusim import load_hardware
 from tpusim.machines.family import Slot
 from tpusim.machines.gpu.family import FAMILY
 from tpusim.machines.gpu.lowering.registry import LOWERINGS
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 
 
 def slots_of(

@@ -16,7 +16,7 @@ from tpusim.input.fields import FROM_YAML, Name, Quantity, whole, written
 from tpusim.input.form import FileSection, Form
 from tpusim.input.overrides import Overrides, read_overrides
 from tpusim.machines.family import Slot, Timing, Told
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
 WRONG: set[str] = set()

@@ -16,7 +16,8 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.tables import Row, rows, sizes
 from tpusim.study.validation.windows import their_block, weights_transposed

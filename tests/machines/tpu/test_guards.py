@@ -9,9 +9,9 @@ import pytest
 
 from tests.agreement.test_corruption import change, edit_part, edit_read
 from tests.strategies import conv, machine
-from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict
+from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict, failures_named
 from tpusim.flow.simulation import simulate
-from tpusim.flow.verify import failures_named, operands_of
+from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST

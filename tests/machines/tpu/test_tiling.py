@@ -20,7 +20,7 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import TOLERANCE, choose
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload_file import load_workload
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -18,7 +18,8 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Track
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
 
 MOST_PASSES = 1000
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -17,7 +17,7 @@ from tpusim.flow.selection import select_layers
 from tpusim.flow.steps import tpu_only
 from tpusim.machines.family import Machine, family_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots.formats import KNOWN
 from tpusim.report.tables import alternatives_text as costs

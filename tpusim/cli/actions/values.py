@@ -6,19 +6,20 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.files import probe
 from tpusim.cli.terminal import say
-from tpusim.flow.network_inputs import checked, drawn, listed
 from tpusim.flow.numbers import INTEGERS, numbers_of
-from tpusim.flow.values import Journey
 from tpusim.input.arrays import Arrays, read_arrays, write_arrays
-from tpusim.network.formats import read_graph
 from tpusim.network.formats.asked import ModelOptions
-from tpusim.network.graph import Graph, Values
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import F32
+
+if TYPE_CHECKING:
+    from tpusim.flow.values import Journey
+    from tpusim.network.graph import Graph, Values
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class EndToEnd:
         if self.target is not None:
             _check_name(self.target)
             probe(self.target)
+        from tpusim.flow.values import Journey
+        from tpusim.network.formats import read_graph
+
         graph = read_graph(Path(workload), asked, work.batch)
         return Journey(graph, work, self._inputs(graph, work.batch, seed), numbers_of(dtype, sums))
 
@@ -68,6 +72,8 @@ class EndToEnd:
             write_arrays(self.target, journey.outputs())
 
     def _inputs(self, graph: Graph, batch: int, seed: int) -> dict[str, Values]:
+        from tpusim.flow.network_inputs import checked, drawn, listed
+
         if self.source is None:
             made = drawn(graph, batch, seed)
             say(sys.stderr, f"Note: {listed(made)}: random, as no --input FILE.npz gives it")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.gpu.program.blocks import Boxes
 from tpusim.machines.gpu.program.kernels import KStep, Products, Program, Run
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.reference.operands import Operands, Tensor
 
 _MOST_ELEMENTS = 1 << 22

@@ -18,7 +18,7 @@ from tpusim.machines.gpu.event.timeline import timeline
 from tpusim.machines.gpu.lowering.layer import layer_of
 from tpusim.machines.gpu.lowering.registry import GLOSSES, LOWERINGS
 from tpusim.machines.gpu.program.kernels import Program
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
 _STEP_BYTES = 400

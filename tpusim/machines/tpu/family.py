@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tpusim.input.document import Document
     from tpusim.input.overrides import Overrides
     from tpusim.machines.tpu.description import Hardware
-    from tpusim.network.ops import Op
+    from tpusim.network.ops.op import Op
 
 
 class _Glosses(Mapping[str, str]):

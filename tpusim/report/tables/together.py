@@ -6,7 +6,7 @@ from collections import Counter
 
 from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
-from tpusim.network.ops import Fused
+from tpusim.network.ops.fused import Fused
 from tpusim.network.workload import Workload
 from tpusim.report.text import percent, quantity
 from tpusim.result.records import LayerResult, Result

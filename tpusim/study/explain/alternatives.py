@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from tpusim.base.errors import InputError, UnsuitableError
+from tpusim.base.errors import InputError, UnsuitableError, failures_named
 from tpusim.flow.account import layer_result
 from tpusim.flow.choice import prepared
 from tpusim.flow.engines import UNCHECKED, Prepared
 from tpusim.flow.lowerings import AUTO, candidates
 from tpusim.flow.need import room_for
-from tpusim.flow.verify import failures_named
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, told
 from tpusim.study.explain.relaxation import Setup

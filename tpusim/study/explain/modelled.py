@@ -9,7 +9,7 @@ from typing import cast
 from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, Modelled, family_of
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 

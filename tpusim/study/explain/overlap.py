@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError
-from tpusim.flow.chains import overlap_asked
 from tpusim.flow.simulation import simulate
+from tpusim.flow.steps import overlap_asked
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
 

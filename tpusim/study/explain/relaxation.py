@@ -13,7 +13,7 @@ from tpusim.input.scalars import plain_number
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.memory.orders import Layouts
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.result.vocabulary.fields import by_path
 
 _ALUS, _WORD = "vector_unit.alus", "vector_memory.word_elements"

@@ -9,7 +9,7 @@ import numpy as np
 from tpusim import reference
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.reference import lowered as lowered_matrix
 from tpusim.study.paper.claim import COUNTED, Finding
 from tpusim.study.paper.exhibit import Found, Shown

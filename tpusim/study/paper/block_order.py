@@ -9,7 +9,7 @@ from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering.layer import layer_of
 from tpusim.machines.gpu.lowering.registry import LOWERINGS
 from tpusim.machines.gpu.program.kernels import Products
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.paper.claim import COUNTED, Finding
 from tpusim.study.paper.exhibit import Found, Shown
 from tpusim.study.paper.views import Cell, Grid

@@ -11,7 +11,7 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.observation.timeline import ACCESSES
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claim import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, Found, Shown

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpusim.base.errors import TpusimError
 from tpusim.machines.family import Machine
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.store import Store

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from statistics import fmean
 
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.workload_file import load_workload
 
 SEVEN = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.paper.claim import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, Found, Shown
 from tpusim.study.paper.found import Simulated, point_of

@@ -11,7 +11,7 @@ from tpusim.machines.tpu.datapath.memories import hbm_tensors, pack
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.array_op import ArrayOp
 from tpusim.study.paper.claim import number
 
 Numbers = NDArray[np.float32]

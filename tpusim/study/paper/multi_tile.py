@@ -6,7 +6,7 @@ from math import ceil
 from statistics import fmean
 
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.paper.claim import AGAINST, COUNTED, ESTIMATED, Finding
 from tpusim.study.paper.exhibit import Asked, Found, Shown
 from tpusim.study.paper.found import point_of

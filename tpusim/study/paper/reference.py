@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.ops import Conv2d, Op
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.op import Op
 from tpusim.study.paper.claim import AGAINST, Finding
 from tpusim.study.paper.exhibit import Asked, Found
 from tpusim.study.paper.found import point_of

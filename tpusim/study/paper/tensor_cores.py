@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from tpusim.machines.family import load_hardware
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.paper.claim import Finding
 from tpusim.study.paper.exhibit import Asked, Found, Shown
 from tpusim.study.paper.found import Simulated, point_of

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tpusim.flow.chains import overlap_asked
 from tpusim.flow.lowerings import asked_of, candidates
+from tpusim.flow.steps import overlap_asked
 from tpusim.machines.family import Machine, family_of
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.result.records import LayerResult
 from tpusim.study.sweep.job import Finding, Job, WholeJob
 from tpusim.study.sweep.space import Point

@@ -9,7 +9,7 @@ from typing import Protocol
 from tpusim.base.errors import TpusimError
 from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from zlib import crc32
 
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 
 WORDS = {
     "estimated": "Google's compiler priced its schedule before it wrote the code, no chip ran",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from tpusim.network.ops import Conv2d, Gemm, Op
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.op import Op
 from tpusim.study.validation.cases import Case
 from tpusim.study.validation.tables import Row, rows, sizes
 

@@ -12,7 +12,7 @@ from tpusim.flow.engines import unwatched
 from tpusim.flow.lowerings import check_known
 from tpusim.flow.steps import steps_of
 from tpusim.machines.family import Machine, family_of, load_hardware
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.comparison import ComparedCase, Comparison

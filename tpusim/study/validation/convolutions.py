@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.validation.cases import Case
 from tpusim.study.validation.tables import Row, rows, sizes
 from tpusim.study.validation.windows import their_block

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import cache, partial
 from statistics import fmean
 
-from tpusim.network.ops import Conv2d, Gemm
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.gemm import Gemm
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.tables import Row, rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, partial
 
-from tpusim.network.ops import Gemm
+from tpusim.network.ops.gemm import Gemm
 from tpusim.study.validation import chips, convolutions, networks, variants, vector_ops
 from tpusim.study.validation.cases import NETWORKS, Case, NumberSet
 from tpusim.study.validation.tables import rows

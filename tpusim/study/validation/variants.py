@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tpusim.network.ops import Conv2d, ConvTranspose2d, Op
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.op import Op
 from tpusim.study.validation.cases import Case
 from tpusim.study.validation.convolutions import USUAL_BATCH
 from tpusim.study.validation.tables import Row, rows

@@ -8,7 +8,14 @@ from dataclasses import replace
 from math import prod
 from typing import Literal
 
-from tpusim.network.ops import Add, Copy, Gelu, LayerNorm, LeakyRelu, Op, Pool2d, Relu, ScaleShift, Softmax, VectorOp
+from tpusim.network.ops.activations import Copy, LeakyRelu, Relu
+from tpusim.network.ops.arithmetic import Add
+from tpusim.network.ops.functions import Gelu
+from tpusim.network.ops.op import Op
+from tpusim.network.ops.pool2d import Pool2d
+from tpusim.network.ops.rows import LayerNorm, Softmax
+from tpusim.network.ops.scale_shift import ScaleShift
+from tpusim.network.ops.vector_op import VectorOp
 from tpusim.study.validation.cases import Case
 from tpusim.study.validation.convolutions import USUAL_BATCH
 from tpusim.study.validation.tables import Row, rows, sizes

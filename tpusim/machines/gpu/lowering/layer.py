@@ -7,8 +7,9 @@ from math import prod
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.machines.gpu.description import Gpu
-from tpusim.network.ops import Conv2d, Op
 from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.op import Op
 
 _CONVOLUTIONS = "conv2d", "conv1d", "gemm"
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from tpusim.machines.gpu.program.blocks import Blocks
 from tpusim.machines.gpu.sections import Tile
-from tpusim.network.ops import Conv2d
+from tpusim.network.ops.conv2d import Conv2d
 
 
 class Run(NamedTuple):

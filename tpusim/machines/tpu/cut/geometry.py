@@ -7,8 +7,7 @@ from functools import cached_property
 from math import gcd
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops import ArrayOp
-from tpusim.network.ops.array_op import Tensors
+from tpusim.network.ops.array_op import ArrayOp, Tensors
 from tpusim.network.ops.grouped import GroupedOp
 
 LEAST_FRAME = 3

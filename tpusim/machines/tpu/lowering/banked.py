@@ -35,7 +35,7 @@ from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box
-from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.array_op import ArrayOp
 
 
 class Spacing(NamedTuple):

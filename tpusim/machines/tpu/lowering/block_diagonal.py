@@ -17,7 +17,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.convolution import convolved
 from tpusim.machines.tpu.lowering.drafts import Left, Lowering
-from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.array_op import ArrayOp
 
 
 @lru_cache(maxsize=1 << 12)

@@ -25,7 +25,7 @@ from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.schedule.units import Area, Moves, Need, Pass, Piece, Policy, Touch, Unit, Units, beside
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
-from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.array_op import ArrayOp
 
 IFMAP, WEIGHTS, SUMS = range(3)
 """The places of a unit's needs."""

@@ -42,7 +42,8 @@ from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, Need, Piece, Policy, when_needed, when_read
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.memory.stored import Stored
-from tpusim.network.ops import ArrayOp, DeformConv2d
+from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.deform_conv2d import DeformConv2d
 
 GATHERED_LAST = 1 << 30
 """Behind the bands and tables that a chunk is gathered by."""

@@ -15,7 +15,8 @@ from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, P
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.machines.tpu.sections import MappingPolicy
-from tpusim.network.ops import ArrayOp, Op
+from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.op import Op
 
 _SAID = {"array": "array", "vector": "vector unit"}
 """Units of a machine, in words."""

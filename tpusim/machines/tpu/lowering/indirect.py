@@ -51,7 +51,7 @@ from tpusim.machines.tpu.schedule.units import Policy
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
-from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.fused import BIAS
 
 NAME = "pointers"

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections import UserDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
+from tpusim.base.registry import Registry
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
     from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
     from tpusim.machines.tpu.program.program import Lowered, Planned, Program
-    from tpusim.network.ops import Op
-
-
-class _Registry(UserDict[str, "Lowering"]):
-    """Lowerings, each of which is imported when it is first looked at: help pages only name them."""
-
-    def __getitem__(self, name: str) -> Lowering:
-        found = super().__getitem__(name)
-        if isinstance(found, str):
-            module = import_module(f"tpusim.machines.tpu.{found}")
-            found = self[name] = getattr(module, name.upper())
-        return found
+    from tpusim.network.ops.op import Op
 
 
 _OTHERS = {
@@ -40,7 +28,9 @@ _NAMES = (
     "channel_first", "channel_last", "explicit", "implicit_gemm", "indirect", "block_diagonal", "vector", "vector_ops",
     "vector_rows", "winograd_2", "winograd_4", "fft", "stride_phases", "zero_insertion", "deformable",
 )  # fmt: skip
-LOWERINGS = _Registry({name: _OTHERS.get(name, f"lowering.{name}") for name in _NAMES})  # type: ignore[misc]
+LOWERINGS: Registry[Lowering] = Registry(
+    "tpusim.machines.tpu", {name: f"{_OTHERS.get(name, f'lowering.{name}')}.{name.upper()}" for name in _NAMES}
+)
 """The first is what a run takes unasked."""
 
 
@@ -63,7 +53,7 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
     # Here, because help pages need none of what they import.
     from tpusim.machines.tpu.cut.traffic import laid_out
     from tpusim.machines.tpu.lowering.riding import riding, spared
-    from tpusim.network.ops import Fused
+    from tpusim.network.ops.fused import Fused
 
     found = LOWERINGS[lowering]
 

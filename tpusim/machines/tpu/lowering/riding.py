@@ -40,9 +40,11 @@ from tpusim.machines.tpu.schedule.units import (
     Work,
 )
 from tpusim.memory.layout import whole_bursts
-from tpusim.network.ops import Conv2d, ConvTranspose2d, DeformConv2d, Fused, Op
-from tpusim.network.ops.fused import BIAS, OTHER
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.deform_conv2d import DeformConv2d
+from tpusim.network.ops.fused import BIAS, OTHER, Fused
+from tpusim.network.ops.op import OFMAP, Op
 
 _NOT_SO = (
     "its outputs are not what passes leave behind, so that nothing can ride on them; leave fusion out, by "

@@ -30,7 +30,7 @@ from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import choose
-from tpusim.network.ops import DeformConv2d
+from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.offsets import MASK_PARTS, Offsets
 
 CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))

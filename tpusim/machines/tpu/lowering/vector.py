@@ -27,7 +27,7 @@ from tpusim.machines.tpu.program.steps import Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves, Unit
 from tpusim.memory.layout import whole_bursts
-from tpusim.network.ops import ArrayOp
+from tpusim.network.ops.array_op import ArrayOp
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:

@@ -45,9 +45,9 @@ from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves, Unit
 from tpusim.machines.tpu.search.search import TOLERANCE
 from tpusim.memory.layout import Box, whole_bursts
-from tpusim.network.ops import Move, VectorOp
+from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import OFMAP, Shape
-from tpusim.network.ops.vector_op import Window
+from tpusim.network.ops.vector_op import VectorOp, Window
 
 # ---- the plan: which sources are maps, which scalars, and the blocks
 

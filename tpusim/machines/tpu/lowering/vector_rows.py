@@ -43,9 +43,8 @@ from tpusim.machines.tpu.schedule.units import (
     with_the_one_ahead,
 )
 from tpusim.memory.layout import Box
-from tpusim.network.ops import RowOp
 from tpusim.network.ops.op import OFMAP, Shape
-from tpusim.network.ops.row_op import Stage
+from tpusim.network.ops.row_op import RowOp, Stage
 from tpusim.result.records import Blocking
 
 

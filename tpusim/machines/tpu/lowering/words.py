@@ -13,8 +13,8 @@ from tpusim.machines.tpu.cut.stored import by_filter_row
 from tpusim.machines.tpu.cut.tiling import Tiling, said
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.network.ops import ArrayOp, Op
-from tpusim.network.ops.op import Shape
+from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.op import Op, Shape
 from tpusim.result.records import Blocking
 
 _ORDERS = {

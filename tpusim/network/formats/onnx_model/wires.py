@@ -16,7 +16,7 @@ from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.shapes import Values
 from tpusim.network.free import Made
-from tpusim.network.ops import Op
+from tpusim.network.ops.op import Op
 from tpusim.network.ops.op import Shape as MapShape
 from tpusim.network.sizes import BATCH
 from tpusim.network.wiring import INPUTS, Wiring
