@@ -633,6 +633,16 @@ def test_without_numba_the_message_says_what_to_install(arguments: tuple[str, ..
     assert "Traceback" not in shown.stderr
 
 
+def test_without_numba_the_dram_runs_as_python_and_a_line_says_so() -> None:
+    hidden = "import sys; sys.modules['numba'] = None; from tpusim.cli.app import main; main()"
+    words = [sys.executable, "-c", hidden, "run", "small.yaml", "--hardware", "tpu_v2_hbm", "--no-check"]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert shown.returncode == 0
+    warned = [line for line in shown.stderr.splitlines() if line.startswith("Warning: Numba cannot be imported (")]
+    assert len(warned) == 1
+    assert warned[0].endswith(f"20 times slower; {sys.executable} -m pip install numba")
+
+
 def test_a_reader_that_has_seen_enough_ends_a_trace() -> None:
     """`tpusim trace ... | head` does not go on simulating."""
     words = [sys.executable, "-m", "tpusim", "trace", "vgg16", "--layers", "conv1_2"]

@@ -1,15 +1,17 @@
-"""Loops that become machine code where Numba is installed, and stay Python where it is not."""
+"""Loops that become machine code. Where Numba cannot be imported they stay Python, and a warning says so once."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TypeVar, cast
+from warnings import warn
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -22,26 +24,30 @@ def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any)
 
     `sources` are the folders and files from which the loop takes constants and other loops; `options` are the
     compiler's.
-    Raises ImportError where Numba cannot be imported.
     """
-    import numba
-
-    config: Any = numba.config
-    compiler: Any = numba.njit
-    folder, before = cache_folder(sources, here, config.CACHE_DIR), config.CACHE_DIR
+    numba = _numba()
+    if numba is None:
+        return function
+    config, folder = numba.config, cache_folder(sources, here, numba.config.CACHE_DIR)
+    before = config.CACHE_DIR
     config.CACHE_DIR = str(folder or before)
     try:
-        return cast(F, compiler(cache=folder is not None, **options)(function))
+        return cast(F, numba.njit(cache=folder is not None, **options)(function))
     finally:
         config.CACHE_DIR = before
 
 
-def compiled_if_possible(function: F, sources: tuple[Path, ...], here: Path, **options: Any) -> F:
-    """The same, and the function itself where Numba cannot be imported."""
+@cache
+def _numba() -> Any:
+    """Numba, or None, with a warning, on a platform for which there is none."""
     try:
-        return compiled(function, sources, here, **options)
-    except ImportError:
-        return function
+        import numba
+    except Exception as error:  # A library of the wrong version may raise anything.
+        install = f"{sys.executable} -m pip install numba"
+        warn(f"Numba cannot be imported ({error}): loops of the DRAM run as Python, some 20 times slower; {install}",
+             stacklevel=2)  # fmt: skip
+        return None
+    return numba
 
 
 @cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 
 from tpusim.base.errors import InputError
@@ -19,6 +20,7 @@ def main() -> None:
     """Entry point of the `tpusim` command. Only what went well ends as other programs do; the rest waits for nobody."""
     try:
         prepare_streams()
+        warnings.showwarning = _warned
         code = _exit_code()
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -43,6 +45,11 @@ def _exit_code() -> int:
     except Exception as error:
         return INTERRUPTED if interrupted(error) else _broken()
     return 0
+
+
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
+    """Show a warning as a line, without the place in the code that Python adds."""
+    say(sys.stderr, f"Warning: {message}")
 
 
 def _refused(message: str) -> int:

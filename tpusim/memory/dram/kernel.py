@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tpusim.base.compiled import compiled_if_possible
+from tpusim.base.compiled import compiled
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -19,14 +19,14 @@ def kernel(function: F) -> F:
     It must not make arrays: nothing counts references to them, which would take three times as long as the work.
     Other threads, such as that which tells how far it is, go on meanwhile.
     """
-    return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False, nogil=True)
+    return compiled(function, (_DRAM,), _DRAM, _nrt=False, nogil=True)
 
 
 def inlined(function: F) -> F:
     """The same for what is small, or used once: it is copied into loops before they are compiled, and never alone."""
-    return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False, inline="always")
+    return compiled(function, (_DRAM,), _DRAM, _nrt=False, inline="always")
 
 
 def part(function: F) -> F:
     """The same for a part of such a loop, which is copied into it: a call would copy all the state."""
-    return compiled_if_possible(function, (_DRAM,), _DRAM, _nrt=False, forceinline=True)
+    return compiled(function, (_DRAM,), _DRAM, _nrt=False, forceinline=True)
