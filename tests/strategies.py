@@ -28,14 +28,34 @@ from tpusim.machines.tpu.sections import (
     VectorUnit,
 )
 from tpusim.memory.dram.device import Device, read_device
-from tpusim.network.ops.activations import Clip, Copy, HardSigmoid, HardSwish, LeakyRelu, Power, Relu
-from tpusim.network.ops.arithmetic import Add, Div, Mul, Rdiv, Rsub, Sub
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.conv1d import Conv1d
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
-from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Silu, Sqrt, Tanh
+from tpusim.network.ops.elementwise import (
+    Add,
+    Clip,
+    Copy,
+    Div,
+    Erf,
+    Exp,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Mul,
+    Power,
+    Rdiv,
+    Relu,
+    Rsub,
+    ScaleShift,
+    Sigmoid,
+    Silu,
+    Sqrt,
+    Sub,
+    Tanh,
+)
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.lrn import BETAS, Lrn
 from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
@@ -44,7 +64,6 @@ from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.row_op import RowOp
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax, SumExp, SumSquares
-from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.network.ops.vector_op import VectorOp
 
 

@@ -27,8 +27,7 @@ from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, Read, joined, unfit
 from tpusim.machines.tpu.schedule.residence import Residence
 from tpusim.machines.tpu.schedule.scheduler import program_of
-from tpusim.network.ops.arithmetic import Div, Rdiv
-from tpusim.network.ops.functions import Sqrt
+from tpusim.network.ops.elementwise import Div, Rdiv, Sqrt
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.numerics.element_types import EXACT_FLOAT32, F32

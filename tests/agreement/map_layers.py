@@ -9,18 +9,36 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_fused import FINISHES
 from tests.strategies import among
-from tpusim.network.ops.activations import Clip, Copy, HardSigmoid, HardSwish, LeakyRelu, Power, Relu
-from tpusim.network.ops.arithmetic import Add, Div, Mul, Rdiv, Rsub, Sub
 from tpusim.network.ops.conv1d import Conv1d
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
-from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Silu, Tanh
+from tpusim.network.ops.elementwise import (
+    Add,
+    Clip,
+    Copy,
+    Div,
+    Erf,
+    Exp,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Mul,
+    Power,
+    Rdiv,
+    Relu,
+    Rsub,
+    ScaleShift,
+    Sigmoid,
+    Silu,
+    Sub,
+    Tanh,
+)
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op, Shape
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
-from tpusim.network.ops.scale_shift import ScaleShift
 
 CHANNELS = st.integers(1, 5)
 SIDE = among(1, 2, 3, 3, 4)

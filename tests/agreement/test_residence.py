@@ -26,8 +26,7 @@ from tpusim.machines.tpu.schedule.at_home import Stays, settled
 from tpusim.machines.tpu.schedule.home import ScatteredError, home_of
 from tpusim.machines.tpu.schedule.joined import Read, linked
 from tpusim.machines.tpu.schedule.residence import Residence, residence
-from tpusim.network.ops.activations import Relu
-from tpusim.network.ops.arithmetic import Add
+from tpusim.network.ops.elementwise import Add, Relu
 from tpusim.network.ops.fused import OTHER, Fused
 
 MOST_CYCLES = 1_500

@@ -30,12 +30,9 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.network.ops.activations import Relu
-from tpusim.network.ops.arithmetic import Add, Div, Mul, Sub
-from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Silu, Tanh
+from tpusim.network.ops.elementwise import Add, Div, Erf, Exp, Gelu, Mul, Relu, ScaleShift, Sigmoid, Silu, Sub, Tanh
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.network.ops.vector_op import VectorOp
 from tpusim.network.workload import Workload
 

@@ -10,7 +10,7 @@ import pytest
 from tpusim import load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.edges import Source
-from tpusim.network.ops.activations import Relu
+from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.workload import Workload
 

@@ -16,7 +16,7 @@ from tpusim.machines.tpu.lowering import vector_ops
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.edges import Source
-from tpusim.network.ops.activations import Copy
+from tpusim.network.ops.elementwise import Copy
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 
 SIZES = {"channels": 6, "height": 3, "width": 4}

@@ -24,14 +24,32 @@ from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
-from tpusim.network.ops.activations import Clip, HardSigmoid, HardSwish, LeakyRelu, Power, Relu
-from tpusim.network.ops.arithmetic import Add, Div, Mul, Rdiv, Rsub, Sub
-from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Silu, Sqrt, Tanh
+from tpusim.network.ops.elementwise import (
+    Add,
+    Clip,
+    Div,
+    Erf,
+    Exp,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Mul,
+    Power,
+    Rdiv,
+    Relu,
+    Rsub,
+    ScaleShift,
+    Sigmoid,
+    Silu,
+    Sqrt,
+    Sub,
+    Tanh,
+)
 from tpusim.network.ops.moves import ChannelShuffle, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
-from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.network.written import yaml_of
 

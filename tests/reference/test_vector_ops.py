@@ -15,11 +15,28 @@ from tests.strategies import pools
 from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.flow.verify import operands_of
-from tpusim.network.ops.activations import Clip, HardSigmoid, HardSwish, LeakyRelu, Power, Relu
-from tpusim.network.ops.arithmetic import Add, Div, Mul, Rdiv, Rsub, Sub
-from tpusim.network.ops.functions import Erf, Exp, Gelu, Sigmoid, Sqrt, Tanh
+from tpusim.network.ops.elementwise import (
+    Add,
+    Clip,
+    Div,
+    Erf,
+    Exp,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Mul,
+    Power,
+    Rdiv,
+    Relu,
+    Rsub,
+    ScaleShift,
+    Sigmoid,
+    Sqrt,
+    Sub,
+    Tanh,
+)
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.network.ops.vector_op import VectorOp
 
 

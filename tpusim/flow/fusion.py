@@ -16,9 +16,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant, planned_of
 from tpusim.machines.tpu.program.steps import Finish
 from tpusim.network.edges import Source
-from tpusim.network.ops.activations import Clip, LeakyRelu, Relu
-from tpusim.network.ops.arithmetic import Add
 from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.elementwise import Add, Arithmetic, Clip, LeakyRelu, Relu
 from tpusim.network.ops.fused import OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -197,7 +196,7 @@ class _Fusion:
         on.bias = True
         return self._took(on, layer)
 
-    def _is_a_bias(self, layer: Add) -> bool:
+    def _is_a_bias(self, layer: Arithmetic) -> bool:
         """Whether what it adds is a number for each channel, also where a map for all images has one element."""
         channels, *rest = layer.shapes(self.workload.batch)[OTHER]
         return channels == layer.channels and rest == [1, 1, 1]

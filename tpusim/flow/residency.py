@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpusim.machines.tpu.schedule.residence import Reader, Residence
-from tpusim.network.ops.arithmetic import Div, Rdiv
+from tpusim.network.ops.elementwise import Div, Rdiv
 from tpusim.network.ops.fused import OTHER
 from tpusim.network.ops.op import Op
 from tpusim.result.records import Residency, Words

@@ -19,7 +19,7 @@ from tpusim.flow.numbers import Numbers
 from tpusim.flow.parts import Parts, Values, together
 from tpusim.flow.underway import FailuresOf, Underway
 from tpusim.network.graph import Graph, Node
-from tpusim.network.ops.activations import Clip
+from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload

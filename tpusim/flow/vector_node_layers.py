@@ -13,7 +13,7 @@ import numpy as np
 from tpusim.base.errors import InputError
 from tpusim.flow.parts import Parts, Values, together
 from tpusim.network.graph import Node
-from tpusim.network.ops.arithmetic import Rdiv, Rsub
+from tpusim.network.ops.elementwise import Rdiv, Rsub
 from tpusim.network.ops.moves import AXES, Move, Transpose
 from tpusim.network.ops.op import Op
 from tpusim.network.transposition import Transposition, transposition

@@ -15,8 +15,8 @@ from tpusim.input.form import validated
 from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.network.edges import Edges, Source, problems_of, read_edges, side_by_side, without
 from tpusim.network.ops import OPS
+from tpusim.network.ops.elementwise import Pointwise
 from tpusim.network.ops.op import Op
-from tpusim.network.ops.pointwise import Pointwise
 from tpusim.network.sizes import Sizes, read_sizes
 
 MOST_IMAGES = 2**16

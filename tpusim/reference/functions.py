@@ -26,13 +26,14 @@ def in_doubles(function: Callable[..., Doubles]) -> Callable[..., Doubles]:
     return made
 
 
-def _tanh(x: Doubles) -> Doubles:
-    """Worked out of the exponential, less one, of what is below zero."""
+def tanh(x: Doubles) -> Doubles:
+    """The hyperbolic tangent, worked out of the exponential, less one, of what is below zero."""
     raised = np.expm1(-2 * abs(x))
     return np.asarray(np.sign(x) * -raised / (raised + 2))
 
 
-def _sigmoid(x: Doubles) -> Doubles:
+def sigmoid(x: Doubles) -> Doubles:
+    """1 / (1 + exp(-x)), of which no exponential overflows."""
     raised = np.exp(-abs(x))
     return np.asarray(np.where(x < 0, raised, 1) / (1 + raised))
 
@@ -43,21 +44,27 @@ def _below(x: Doubles) -> Doubles:
     return np.where(x < 0, beyond, 1 - beyond)
 
 
-def _gelu(layer: Any, x: Doubles) -> Doubles:
-    if layer.approximate == "none":
+def erf_of(x: Doubles) -> Doubles:
+    """The error function."""
+    return np.asarray(_ERF(x) if x.size else x)
+
+
+def gelu(x: Doubles, approximate: str) -> Doubles:
+    """The element times the share of the normal distribution below it, or what is near that, by tanh."""
+    if approximate == "none":
         return np.asarray(x * _below(x))
-    return x * _sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x**3))
+    return x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x**3))
 
 
 FUNCTIONS: dict[str, Callable[..., Doubles]] = {
     "exp": lambda _, x: np.exp(x),
-    "tanh": lambda _, x: _tanh(x),
-    "erf": lambda _, x: _ERF(x) if x.size else x,
+    "tanh": lambda _, x: tanh(x),
+    "erf": lambda _, x: erf_of(x),
     "div": lambda _, x, y: x / y,
     "rdiv": lambda _, x, y: y / x,
     "sqrt": lambda _, x: np.sqrt(x),
-    "sigmoid": lambda _, x: _sigmoid(x),
-    "silu": lambda _, x: x * _sigmoid(x),
-    "gelu": _gelu,
+    "sigmoid": lambda _, x: sigmoid(x),
+    "silu": lambda _, x: x * sigmoid(x),
+    "gelu": lambda op, x: gelu(x, op.approximate),
 }
 """By the name of the op: an element of the ofmap from the layer and an element of each operand."""

@@ -16,9 +16,9 @@ from tpusim.machines.gpu import datapath
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering.registry import LOWERINGS
 from tpusim.machines.gpu.program.kernels import Program
-from tpusim.network.ops.activations import Relu
 from tpusim.network.ops.conv1d import Conv1d
 from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 

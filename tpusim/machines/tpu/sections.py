@@ -111,7 +111,8 @@ _Work = Annotated[FunctionWork | None, PlainValidator(_read_work), PlainSerializ
 class Functions(FileSection):
     """Functions that ALUs work out in many operations: multiplications, and others, for an element.
 
-    A machine does not do those of which it does not say what they take.
+    A machine does not do those of these of which it does not say what they take. A function that has no field here is
+    worked out in as many as the dearest of those of which it does.
     """
 
     exp: _Work = None
@@ -119,6 +120,13 @@ class Functions(FileSection):
     erf: _Work = None
     divide: _Work = None
     reciprocal_root: _Work = None
+
+    def work_of(self, name: str) -> FunctionWork | None:
+        """What a function takes; None where the machine does not say so."""
+        if name in Functions.model_fields:
+            return getattr(self, name)  # type: ignore[no-any-return]
+        given = filter(None, (getattr(self, each) for each in Functions.model_fields))
+        return max(given, key=sum, default=None)
 
 
 class VectorUnit(FileSection):

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal, Self
 
 from tpusim.network.ops.array_op import ArrayOp, Tensors
 from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.elementwise import Pointwise
 from tpusim.network.ops.op import OFMAP, Index, Shape
-from tpusim.network.ops.pointwise import Pointwise
 
 OTHER, BIAS = "other", "bias"
 """The tensors that are added: one as large as the ofmap, one with a number for each channel."""

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.fields import Real
 from tpusim.input.form import validated
+from tpusim.network.ops.elementwise import MapOp
 from tpusim.network.ops.grouped import Channels
 from tpusim.network.ops.kernel_axis import KernelAxis
-from tpusim.network.ops.map_op import MapOp
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.vector_op import Window
 

@@ -12,9 +12,9 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.input.fields import Choice, whole
 from tpusim.input.form import validated
 from tpusim.input.scalars import show
+from tpusim.network.ops.elementwise import MapOp
 from tpusim.network.ops.grouped import MOST_SIDE, Sides, Steps, short
 from tpusim.network.ops.kernel_axis import padding
-from tpusim.network.ops.map_op import MapOp
 from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Shape
 
 AXES = ("channels", "height", "width", "images")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
-from math import erf, pi, sqrt
 from typing import Any
 
 import numpy as np
 
+from tpusim.reference import functions
 from tpusim.reference.nodes.node import Call, Function, Values, as_real
-
-_ERF = np.vectorize(erf, otypes=[np.float64])
 
 
 def _ufunc(function: Any) -> Function:
@@ -77,13 +76,9 @@ def _selu(call: Call, values: Values) -> Values:
     return as_real(gain * np.where(values < 0, alpha * np.expm1(np.minimum(values, 0)), values), values)
 
 
-def _logistic(values: Values) -> Values:
-    """1 / (1 + exp(-x)), without overflow."""
-    return as_real(0.5 * (1 + np.tanh(0.5 * values)), values)
-
-
-def _sigmoid(_: Call, values: Values) -> Values:
-    return _logistic(values)
+def _in_doubles(function: Callable[[Values], Values]) -> Function:
+    """A function of the oracle, whose results are of the operand's type."""
+    return lambda _, values: as_real(function(values.astype(np.float64)), values)
 
 
 def _hard_sigmoid(call: Call, values: Values) -> Values:
@@ -96,7 +91,7 @@ def _hard_swish(_: Call, values: Values) -> Values:
 
 
 def _swish(call: Call, values: Values) -> Values:
-    return as_real(values * _logistic(call.get("alpha", 1.0) * values), values)
+    return as_real(values * functions.sigmoid(call.get("alpha", 1.0) * values.astype(np.float64)), values)
 
 
 def _mish(_: Call, values: Values) -> Values:
@@ -111,14 +106,8 @@ def _softsign(_: Call, values: Values) -> Values:
     return np.asarray(values / (1 + abs(values)))
 
 
-def _erf(_: Call, values: Values) -> Values:
-    return as_real(_ERF(values) if values.size else values, values)
-
-
 def _gelu(call: Call, values: Values) -> Values:
-    if call.get("approximate", "none") == "tanh":
-        return as_real(0.5 * values * (1 + np.tanh(sqrt(2 / pi) * (values + 0.044715 * values**3))), values)
-    return as_real(0.5 * values * (1 + _erf(call, values / np.float32(sqrt(2)))), values)
+    return as_real(functions.gelu(values.astype(np.float64), call.get("approximate", "none")), values)
 
 
 def _where(_: Call, condition: Values, one: Values, other: Values) -> Values:
@@ -132,18 +121,20 @@ def _is_infinite(call: Call, values: Values) -> Values:
 
 
 NODES: dict[str, Function] = {
-    "Abs": _ufunc(np.abs), "Add": _ufunc(np.add), "And": _ufunc(np.logical_and), "Ceil": _ufunc(np.ceil),
-    "Celu": _celu, "Clip": _clip, "Cos": _ufunc(np.cos), "Div": _div, "Elu": _elu, "Equal": _ufunc(np.equal),
-    "Erf": _erf, "Exp": _ufunc(np.exp), "Floor": _ufunc(np.floor), "Gelu": _gelu, "Greater": _ufunc(np.greater),
-    "GreaterOrEqual": _ufunc(np.greater_equal), "HardSigmoid": _hard_sigmoid, "HardSwish": _hard_swish,
-    "IsInf": _is_infinite, "IsNaN": _ufunc(np.isnan), "LeakyRelu": _leaky, "Less": _ufunc(np.less),
-    "LessOrEqual": _ufunc(np.less_equal), "Log": _ufunc(np.log), "Max": _folded(np.maximum), "Mean": _mean,
-    "Min": _folded(np.minimum), "Mish": _mish, "Mod": _mod, "Mul": _ufunc(np.multiply), "Neg": _ufunc(np.negative),
-    "Not": _ufunc(np.logical_not), "Or": _ufunc(np.logical_or), "PRelu": _prelu, "Pow": _power,
-    "Reciprocal": _ufunc(np.reciprocal), "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)),
-    "Round": _ufunc(np.rint), "Selu": _selu, "Sigmoid": _sigmoid, "Sign": _ufunc(np.sign), "Sin": _ufunc(np.sin),
-    "Softplus": _softplus, "Softsign": _softsign, "Sqrt": _ufunc(np.sqrt), "Sub": _ufunc(np.subtract),
-    "Sum": _folded(np.add), "Swish": _swish, "Tanh": _ufunc(np.tanh), "ThresholdedRelu": _thresholded, "Where": _where,
-    "Xor": _ufunc(np.logical_xor),
+    **{name: _ufunc(each) for name, each in {
+        "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Equal": np.equal,
+        "Exp": np.exp, "Floor": np.floor, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
+        "IsNaN": np.isnan, "Less": np.less, "LessOrEqual": np.less_equal, "Log": np.log, "Mul": np.multiply,
+        "Neg": np.negative, "Not": np.logical_not, "Or": np.logical_or, "Reciprocal": np.reciprocal,
+        "Round": np.rint, "Sign": np.sign, "Sin": np.sin, "Sqrt": np.sqrt, "Sub": np.subtract, "Xor": np.logical_xor,
+    }.items()},
+    **{name: _in_doubles(each) for name, each in {
+        "Erf": functions.erf_of, "Sigmoid": functions.sigmoid, "Tanh": functions.tanh,
+    }.items()},
+    "Celu": _celu, "Clip": _clip, "Div": _div, "Elu": _elu, "Gelu": _gelu, "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish, "IsInf": _is_infinite, "LeakyRelu": _leaky, "Max": _folded(np.maximum), "Mean": _mean,
+    "Min": _folded(np.minimum), "Mish": _mish, "Mod": _mod, "PRelu": _prelu, "Pow": _power,
+    "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)), "Selu": _selu, "Softplus": _softplus,
+    "Softsign": _softsign, "Sum": _folded(np.add), "Swish": _swish, "ThresholdedRelu": _thresholded, "Where": _where,
 }  # fmt: skip
 """By the name of the operator."""

@@ -13,14 +13,13 @@ from itertools import pairwise, permutations
 from math import ceil, gcd, lcm, prod
 from typing import NamedTuple
 
-from tpusim.network.ops.activations import Relu
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.elementwise import Relu, ScaleShift
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import SumExp, SumSquares
-from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.study.validation.tables import Row, sizes
 from tpusim.study.validation.windows import LANES, SUBLANES
 

@@ -8,13 +8,10 @@ from dataclasses import replace
 from math import prod
 from typing import Literal
 
-from tpusim.network.ops.activations import Copy, LeakyRelu, Relu
-from tpusim.network.ops.arithmetic import Add
-from tpusim.network.ops.functions import Gelu
+from tpusim.network.ops.elementwise import Add, Copy, Gelu, LeakyRelu, Pointwise, Relu, ScaleShift
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, Softmax
-from tpusim.network.ops.scale_shift import ScaleShift
 from tpusim.network.ops.vector_op import VectorOp
 from tpusim.study.validation.cases import Case
 from tpusim.study.validation.convolutions import USUAL_BATCH
@@ -77,14 +74,15 @@ def _rows(row: Row) -> Op | None:
 
 def _copy(row: Row) -> VectorOp | None:
     """A concatenation of maps is a copy of what it makes; to turn a map round is one, too."""
+    kind: type[Pointwise] = Copy
     if row["op"] == "nhwc_to_nchw":
-        return Copy(_name(row), *_map(row))
+        return kind(_name(row), *_map(row))
     if not row["op"].startswith("concat"):
         return None
     shapes = [sizes(each.split(":")[0]) for each in row["shapes"].split("|")]
     channels = sum(each[-1] for each in shapes)
     _, height, width = _map(row)
-    return Copy(f"{row['op']} {height}x{width}x{channels}", channels, height, width)
+    return kind(f"{row['op']} {height}x{width}x{channels}", channels, height, width)
 
 
 def _pooling(row: Row) -> VectorOp | None:

@@ -169,15 +169,15 @@ def finished(values: Values, operations: Iterable[tuple[str, Coefficients]]) -> 
 
 
 def _of_functions(
-    function: Callable[..., Any], products: int, others: int, of: str, operands: int = 1, coefficients: int = 0
+    function: Callable[..., Any], products: int, others: int, *of: str, operands: int = 1, coefficients: int = 0
 ) -> Operation:
-    """A function of elements, which takes operations of the ALUs and one of the machine's functions."""
+    """A function of elements, which takes operations of the ALUs and some of the machine's functions, once each."""
     return Operation(
         _rounded_once(function),
         lambda *_: products + others,
         lambda *_: products,
         lambda counts: counts.operands + (counts.scalars > 0) == operands and counts.coefficients == coefficients,
-        lambda _: {of: 1},
+        lambda _: dict.fromkeys(of, 1),
     )
 
 
@@ -329,7 +329,7 @@ def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: Vec
     products = does.products(counts, coefficients)
     others = does.alu(counts, coefficients) - products
     for name, often in does.functions(counts).items():
-        work = getattr(unit.functions, name)
+        work = unit.functions.work_of(name)
         if work is None:
             says = f"the machine does not say how many ALU operations {name} takes"
             raise CapacityError(Problem(f"{says}; write multiplications + others", f"vector_unit.functions.{name}"))

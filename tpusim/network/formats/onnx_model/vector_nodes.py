@@ -18,6 +18,7 @@ from tpusim.network.formats.onnx_model.file import opset_of
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode, padding_of
 from tpusim.network.formats.onnx_model.shapes import Values
+from tpusim.network.ops.elementwise import ROWS
 
 _LONGEST_MATRIX = 3
 """Axes up to which a value of which nothing is known has its channels last."""
@@ -280,12 +281,11 @@ VECTOR_OPS: dict[str, Callable[[Place, str], Sizes]] = {
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum"), _arithmetic),
     "BatchNormalization": _scale_shift,
-    "Relu": _plain("relu"),
     "LeakyRelu": _leaky_relu,
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _plain("hard_swish"),
-    **{name: _plain(name.lower()) for name in ("Exp", "Sqrt", "Tanh", "Erf", "Sigmoid")},
+    **{row.onnx: _plain(op) for op, row in ROWS.items() if row.onnx},
     "Pow": _power,
     "Gelu": _gelu,
     "Softmax": _softmax,

@@ -1,0 +1,301 @@
+"""Ops that make each element of a map of one at the same place: sums of maps, activations, functions.
+
+Ops that have no fields of their own are rows of a table, from which their classes are made: to add one is a row here,
+one in machines/tpu/program/operations.py for what the machine does, and one in reference/ for what is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.input.fields import Choice, Name, Real, whole
+from tpusim.input.form import validated
+from tpusim.network.ops.grouped import Channels, Size
+from tpusim.network.ops.kernel_axis import KernelAxis
+from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Index, Shape
+from tpusim.network.ops.vector_op import VectorOp, Window
+
+LARGEST = 3.4028234663852886e38
+"""Of float32."""
+MOST_POWER = 3
+"""Networks raise to the square and to the cube; whole numbers of four bits, cubed, are exact."""
+
+Other: TypeAlias = Literal["each", "map", "channel", "image", "pixel", "number"]
+
+_KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
+    "each": (True, True, True, True),
+    "map": (True, True, True, False),
+    "channel": (True, False, False, False),
+    "image": (True, False, False, True),
+    "pixel": (False, True, True, True),
+    "number": (False, False, False, False),
+}
+"""Which axes of [channel, row, col, image] the other operand has; along the rest it has one element for all."""
+
+
+@validated
+class MapOp(VectorOp):
+    """An op of the vector unit on maps of channels x height x width elements, one for each image.
+
+    `images` is how many there are, such as the rows of a product; 0: those of the batch.
+    """
+
+    spatial: ClassVar[bool] = False
+    sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "height": 1, "width": 2, "images": 3}
+
+    name: Annotated[str, Name()]
+    channels: Channels
+    height: Size = 1
+    width: Size = 1
+    images: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+
+    @property
+    def axes(self) -> tuple[KernelAxis, KernelAxis]:
+        """Windows of one element."""
+        height, width = self.height, self.width
+        return KernelAxis("height", height, 1, 1, 1, (0, 0)), KernelAxis("width", width, 1, 1, 1, (0, 0))
+
+    @property
+    def windows(self) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
+        return (Window(range(1), 1),) * self.height, (Window(range(1), 1),) * self.width
+
+    @property
+    def map_text(self) -> str:
+        """The map that it reads, in short."""
+        return f"{self.height}x{self.width}x{self.channels}" + (f" n{self.images}" if self.images else "")
+
+    def map(self, batch: int) -> Shape:
+        """The shape of what comes in."""
+        return self.channels, self.height, self.width, self.images or batch
+
+    def terms(self, batch: int) -> int:
+        """One: no sum grows with the layer."""
+        return 1
+
+    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
+        """Twice the images."""
+        if not self.images:
+            return VectorOp.with_more_input(self, batch)
+        return replace(self, images=2 * self.images), batch, f"images={2 * self.images}"
+
+    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
+        """Half the images."""
+        if not self.images:
+            return VectorOp.with_less_input(self, batch)
+        half = self.images // 2
+        return (replace(self, images=half), batch, f"images={half}") if half else None
+
+
+@validated
+class Pointwise(MapOp):
+    """An op that makes an element of each."""
+
+    grammar: ClassVar[str] = "rows x columns x channels"
+
+    @property
+    def operation(self) -> str:
+        """Known by the name of the op."""
+        return self.op
+
+    @property
+    def text(self) -> str:
+        """ "56x56x64" is rows x cols x channels, n the images where these are not the batch."""
+        return self.map_text
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """As large as what comes out."""
+        return {"ifmap": self.map(batch), OFMAP: self.map(batch)}
+
+    def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
+        """Rows and columns of a product, where the map is one."""
+        return (("row", "col"), (index[3], index[0])) if self.images and self.height * self.width == 1 else (
+            ("channel", "row", "col", "image"), index
+        )  # fmt: skip
+
+
+@validated
+class Arithmetic(Pointwise):
+    """A sum, difference, product or quotient of two maps.
+
+    The `other` operand has a number for `each` element, a `map` of them for all images, one for a `channel` (a bias), a
+    channel of an `image` (a gate), a `pixel` of all channels, or one `number` in all.
+    """
+
+    grammar: ClassVar[str] = "rows x columns x channels, and what the other operand has a number for if not for each"
+
+    other: Annotated[Other, Choice()] = "each"
+
+    @property
+    def text(self) -> str:
+        """ "56x56x64 channel" where the other operand has a number a channel."""
+        return self.map_text if self.other == "each" else f"{self.map_text} {self.other}"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        channels, rows, cols, images = (
+            size if kept else 1 for size, kept in zip(self.map(batch), _KEPT[self.other], strict=True)
+        )
+        return {"ifmap": self.map(batch), "other": (channels, rows, cols, images), OFMAP: self.map(batch)}
+
+
+@validated
+class ScaleShift(Pointwise):
+    """The ifmap times the channel's scale, and the channel's shift added."""
+
+    op: ClassVar[str] = "scale_shift"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """With two numbers a channel."""
+        channel = self.channels, 1, 1, 1
+        return {"ifmap": self.map(batch), "scale": channel, "shift": channel, OFMAP: self.map(batch)}
+
+
+@validated
+class LeakyRelu(Pointwise):
+    """What is above zero; the rest times `slope`, from 0 to 1."""
+
+    op: ClassVar[str] = "leaky_relu"
+
+    slope: Annotated[float, Real()] = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.slope <= 1:
+            raise InputError(Problem(f"{self.slope} is no slope from 0 to 1; write one such as 0.1", "slope"))
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return (self.slope,)
+
+
+@validated
+class Clip(Pointwise):
+    """What lies between `min` and `max`, which stand for all below and above."""
+
+    op: ClassVar[str] = "clip"
+
+    min: Annotated[float, Real()] = -LARGEST
+    max: Annotated[float, Real()] = LARGEST
+
+    def __post_init__(self) -> None:
+        if self.min > self.max:
+            raise InputError(Problem(f"min {self.min:g} is above max {self.max:g}; exchange them", "min"))
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return self.min, self.max
+
+
+@validated
+class Power(Pointwise):
+    """The element times itself: `exponent` 2 is its square, 3 its cube."""
+
+    op: ClassVar[str] = "power"
+    grammar: ClassVar[str] = "rows x columns x channels, exponent"
+
+    exponent: Annotated[int, whole(MOST_POWER, 2)] = 2
+
+    @property
+    def text(self) -> str:
+        """ "1x4x129 ^2" of a square."""
+        return f"{self.map_text} ^{self.exponent}"
+
+    @property
+    def operation(self) -> str:
+        """Either has one of its own."""
+        return f"power_{self.exponent}"
+
+
+@validated
+class HardSigmoid(Pointwise):
+    """`alpha` times the element, plus `beta`, clipped to what lies between 0 and 1."""
+
+    op: ClassVar[str] = "hard_sigmoid"
+
+    alpha: Annotated[float, Real()] = 0.2
+    beta: Annotated[float, Real()] = 0.5
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return self.alpha, self.beta
+
+
+@validated
+class HardSwish(Pointwise):
+    """The element times its hard sigmoid of alpha 1/6 and beta 1/2."""
+
+    op: ClassVar[str] = "hard_swish"
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return 1 / 6, 0.5
+
+
+@validated
+class Gelu(Pointwise):
+    """The element times the share of the normal distribution below it: by erf, or `approximate: tanh`."""
+
+    op: ClassVar[str] = "gelu"
+    exact: ClassVar[bool] = False
+
+    approximate: Annotated[Literal["none", "tanh"], Choice()] = "none"
+
+    @property
+    def operation(self) -> str:
+        """Either has an operation of its own."""
+        return "gelu" if self.approximate == "none" else "gelu_tanh"
+
+    @property
+    def text(self) -> str:
+        """ "1x1x3072 tanh" where it is approximated."""
+        return self.map_text + (" tanh" if self.approximate == "tanh" else "")
+
+
+class Row(NamedTuple):
+    """An op without fields of its own.
+
+    Attributes:
+        kind: the class that it is one of.
+        gloss: what it makes, in a line.
+        onnx: the operator of ONNX that it is, if there is one of one operand.
+        exact, positive: as in Op.
+    """
+
+    kind: type[Pointwise]
+    gloss: str
+    onnx: str = ""
+    exact: bool = True
+    positive: bool = False
+
+
+ROWS = {
+    "add": Row(Arithmetic, "The ifmap and the other operand, added."),
+    "sub": Row(Arithmetic, "The ifmap less the other operand."),
+    "rsub": Row(Arithmetic, "The other operand less the ifmap."),
+    "mul": Row(Arithmetic, "The ifmap times the other operand."),
+    "div": Row(Arithmetic, "The ifmap over the other operand.", exact=False),
+    "rdiv": Row(Arithmetic, "The other operand over the ifmap.", exact=False),
+    "copy": Row(Pointwise, "Each element as it is, from HBM and back: to lay a map out anew, or to join some to one."),
+    "relu": Row(Pointwise, "What is above zero; zero for the rest.", "Relu"),
+    "exp": Row(Pointwise, "e to the power of the element.", "Exp", exact=False),
+    "sqrt": Row(Pointwise, "The root of the element, which is not below zero.", "Sqrt", exact=False, positive=True),
+    "tanh": Row(Pointwise, "The hyperbolic tangent.", "Tanh", exact=False),
+    "erf": Row(Pointwise, "The error function.", "Erf", exact=False),
+    "sigmoid": Row(Pointwise, "1 / (1 + exp(-x)).", "Sigmoid", exact=False),
+    "silu": Row(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
+}
+"""Such ops by their names in files. The class of each has that name, too: `sqrt` is Sqrt."""
+
+
+def class_name(op: str) -> str:
+    """The name of the class of an op."""
+    return "".join(map(str.capitalize, op.split("_")))
+
+
+def __getattr__(name: str) -> Any:
+    """The class of a row, made when it is first asked for."""
+    op = next((op for op in ROWS if class_name(op) == name), None)
+    if op is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    row = ROWS[op]
+    told = {"op": op, "exact": row.exact, "positive": row.positive}
+    made: Any = validated(type(name, (row.kind,), {**told, "__module__": __name__, "__doc__": row.gloss}))
+    globals()[name] = made
+    return made
