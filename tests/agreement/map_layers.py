@@ -9,30 +9,21 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_fused import FINISHES
 from tests.strategies import among
+from tpusim.network.ops import OPS, elementwise
 from tpusim.network.ops.conv1d import Conv1d
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.elementwise import (
     Add,
+    Arithmetic,
     Clip,
-    Copy,
-    Div,
-    Erf,
-    Exp,
     Gelu,
     HardSigmoid,
     HardSwish,
     LeakyRelu,
-    Mul,
+    Pointwise,
     Power,
-    Rdiv,
-    Relu,
-    Rsub,
     ScaleShift,
-    Sigmoid,
-    Silu,
-    Sub,
-    Tanh,
 )
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.gemm import Gemm
@@ -45,10 +36,10 @@ SIDE = among(1, 2, 3, 3, 4)
 KERNEL = st.integers(1, 3)
 STEP = among(1, 1, 2)
 TRUTH = among(True, False)
-OTHERS = (Add, Sub, Rsub, Mul, Div, Rdiv)
+OTHERS = tuple(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is Arithmetic)
 POINTWISE = (
-    *OTHERS, ScaleShift, Relu, LeakyRelu, Clip, HardSigmoid, HardSwish, Copy, Exp, Tanh, Erf, Sigmoid, Silu, Gelu,
-    Power,
+    *OTHERS, ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power,
+    *(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is Pointwise and not row.positive),
 )  # fmt: skip
 ROWS = (Softmax, LayerNorm, ReduceMean)
 MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {

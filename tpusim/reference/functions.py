@@ -49,6 +49,11 @@ def erf_of(x: Doubles) -> Doubles:
     return np.asarray(_ERF(x) if x.size else x)
 
 
+def softplus(x: Doubles) -> Doubles:
+    """log(1 + exp(x))."""
+    return np.logaddexp(x, 0)
+
+
 def gelu(x: Doubles, approximate: str) -> Doubles:
     """The element times the share of the normal distribution below it, or what is near that, by tanh."""
     if approximate == "none":
@@ -64,6 +69,7 @@ FUNCTIONS: dict[str, Callable[..., Doubles]] = {
     "rdiv": lambda _, x, y: y / x,
     "sqrt": lambda _, x: np.sqrt(x),
     "sigmoid": lambda _, x: sigmoid(x),
+    "softplus": lambda _, x: softplus(x),
     "silu": lambda _, x: x * sigmoid(x),
     "gelu": lambda op, x: gelu(x, op.approximate),
 }

@@ -279,6 +279,7 @@ ROWS = {
     "tanh": Row(Pointwise, "The hyperbolic tangent.", "Tanh", exact=False),
     "erf": Row(Pointwise, "The error function.", "Erf", exact=False),
     "sigmoid": Row(Pointwise, "1 / (1 + exp(-x)).", "Sigmoid", exact=False),
+    "softplus": Row(Pointwise, "log(1 + exp(x)).", "Softplus", exact=False),
     "silu": Row(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
 }
 """Such ops by their names in files. The class of each has that name, too: `sqrt` is Sqrt."""

@@ -98,10 +98,6 @@ def _mish(_: Call, values: Values) -> Values:
     return as_real(values * np.tanh(np.logaddexp(values, 0)), values)
 
 
-def _softplus(_: Call, values: Values) -> Values:
-    return as_real(np.logaddexp(values, 0), values)
-
-
 def _softsign(_: Call, values: Values) -> Values:
     return np.asarray(values / (1 + abs(values)))
 
@@ -129,12 +125,12 @@ NODES: dict[str, Function] = {
         "Round": np.rint, "Sign": np.sign, "Sin": np.sin, "Sqrt": np.sqrt, "Sub": np.subtract, "Xor": np.logical_xor,
     }.items()},
     **{name: _in_doubles(each) for name, each in {
-        "Erf": functions.erf_of, "Sigmoid": functions.sigmoid, "Tanh": functions.tanh,
+        "Erf": functions.erf_of, "Sigmoid": functions.sigmoid, "Softplus": functions.softplus, "Tanh": functions.tanh,
     }.items()},
     "Celu": _celu, "Clip": _clip, "Div": _div, "Elu": _elu, "Gelu": _gelu, "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish, "IsInf": _is_infinite, "LeakyRelu": _leaky, "Max": _folded(np.maximum), "Mean": _mean,
     "Min": _folded(np.minimum), "Mish": _mish, "Mod": _mod, "PRelu": _prelu, "Pow": _power,
-    "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)), "Selu": _selu, "Softplus": _softplus,
+    "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)), "Selu": _selu,
     "Softsign": _softsign, "Sum": _folded(np.add), "Swish": _swish, "ThresholdedRelu": _thresholded, "Where": _where,
 }  # fmt: skip
 """By the name of the operator."""

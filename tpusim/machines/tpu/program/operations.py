@@ -284,6 +284,8 @@ OPERATIONS: dict[str, Operation] = {
     "rdiv": _of_functions(lambda x, y: np.divide(y, x), 0, 0, "divide", operands=2),
     # As 0.5 + 0.5 tanh(0.5 x).
     "sigmoid": _of_functions(lambda x: 1 / (1 + np.exp(-x)), 2, 1, "tanh"),
+    # As max(x, 0) + log(1 + exp(-abs(x))).
+    "softplus": _of_functions(lambda x: np.maximum(x, 0) + np.log1p(np.exp(-abs(x))), 0, 4, "exp", "log"),
     "silu": _of_functions(lambda x: x / (1 + np.exp(-x)), 3, 1, "tanh"),
     # As 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))), which is x times a sigmoid.
     "gelu": _of_functions(lambda x: x / 2 * _ERFC(x / -sqrt(2)), 3, 1, "erf"),
