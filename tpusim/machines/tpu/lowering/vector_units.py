@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tpusim.machines.tpu.cut import pace
 from tpusim.machines.tpu.cut.geometry import InStrips
@@ -20,6 +20,7 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneG
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
+    Key,
     Moves,
     Need,
     Piece,
@@ -152,6 +153,13 @@ def in_turn(base: int, words: int, apart: int = 1) -> Counters:
 def feed(lanes: int, pattern: Counters) -> Feed:
     """A pattern for all of the first `lanes` lanes."""
     return Feed((LaneGroup(0, lanes, pattern),))
+
+
+def in_one_piece(
+    brings: Callable[[Any, int], Iterable[Moves]], steps: int = 1
+) -> Callable[[Key, int, bool], list[Piece]]:
+    """How a load is cut that comes whole: `brings` gives the transfers for a key, from a word on."""
+    return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key), steps=steps)]
 
 
 class Portion(NamedTuple):
