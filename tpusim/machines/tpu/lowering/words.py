@@ -95,10 +95,14 @@ def _passes(plan: Plan) -> str:
 
 def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
     """How large a block is, what of the ifmap comes for it, and what was given of it."""
-    # More comes of the ifmap than taps touch, where so.
-    between = any(axis.pitch < replace(axis, whole=False).pitch for axis in (plan.shape.row, plan.shape.col))
+    return _extent(plan, blocking, layer) + besides_of(plan.shape, plan.hardware)
+
+
+def besides_of(shape: InStrips, hardware: Hardware) -> str:
+    """What more of the ifmap comes for a block than taps touch, and what is given of a block, if anything is."""
+    between = any(axis.pitch < replace(axis, whole=False).pitch for axis in (shape.row, shape.col))
     more = "; the points between those that its stride touches come, too (window)" if between else ""
-    return _extent(plan, blocking, layer) + more + given_of(plan.hardware)
+    return more + (f"; given: {wanted}" if (wanted := said(hardware)) else "")
 
 
 def _extent(plan: Plan, blocking: Blocking, layer: Op) -> str:
@@ -118,11 +122,6 @@ def outputs_of(blocking: Blocking, ofmap: Shape) -> str:
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
     held = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
     return f"{held}; {counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
-
-
-def given_of(hardware: Hardware) -> str:
-    """What is given of a block, if anything is."""
-    return f"; given: {wanted}" if (wanted := said(hardware)) else ""
 
 
 def _chunks(plan: Plan) -> str:
