@@ -25,7 +25,6 @@ from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves
-from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP
 
@@ -70,15 +69,9 @@ class _Depthwise(VectorUnits):
             for name, each in (("ifmap", shape.tensors.ifmap), (OFMAP, shape.tensors.ofmap))
         )
         # Lanes of several output channels have the same channel of the ifmap.
-        self.maps, self.filter = (
-            (Source(ifmap, (shape.out_channels, 1, 1, 1)),),
-            Tensor("filter", (out_channels, prod(k))),
-        )
+        self.maps = (Source(ifmap, (shape.out_channels, 1, 1, 1)),)
+        self.tensors = ifmap, Tensor("filter", (out_channels, prod(k))), self.ofmap
         super().__init__(shape, shape.groups * shape.out_channels, hardware)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.maps[0].tensor, self.filter, self.ofmap
 
     def readied(self, tiling: Tiling[int]) -> int:
         """Words of a block that are made ready: padding, too."""
@@ -89,28 +82,25 @@ class _Depthwise(VectorUnits):
 
     def scalars(self, number: int, base: int) -> Iterator[Moves]:
         """The weights."""
-        channels, taps, memory = self.portions[number], len(self.taps), self.hardware.vector_memory
-        part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, range(taps)),), memory.word_elements)
-        moved = len(channels) * taps * memory.element_bytes
-        yield Moves(self.filter, (part,), whole_bursts(moved, self.hardware.hbm.burst_bytes))
+        channels, taps, word = self.portions[number], range(len(self.taps)), self.hardware.vector_memory.word_elements
+        part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, taps),), word)
+        yield self.numbers_of(self.tensors[1], part, len(channels) * len(taps))
 
-    def work(self, of: Portion, bases: Sequence[int]) -> list[Compute]:
+    def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
         (channels, block), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
-        writes = feed(lanes, in_turn(results, block.words))
-        patch, steps = patch_of(self.outputs, block), []
+        patch, writes = patch_of(self.outputs, block), feed(lanes, in_turn(results, block.words))
         for taps in self.tap_chunks:
             walks = (self.walk(self.maps[0], self.taps[tap], block, patch, maps) for tap in taps)
             operands = [*(feed(lanes, each) for each in walks), *([writes] if taps.start else [])]
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
-            steps.append(Compute("multiply_add", tuple(operands), writes, block.words, weights))
-        return steps
+            yield Compute("multiply_add", tuple(operands), writes, block.words, weights)
 
 
 @lru_cache(maxsize=1 << 8)
 def units_of(shape: ConvShape, hardware: Hardware) -> _Depthwise:
-    """The units, in the cheapest blocks that fit. Raises CapacityError. A layer is asked for its steps first."""
+    """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
     return _Depthwise(shape, hardware)
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import groupby
+from itertools import groupby, product
 from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips, padded
-from tpusim.machines.tpu.cut.pace import Demand
 from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Block, Patch, patch_of, portions
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.cut.turned import Moved, PixelsInLanes, Turn, boxes_of, turn_of
@@ -29,7 +28,6 @@ from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.machines.tpu.search.search import TOLERANCE
-from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.ops.vector_op import VectorOp, Window
@@ -59,8 +57,7 @@ class Maps(InStrips):
 class Rectangle(NamedTuple):
     """Outputs of a block whose windows are alike: their taps by rows and columns, and how many elements count."""
 
-    rows: range
-    cols: range
+    outputs: Block
     taps: tuple[tuple[int, int], ...]
     counted: int
 
@@ -81,9 +78,14 @@ class _PointByPoint(VectorUnits):
         self.turn = turn = self._turned()
         self.moved = Moved(layer.taken(batch), turn) if isinstance(layer, Move) and isinstance(turn, Turn) else None
         self.shapes = {name: turn.of(shape) for name, shape in layer.shapes(batch).items()}
-        self.maps = tuple(self._source(name) for name in layer.sources(batch) if not self._is_scalar(name))
-        self.kept = tuple(self._source(name) for name in layer.sources(batch) if self._is_scalar(name))
-        self.ofmap, self.scalar_words, self.numbers = self._tensor(OFMAP), len(self.kept), len(self.kept)
+        others = [name for name in layer.sources(batch) if name != "ifmap"]
+        scalars = [name for name in others if prod(self.shapes[name][1:]) == 1]
+        maps = ["ifmap", *(name for name in others if name not in scalars)]
+        self.maps = tuple(self._source(self._map(name)) for name in maps)
+        # Scalars lie as they come.
+        self.kept = tuple(self._source(Tensor(name, layer.shapes(batch)[name])) for name in scalars)
+        self.ofmap, self.scalar_words, self.numbers = self._map(OFMAP), len(scalars), len(scalars)
+        self.tensors = *(each.tensor for each in (*self.maps, *self.kept)), self.ofmap
         unit = hardware.vector_unit
         if self.numbers > unit.scalar_words:
             says = f"a lane keeps {unit.scalar_words} words of scalars, and the op has {self.numbers}"
@@ -123,43 +125,25 @@ class _PointByPoint(VectorUnits):
             return Maps(images, row, col)
         return Maps(images, *in_strips(row, col, images, self.hardware))
 
-    def _is_scalar(self, name: str) -> bool:
-        return name not in ("ifmap", OFMAP) and prod(self.shapes[name][1:]) == 1
-
-    def _source(self, name: str) -> Source:
-        sizes = zip(self.shapes[name], self.shapes["ifmap"], strict=True)
+    def _source(self, tensor: Tensor) -> Source:
+        sizes = zip(self.shapes[tensor.name], self.shapes["ifmap"], strict=True)
         channels, rows, cols, images = (whole if size == 1 else 1 for size, whole in sizes)
-        return Source(self._tensor(name), (channels, rows, cols, images))
+        return Source(tensor, (channels, rows, cols, images))
 
-    def _tensor(self, name: str) -> Tensor:
-        """Scalars are kept as they come."""
-        shape = self.layer.shapes(self.batch)[name]
-        if self._is_scalar(name):
-            return Tensor(name, shape)
+    def _map(self, name: str) -> Tensor:
+        shape, multiple = self.layer.shapes(self.batch)[name], self.hardware.hbm.channel_multiple
         wide = COL if self.turn == COLUMNS_IN_LANES and not self.moved else CHANNEL
-        multiple = self.hardware.hbm.channel_multiple
         padding = tuple(padded(size, multiple) if axis == wide else size for axis, size in enumerate(shape))
         return Tensor(name, shape, converted=True, padded=padding)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Maps and scalars, and what is made of them."""
-        return *(each.tensor for each in (*self.maps, *self.kept)), self.ofmap
-
     # ---- about how long
 
-    def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
-        """Cycles of the bus; of an op that only moves, for the first block: runs are as long as both maps let them."""
+    def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
+        """Bytes; of an op that only moves, in the first block: runs are as long as both maps let them."""
         if not self.moved:
-            return super().transfers(tiling)
-        unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
+            return super().bytes_of(tiling)
         first = Portion(self.portions[0], Block(range(tiling.rows), range(tiling.cols), range(tiling.groups)))
-        (read,), left = self.brought(first, 0), self.left(first, 0)
-        filled, spilled = (
-            Demand(bus=moves.bytes / rate, converted=tiling.psum_words * float(conversion)).busiest
-            for moves, conversion in ((read, unit.unpack_cycles), (left, unit.pack_cycles))
-        )
-        return filled, spilled
+        return [each.bytes for each in self.brought(first, 0)], self.left(first, 0).bytes
 
     def cycles(self, tiling: Tiling[int]) -> float:
         """The bus is never idle but at the ends, or the vector unit is not, or a block waits for what comes for it.
@@ -180,9 +164,7 @@ class _PointByPoint(VectorUnits):
         for word, source in enumerate(self.kept, base):
             channels = source.channels(self.portions[number])
             part = Part(word, (0,), (Along(CHANNEL, channels),), (Along(IMAGE, range(1)),), 1)
-            moved = len(set(channels)) * self.hardware.vector_memory.element_bytes
-            moved = whole_bursts(moved, self.hardware.hbm.burst_bytes)
-            yield Moves(source.tensor, (self.turn.placed(part),), moved)
+            yield self.numbers_of(source.tensor, part, len(set(channels)))
 
     def bring(self, source: Source, portion: range, patch: Patch, base: int) -> Moves:
         if not self.moved:
@@ -193,14 +175,11 @@ class _PointByPoint(VectorUnits):
     def steps(self, block: Block) -> int:
         return len(self._rectangles(block)) * len(self.chain)
 
-    def work(self, of: Portion, bases: Sequence[int]) -> list[Compute]:
-        return [step for each in self._rectangles(of.block) for step in self._steps(of, each, bases)]
-
     def _rectangles(self, block: Block) -> list[Rectangle]:
         """The outputs of a block, those together whose windows are alike."""
         of_rows, of_cols = self._windows
         return [
-            Rectangle(rows, cols, tuple((i, j) for i in high.taps for j in wide.taps), high.counted * wide.counted)
+            Rectangle(Block(rows, cols, block.groups), (*product(high.taps, wide.taps),), high.counted * wide.counted)
             for rows, high in _alike(block.rows, of_rows)
             for cols, wide in _alike(block.cols, of_cols)
         ]
@@ -227,34 +206,33 @@ class _PointByPoint(VectorUnits):
         names = [layer.joining, *[layer.joining_more] * (len(together) - 2), layer.operation]
         return [*zip(names[-len(together) :], together, strict=True)]
 
-    def _steps(self, of: Portion, rectangle: Rectangle, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The first operands are joined to one, with which the operation takes what is left."""
-        lanes, walks = len(of.channels), self._walks(of.block, rectangle, bases[0])
-        groups, cols = len(of.block.groups), len(of.block.cols)
-        first_row, first_col = rectangle.rows.start - of.block.rows.start, rectangle.cols.start - of.block.cols.start
-        down = Counter(len(rectangle.rows), first_row, 1, len(of.block.rows), cols * groups)
-        across = Counter(len(rectangle.cols), first_col, 1, cols, groups)
-        writes = feed(lanes, Counters(bases[2], (down, across, Counter(groups, 0, 1, groups, 1))))
-        kept, word = self.numbers, self.hardware.vector_memory.word_elements
+        (channels, block), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
         # A number in each word.
         scalars = Scalars(bases[1], kept, (kept - 1) * word + 1) if kept else NO_SCALARS
-        words = len(rectangle.rows) * len(rectangle.cols) * groups
-        last = scalars, self.layer.coefficients(rectangle.counted)
-        for operation, some in self._parts(len(walks)):
-            # What is joined so far comes first: sums of floats are then in the order of the operands.
-            operands = [writes] if some.start else []
-            operands += [feed(lanes, walk) for walk in walks[some.start : some.stop]]
-            yield Compute(operation, tuple(operands), writes, words, *(last if some.stop == len(walks) else ()))
+        for rectangle in self._rectangles(block):
+            walks, at = self._walks(block, rectangle, bases[0]), rectangle.outputs
+            rows, cols, groups = at.sizes
+            down = Counter(rows, at.rows.start - block.rows.start, 1, len(block.rows), len(block.cols) * groups)
+            across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
+            writes = feed(len(channels), Counters(bases[2], (down, across, Counter(groups, 0, 1, groups, 1))))
+            last = scalars, self.layer.coefficients(rectangle.counted)
+            for operation, some in self._parts(len(walks)):
+                # What is joined so far comes first: sums of floats are then in the order of the operands.
+                operands = [writes] if some.start else []
+                operands += [feed(len(channels), walk) for walk in walks[some.start : some.stop]]
+                yield Compute(operation, tuple(operands), writes, at.words, *(last if some.stop == len(walks) else ()))
 
     def _walks(self, block: Block, rectangle: Rectangle, base: int) -> list[Counters]:
         """The words under the taps of the ifmap, then those of the other maps."""
-        part, walks = Block(rectangle.rows, rectangle.cols, block.groups), list[Counters]()
+        walks: list[Counters] = []
         for number, (source, patch, at) in enumerate(self.patches(block, base)):
             taps = ((0, 0),) if number else rectangle.taps
-            walks += [self.walk(source, tap, part, patch, at) for tap in taps]
+            walks += [self.walk(source, tap, rectangle.outputs, patch, at) for tap in taps]
         if self.layer.along_channels:
             middle = self.layer.axes[0].ends[0], 0
-            walks.append(self.walk(self.maps[0], middle, part, patch_of(self.outputs, block), base))
+            walks.append(self.walk(self.maps[0], middle, rectangle.outputs, patch_of(self.outputs, block), base))
         return walks
 
 
@@ -266,7 +244,7 @@ def _alike(outputs: range, windows: Sequence[Window]) -> list[tuple[range, Windo
 
 @lru_cache(maxsize=1 << 8)
 def units_of(layer: VectorOp, batch: int, hardware: Hardware) -> _PointByPoint:
-    """The units, in the cheapest blocks that fit: a layer is asked for its steps before it is lowered."""
+    """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
     return _PointByPoint(layer, batch, hardware)
 
 

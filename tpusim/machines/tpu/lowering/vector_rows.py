@@ -8,7 +8,6 @@ As units, a piece of a stage is a unit, and so is the end of a stage, which goes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -77,7 +76,6 @@ class Pieces(NamedTuple):
 
 ON_THE_WAY = "on_the_way"
 """What lanes exchange by way of HBM; a tensor for each stage."""
-RESULT_BUFFERS = 2
 
 
 class Stretch(NamedTuple):
@@ -87,7 +85,7 @@ class Stretch(NamedTuple):
 
     rows: int
     stage: int
-    piece: int | None = None
+    piece: int = -1
 
 
 class RowUnits(Units):
@@ -106,6 +104,11 @@ class RowUnits(Units):
         CapacityError: when not even an element at a time fits; says how much memory would do.
     """
 
+    tensors: tuple[Tensor, ...] = ()
+    areas: tuple[Area, ...] = ()
+    # Pieces come as soon as a slot is free, those that are wanted soon or not.
+    policy = Policy(("given", "rows", "shared", "exchanged"), at_once, by_area=True)
+
     def __init__(self, layer: RowOp, batch: int, hardware: Hardware) -> None:
         self.layer, self.hardware, self.stages, shapes = layer, hardware, layer.stages, layer.shapes(batch)
         self.given = sum(bool(each.given) for each in self.stages)
@@ -115,16 +118,20 @@ class RowUnits(Units):
         self.share, fill = layer.channels // self.shares, self.word_fill
         held = portions(self.rows, lanes * fill)
         self.blocks = [range(each.start, each.start + -(-len(each) // fill) * fill) for each in held]
+        # Rows side by side in a word, and the box of what all shares of them have come to.
+        self._beside = Along(IMAGE, range(fill))
+        self._of_shares = (Box(range(self.shares), range(1), range(1), range(self.rows)),)
         self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
         if self.shares > 1:
             joining = (f"{ON_THE_WAY}_{number}" for number, stage in enumerate(self.stages) if stage.joins)
             shape = self.shares, 1, 1, self.rows
             self.named |= {name: Tensor(name, shape, on_the_way=True) for name in joining}
             self.intermediates = self.shares * self.rows * len(self.stages)
+        self.tensors = (*self.named.values(),)
         alone = MapAxis(1, 1, 1, (0, 0), 1)
         self.traffic = Traffic(Maps(self.rows, alone, alone), hardware)
         self.pieces = next(fitting(self._ways(), self._words, hardware))
-        self.parts = self._parts(self.pieces.number)
+        self.parts, self.areas = self._parts(self.pieces.number), self._areas(self.pieces)
 
     def _spread(self) -> tuple[int, int, int]:
         """Rows side by side in a lane, lanes for a share of the rows at most, and equal shares of the channels.
@@ -179,27 +186,24 @@ class RowUnits(Units):
     def _parts(self, count: int) -> list[range]:
         return portions(self.share, -(-self.share // count))
 
-    @cached_property
-    def areas(self) -> tuple[Area, ...]:
-        """Rows, what they share, numbers to be joined, numbers given, those of stages, those of all shares, results."""
-        return self._areas(self.pieces)
-
     def _areas(self, pieces: Pieces) -> tuple[Area, ...]:
+        """Rows, what they share, numbers to be joined, numbers given, those of stages, those of all shares, results."""
         parts, lanes = self._parts(pieces.number), self._lanes(self.blocks[0])
         size, joining = len(parts[0]), sum(bool(stage.joins) for stage in self.stages) if self.shares > 1 else 0
+
+        def ready(key: tuple[int, int, int]) -> int:
+            return delay_of(len(parts[key[2]]), self.hardware)
+
         shared, given = in_one_piece(self._shared, len(self.shared)), in_one_piece(self._given, self.given)
         return (
-            Area("rows", "ifmap", size, pieces.slots, lanes, in_one_piece(self._rows), self._ready),
+            Area("rows", "ifmap", size, pieces.slots, lanes, in_one_piece(self._rows), ready),
             Area("shared", "filter", size * len(self.shared), pieces.shared, lanes, shared),
             Area("joined", OFMAP, self._most_joined(parts), 1, lanes),
             Area("given", OFMAP, self.given, 2, lanes, given, gaps=with_the_one_ahead),
             Area("numbers", OFMAP, len(self.stages) - self.given, 1, lanes),
             Area("exchanged", OFMAP, self.shares, joining, lanes, self._exchanged, gaps=when_needed),
-            Area("results", OFMAP, 1 if self.reduces else size, RESULT_BUFFERS, lanes),
+            Area("results", OFMAP, 1 if self.reduces else size, 2, lanes),
         )
-
-    def _ready(self, key: tuple[int, int, int]) -> int:
-        return delay_of(len(self.parts[key[2]]), self.hardware)
 
     def _most(self, stage: Stage) -> int:
         """Elements of a row that a step of a stage takes: as many operands as a lane has scalars, but at least two."""
@@ -221,15 +225,6 @@ class RowUnits(Units):
         """Words of numbers still to be joined, at most: those that pieces come to, or what shares have come to."""
         of_pieces = (sum(self._levels(each, self._made(each, parts))) for each in self.stages if each.joins)
         return max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (*self.named.values(),)
-
-    @property
-    def policy(self) -> Policy:
-        """Pieces as soon as a slot is free, those that are wanted soon or not."""
-        return Policy(("given", "rows", "shared", "exchanged"), at_once, by_area=True)
 
     def units(self) -> Iterator[Unit]:
         kept, shares, stays = self.pieces.kept, self.shares, self.pieces.shared == len(self.parts)
@@ -255,74 +250,71 @@ class RowUnits(Units):
 
     # ---- what comes
 
-    def _moves(self, name: str, part: Part, boxes: tuple[Box, ...]) -> Moves:
-        return Moves(self.named[name], (part,), *self.traffic.of(boxes, self.named[name], (1, 1)))
+    def _moves(
+        self, name: str, base: int, lane: tuple[Along, ...], items: tuple[Along, ...], boxes: tuple[Box, ...],
+        copies: tuple[int, ...] = (0,),
+    ) -> Moves:  # fmt: skip
+        tensor, part = self.named[name], Part(base, copies, lane, items, self.word_fill)
+        return Moves(tensor, (part,), *self.traffic.of(boxes, tensor, (1, 1)))
 
     def _lanes(self, rows: range) -> int:
         """Lanes in which some rows are, with all of their shares."""
         return self.shares * len(rows) // self.word_fill
 
-    def _lane(self, rows: range, apart: int) -> tuple[Along, Along]:
+    def _lane(self, rows: range, shares: int, apart: int) -> tuple[Along, Along]:
         """The first channel, where shares lie `apart`, and the first row of each lane: share by share."""
         firsts = rows[:: self.word_fill]
-        channels = tuple([share * apart for share in range(self.shares) for _ in firsts])
-        return Along(CHANNEL, channels), Along(IMAGE, firsts if self.shares == 1 else (*firsts,) * self.shares)
+        channels = tuple([share * apart for share in range(shares) for _ in firsts])
+        return Along(CHANNEL, channels), Along(IMAGE, firsts if shares == 1 else (*firsts,) * shares)
 
-    def _boxes(self, channels: range, rows: range) -> tuple[Box, ...]:
-        """The boxes of such channels in all shares of some rows."""
-        starts = range(0, self.layer.channels, self.share)
+    def _boxes(self, channels: range, rows: range, shares: int) -> tuple[Box, ...]:
+        """The boxes of such channels in the first shares of some rows."""
         rows = range(rows.start, min(rows.stop, self.rows))
-        return tuple(Box(shifted(channels, at), range(1), range(1), rows) for at in starts)
+        return tuple(Box(shifted(channels, at * self.share), range(1), range(1), rows) for at in range(shares))
 
-    def _part(self, rows: range, channels: range, base: int) -> tuple[Part, tuple[Box, ...]]:
-        """Some channels of each share of some rows, from word `base` on."""
-        lane = self._lane(rows, self.share)[self.shares == 1 :]
-        items = Along(CHANNEL, channels), Along(IMAGE, range(self.word_fill))
-        return Part(base, (0,), lane, items, self.word_fill), self._boxes(channels, rows)
+    def _held(self, name: str, rows: range, channels: range, shares: int, base: int) -> Moves:
+        """Some channels of the first shares of some rows, from word `base` on."""
+        lane, items = self._lane(rows, shares, self.share)[shares == 1 :], (Along(CHANNEL, channels), self._beside)
+        return self._moves(name, base, lane, items, self._boxes(channels, rows, shares))
 
     def _rows(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
-        yield self._moves("ifmap", *self._part(self.blocks[key[0]], self.parts[key[2]], base))
+        yield self._held("ifmap", self.blocks[key[0]], self.parts[key[2]], self.shares, base)
 
     def _shared(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
         """What all rows share stands in every lane that has such channels, and in every element of a word."""
-        channels, (lane, rows) = self.parts[key[1]], self._lane(self.blocks[0], self.share)
+        channels, (lane, rows) = self.parts[key[1]], self._lane(self.blocks[0], self.shares, self.share)
         lanes = lane, Along(IMAGE, (0,) * len(rows.coordinates))
         items = Along(CHANNEL, channels), Along(IMAGE, (0,) * self.word_fill)
         for at, name in enumerate(self.shared):
-            part = Part(base + at * len(self.parts[0]), (0,), lanes, items, self.word_fill)
-            yield self._moves(name, part, self._boxes(channels, range(1)))
+            boxes = self._boxes(channels, range(1), self.shares)
+            yield self._moves(name, base + at * len(self.parts[0]), lanes, items, boxes)
 
     def _given(self, u: int, base: int) -> Iterator[Moves]:
-        rows, items = self.blocks[u], (Along(IMAGE, range(self.word_fill)),)
-        for number, stage in enumerate(self.stages[: self.given]):
-            part = Part(base + number, (0,), self._lane(rows, 0)[1:], items, self.word_fill)
-            yield self._moves(stage.given, part, self._boxes(range(1), rows)[:1])
+        rows = self.blocks[u]
+        for word, stage in enumerate(self.stages[: self.given], base):
+            lane = self._lane(rows, self.shares, 0)[1:]
+            yield self._moves(stage.given, word, lane, (self._beside,), self._boxes(range(1), rows, 1))
 
     def _exchanged(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
         """What each share has come to, by way of HBM to all lanes that have some of the row."""
         starts, shares = self.blocks[0][:: self.word_fill], range(self.shares)
-        copies, items = tuple(share * len(starts) for share in shares), Along(IMAGE, range(self.word_fill))
+        lane, items = (Along(IMAGE, starts),), (Along(CHANNEL, shares), self._beside)
+        copies, name = tuple(share * len(starts) for share in shares), f"{ON_THE_WAY}_{key[1]}"
 
         def moves(base: int) -> Iterator[Moves]:
-            part = Part(base, copies, (Along(IMAGE, starts),), (Along(CHANNEL, shares), items), self.word_fill)
-            yield self._by_way_of_hbm(key[1], part)
+            yield self._moves(name, base, lane, items, self._of_shares, copies)
 
         return [Piece(0, (0,), moves, (Need("", key),))]
-
-    def _by_way_of_hbm(self, stage: int, part: Part) -> Moves:
-        box = Box(range(self.shares), range(1), range(1), range(self.rows))
-        return self._moves(f"{ON_THE_WAY}_{stage}", part, (box,))
 
     # ---- what is done with it, and what goes
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
         place = {need.area: at for at, need in enumerate(unit.needs)}
         base = {area: bases[at] for area, at in place.items()}
-        act = self._end if unit.about.piece is None else self._piece
+        act = self._end if unit.about.piece < 0 else self._piece
         return act(unit.about, self.stages[unit.about.stage], place, base)
 
     def _piece(self, of: Stretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[Work]:
-        assert of.piece is not None
         given, first, words = self.given, of.stage == self.given, len(self.parts[of.piece])
         # Where the numbers of earlier stages stand.
         known = [base["given"] + at if at < given else base["numbers"] + at - given for at in stage.known]
@@ -385,12 +377,10 @@ class RowUnits(Units):
         """The rows; what all shares have come to alike, from the first; or what each has come to, to be exchanged."""
         of, rows = unit.about, self.blocks[unit.about.rows]
         if unit.makes is not None:
-            word, items = base + of.stage - self.given, (Along(IMAGE, range(self.word_fill)),)
-            return self._by_way_of_hbm(of.stage, Part(word, (0,), self._lane(rows, 1), items, self.word_fill))
-        part, boxes = self._part(rows, range(1) if of.piece is None else self.parts[of.piece], base)
-        if self.reduces:
-            part, boxes = part._replace(lane=(Along(IMAGE, rows[:: self.word_fill]),)), boxes[:1]
-        return self._moves(OFMAP, part, boxes)
+            word, lane = base + of.stage - self.given, self._lane(rows, self.shares, 1)
+            return self._moves(f"{ON_THE_WAY}_{of.stage}", word, lane, (self._beside,), self._of_shares)
+        channels = range(1) if of.piece < 0 else self.parts[of.piece]
+        return self._held(OFMAP, rows, channels, 1 if self.reduces else self.shares, base)
 
 
 def _one_by_one(steps: Iterable[Compute], reads: Sequence[Touch]) -> Iterator[Work]:

@@ -78,7 +78,7 @@ def in_one_piece(
 
 
 class Source(NamedTuple):
-    """A map that is read word by word. Along each of [channel, row, col, image] as many outputs `share` one of it."""
+    """A map that is read word by word. Along each of [channel, row, col, image], `share` outputs read the same."""
 
     tensor: Tensor
     share: tuple[int, int, int, int] = (1, 1, 1, 1)
@@ -110,7 +110,7 @@ class VectorUnits(Units):
         scalar_words: words that a lane keeps of its own factors, which `numbers` transfers bring for a portion.
         chain: operands and operations of each step that makes a word of results.
         turn: which axes of the tensors are in lanes, rows, columns and words.
-        chunks: those of taps, and of folds, that a Plan of a convolution asks for; there are no passes.
+        chunks: groups of taps, and folds, that a tiling tells of a convolution; there are no passes.
         portions: the channels, as many at a time as there are lanes.
         tiling: ifmap buffers hold what comes of all maps, filter buffers scalars.
 
@@ -118,6 +118,7 @@ class VectorUnits(Units):
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
 
+    tensors: tuple[Tensor, ...] = ()
     maps: tuple[Source, ...]
     ofmap: Tensor
     scalar_words: int
@@ -127,10 +128,13 @@ class VectorUnits(Units):
     chunks: tuple[int, int] = (1, 1)
     close: ClassVar[float] = 0.0
     """How much dearer than the cheapest a larger block may be, as a share."""
+    # Scalars come ahead of maps.
+    policy = Policy(("scalars", "maps"), one_ahead)
 
     def __init__(self, outputs: InStrips, channels: int, hardware: Hardware) -> None:
         self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(outputs, hardware)
         self.groups, self.word_fill = word_groups(outputs.word_images, hardware.vector_memory.word_elements)
+        self._extents = outputs.row.extent, outputs.col.extent, self.groups
         self.portions = portions(channels, hardware.lanes)
         self.tiling = self._chosen()
         self.blocks = blocks_of(outputs, self.groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
@@ -183,27 +187,29 @@ class VectorUnits(Units):
 
     def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
         """Cycles of the bus for a block and portion: into the chip, and out."""
-        unit, lanes = self.hardware.vector_unit, len(self.portions[0])
-        words = self.map_words(tiling.rows, tiling.cols, tiling.groups)
-        filled = sum(
-            self._transfer(each, tiling.groups, -(-lanes // source.share[CHANNEL]), float(unit.unpack_cycles)).busiest
-            for each, source in zip(words, self.maps, strict=True)
-        )
-        return filled, self._transfer(tiling.psum_words, tiling.groups, lanes, float(unit.pack_cycles)).busiest
+        unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
+        words, (brought, left) = self.map_words(tiling.rows, tiling.cols, tiling.groups), self.bytes_of(tiling)
 
-    def _transfer(self, words: int, groups: int, channels: int, conversion: float) -> Demand:
-        """A transfer of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
-        memory = self.hardware.vector_memory
+        def cycles(size: int, words: int, conversion: float) -> float:
+            return float(Demand(bus=size / rate, converted=words * conversion).busiest)
+
+        filled = sum(cycles(*each, float(unit.unpack_cycles)) for each in zip(brought, words, strict=True))
+        return filled, cycles(left, tiling.psum_words, float(unit.pack_cycles))
+
+    def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
+        """Bytes of a block and portion: of each map, and of the results."""
+        lanes, words = len(self.portions[0]), self.map_words(tiling.rows, tiling.cols, tiling.groups)
+        shares = (-(-lanes // each.share[CHANNEL]) for each in self.maps)
+        brought = [self._bytes(each, tiling.groups, some) for each, some in zip(words, shares, strict=True)]
+        return brought, self._bytes(tiling.psum_words, tiling.groups, lanes)
+
+    def _bytes(self, words: int, groups: int, channels: int) -> int:
+        """Bytes of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
         # Images of a channel lie side by side; where a block has all of them, so do its channels.
-        run, runs = groups * self.word_fill * memory.element_bytes, words // groups * channels
+        run, runs = groups * self.word_fill * self.hardware.vector_memory.element_bytes, words // groups * channels
         if groups == self.groups:
             run, runs = run * channels, words // groups
-        size = runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
-        return Demand(bus=size / float(self.hardware.hbm_bytes_per_cycle), converted=words * conversion)
-
-    @property
-    def _extents(self) -> tuple[int, int, int]:
-        return self.outputs.row.extent, self.outputs.col.extent, self.groups
+        return runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
 
     # ---- as units
 
@@ -211,8 +217,13 @@ class VectorUnits(Units):
     def scalars(self, number: int, base: int) -> Iterable[Moves]:
         """Numbers, of which each lane of a portion keeps its own, from word `base` on."""
 
+    def numbers_of(self, tensor: Tensor, part: Part, count: int) -> Moves:
+        """A transfer of `count` numbers that lie one after another."""
+        moved = whole_bursts(count * self.hardware.vector_memory.element_bytes, self.hardware.hbm.burst_bytes)
+        return Moves(tensor, (self.turn.placed(part),), moved)
+
     @abstractmethod
-    def work(self, of: Portion, bases: Sequence[int]) -> Sequence[Compute]:
+    def work(self, of: Portion, bases: Sequence[int]) -> Iterable[Compute]:
         """What the vector unit does with maps, scalars and results at `bases`."""
 
     def steps(self, block: Block) -> int:
@@ -242,11 +253,6 @@ class VectorUnits(Units):
             Area("results", "ofmap", *results, lanes),
         )
 
-    @property
-    def policy(self) -> Policy:
-        """Scalars ahead of maps."""
-        return Policy(("scalars", "maps"), one_ahead)
-
     def units(self) -> Iterator[Unit]:
         steps = [self.steps(block) for block in self.blocks]
         for number, channels in enumerate(self.portions):
@@ -256,7 +262,7 @@ class VectorUnits(Units):
                 yield Unit(needs, None, of, steps=count, leaves=2)
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
-        yield Work(self.work(unit.about, bases), (Touch(0), Touch(1)), 2, True)
+        yield Work([*self.work(unit.about, bases)], (Touch(0), Touch(1)), 2, True)
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return tuple(unit.about.channels)
@@ -268,7 +274,7 @@ class VectorUnits(Units):
                 yield self.bring(source, of.channels, patch, at)
 
     def bring(self, source: Source, portion: range, patch: Patch, base: int) -> Moves:
-        """A patch of a map."""
+        """The transfer of a patch of a map, to word `base` and on."""
         row, col = self.outputs.row, self.outputs.col
         points = Patch(row.coordinates(patch.rows), col.coordinates(patch.cols), patch.groups)
         apart = row.extent * row.stride, col.extent * col.stride
@@ -282,7 +288,7 @@ class VectorUnits(Units):
         return self.left(unit.about, base)
 
     def left(self, of: Portion, base: int) -> Moves:
-        """What is made of a block."""
+        """The transfer of what is made of a block, from word `base` on."""
         apart = self.outputs.row.extent, self.outputs.col.extent
         part, box = map_part(self.outputs, self.word_fill, of.channels, of.block, apart, base)
         return self._moves(self.ofmap, part, box, apart)
@@ -307,11 +313,11 @@ class VectorUnits(Units):
         hardware, (channels, rows, cols, images) = self.hardware, self.ofmap.shape
         ofmap = self.turn.of((channels, rows, cols, images))
         blocking = cut_up(self.tiling, self.outputs, ofmap, self.word_fill, 1, len(self.portions))
-        lanes = f"at most {hardware.lanes} {self.turn.in_lanes}{beside}, one a lane"
+        lanes = f"{hardware.lanes} {self.turn.in_lanes}{beside}, one a lane"
         areas = zip((*names, "results"), self.tiling.buffers, strict=True)
         aspects = {
             **({"taps": taps} if taps else {}),
-            "folds": f"{counted(len(self.portions), 'portion')} of {lanes}",
+            "folds": f"{counted(len(self.portions), 'portion')} of at most {lanes}",
             "passes": f"none: {made}",
             "block": outputs_of(blocking, ofmap) + besides_of(self.outputs, hardware),
             "order": "portion by portion, in each all blocks",

@@ -95,7 +95,14 @@ def _passes(plan: Plan) -> str:
 
 def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
     """How large a block is, what of the ifmap comes for it, and what was given of it."""
-    return _extent(plan, blocking, layer) + besides_of(plan.shape, plan.hardware)
+    shape, blocks = plan.shape, counted(blocking.blocks, "block")
+    if not layer.spatial:
+        held = f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
+    elif plan.tiling.span:
+        held = f"{counted(plan.blocks[0].words, 'word')} a lane, wherever a row of the map ends; {blocks} for all"
+    else:
+        held = outputs_of(blocking, shape.tensors.ofmap)
+    return held + besides_of(shape, plan.hardware)
 
 
 def besides_of(shape: InStrips, hardware: Hardware) -> str:
@@ -103,17 +110,6 @@ def besides_of(shape: InStrips, hardware: Hardware) -> str:
     between = any(axis.pitch < replace(axis, whole=False).pitch for axis in (shape.row, shape.col))
     more = "; the points between those that its stride touches come, too (window)" if between else ""
     return more + (f"; given: {wanted}" if (wanted := said(hardware)) else "")
-
-
-def _extent(plan: Plan, blocking: Blocking, layer: Op) -> str:
-    """How large a block is, and how many there are."""
-    blocks = counted(blocking.blocks, "block")
-    shape = plan.shape
-    if not layer.spatial:
-        return f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
-    if plan.tiling.span:
-        return f"{counted(plan.blocks[0].words, 'word')} a lane, wherever a row of the map ends; {blocks} for all"
-    return outputs_of(blocking, shape.tensors.ofmap)
 
 
 def outputs_of(blocking: Blocking, ofmap: Shape) -> str:
