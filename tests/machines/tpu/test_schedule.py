@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpusim.machines.tpu.cut.plan import even, growing
-from tpusim.machines.tpu.lowering.indirect import Load, assign_buffers
-from tpusim.machines.tpu.schedule.scheduler import spread
+from tpusim.machines.tpu.lowering.indirect import loaded
+from tpusim.machines.tpu.schedule.scheduler import Tenancy, spread
 from tpusim.machines.tpu.schedule.units import beside
 
 counts = st.integers(1, 60)
@@ -17,23 +17,24 @@ counts = st.integers(1, 60)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 4))
 def test_every_stage_finds_its_key_in_the_buffer_of_its_load(wanted: list[int], buffers: int) -> None:
     """Walking over the stages with real buffers: what is there is never loaded, the oldest goes first."""
-    loads, uses = assign_buffers(wanted, buffers)
-    held: dict[int, Load[int]] = {}
+    uses = loaded(wanted, buffers)
+    loads = [*dict.fromkeys(uses)]
+    held: dict[int, Tenancy] = {}
     used: dict[int, int] = {}
     for stage, key in enumerate(wanted):
-        for load in (each for each in loads if each.stage == stage):
+        for load in (each for each in loads if each.first == stage):
             assert key not in [each.key for each in held.values()]
-            if load.buffer in held:
+            if load.base in held:
                 assert len(held) == buffers
-                assert held[load.buffer].stage == min(each.stage for each in held.values())
-            assert load.freed == used.pop(load.buffer, -1)
-            held[load.buffer] = load
-        load = loads[uses[stage]]
-        assert held[load.buffer] is load
+                assert held[load.base].first == min(each.first for each in held.values())
+            assert (load.before.last if load.before else -1) == used.pop(load.base, -1)
+            held[load.base] = load
+        load = uses[stage]
+        assert held[load.base] is load
         assert load.key == key
-        used[load.buffer] = stage
-    assert {load.buffer for load in loads} == set(range(min(buffers, len({*wanted}))))
-    assert [load.stage for load in loads] == sorted({load.stage for load in loads})
+        used[load.base] = stage
+    assert {load.base for load in loads} == set(range(min(buffers, len({*wanted}))))
+    assert [load.first for load in loads] == sorted({load.first for load in loads})
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ images share their pointers, and padding is a pointer of its own kind.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate, product
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,8 @@ from tpusim.machines.tpu.program.program import Buffer, Constant, Explanation, L
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
-from tpusim.machines.tpu.schedule.units import Policy
+from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
+from tpusim.machines.tpu.schedule.units import Area, Policy
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
@@ -64,42 +65,10 @@ Key: TypeAlias = tuple[int, tuple[Walk, ...]]
 """What tells two tables of pointers apart: the words that share pointers, and where each lane group goes."""
 
 
-Wanted = TypeVar("Wanted", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True)
-class Load(Generic[Wanted]):
-    """`key` goes into `buffer` for `stage` and after; what was there was last used in stage `freed` (or -1)."""
-
-    key: Wanted
-    buffer: int
-    stage: int
-    freed: int
-
-
-def assign_buffers(wanted: Sequence[Wanted], buffers: int) -> tuple[list[Load[Wanted]], list[int]]:
-    """Walk over the key each stage wants; reuse a buffer that holds it, else replace the oldest.
-
-    Returns the loads in order, and for each stage the index of the load it uses.
-    """
-    holds: list[int] = []
-    last_used: dict[int, int] = {}
-    loads: list[Load[Wanted]] = []
-    uses: list[int] = []
-    where: dict[Wanted, int] = {}
-    for stage, key in enumerate(wanted):
-        if key not in where:
-            buffer, freed = len(holds), -1
-            if buffer == buffers:
-                oldest = holds.pop(0)
-                buffer, freed = loads[oldest].buffer, last_used[oldest]
-                del where[loads[oldest].key]
-            where[key] = len(loads)
-            holds.append(len(loads))
-            loads.append(Load(key, buffer, stage, freed))
-        uses.append(where[key])
-        last_used[where[key]] = stage
-    return loads, uses
+def loaded(wanted: Sequence[Hashable], slots: int) -> list[Tenancy]:
+    """For each pass the tenancy of the table that it wants; slots have numbers, from 0 on, for words."""
+    ring = Ring(Area(NAME, NAME, 1, slots, 1), 0)
+    return [ring.wanted(key, at, at) for at, key in enumerate(wanted)]
 
 
 @dataclass(frozen=True)
@@ -146,6 +115,8 @@ class _Pointing:
         for key in dict.fromkeys(self.keys):
             walks = (walked(walk) for walk in key[1])
             self.tables[key] = np.stack([encoded(addresses, ~stored) for stored, addresses in walks], axis=1)
+        self.streams = [index for index, step in enumerate(program.steps) if isinstance(step, Stream)]
+        self.brought = _brought(program)
         self.firsts = dict(zip(self.tables, accumulate(map(np.size, self.tables.values()), initial=0), strict=False))
         self.tensor = Tensor(NAME, (1, sum(map(np.size, self.tables.values()))), number_bytes=self.bytes)
         sizes = [table_words(key, each.shape[0] * key[0], hardware) for key, each in self.tables.items()]
@@ -153,48 +124,65 @@ class _Pointing:
         biases = sum(each.words for each in program.buffers if each.tensor == BIAS)
         bases, self.words = places(sizes, program.words - biases, hardware)
         self.bases = [base + biases for base in bases]
-        self.loads, self.uses = assign_buffers(self.keys, len(self.bases))
+        self.uses = loaded(self.keys, len(self.bases))
 
     def pointed(self) -> Pointed:
         """The Program with everything put in."""
-        fills = self._fills()
+        fills = [self._filled(load) for load in dict.fromkeys(self.uses)]
         numbers = np.concatenate([each.reshape(-1) for each in self.tables.values()])
         program = replace(
             self.program,
             tensors=(*self.program.tensors, self.tensor),
             buffers=(*self.program.buffers, Buffer(NAME, self.program.words, self.words, 1)),
-            steps=_with_fills(self.program, fills, self._feeds(), self.uses),
+            steps=self._with(fills),
             constants=(*self.program.constants, Constant(NAME, numbers.astype(np.int32).tobytes())),
         )
-        moved = sum(fill.hbm_bytes for _, fill in fills)
+        moved = sum(fill.hbm_bytes for _, _, fill in fills)
         return Pointed(program, len(self.tables), self.tensor.size, self.words, len(fills), moved)
 
-    def _fills(self) -> list[tuple[int, Fill]]:
-        """Each load of a table as a fill, and the step before which it stands: the first that brings what only the
-        pass that needs it or later ones wait for, or the preload of the pass before; once what was there has been read.
+    def _filled(self, load: Tenancy) -> tuple[int, Tenancy, Fill]:
+        """A load of a table as a fill, and the step before which it stands: the first that brings what only the pass
+        that needs it or later ones wait for, or the preload of the pass before; once what was there has been read.
         """
-        streams = [index for index, step in enumerate(self.program.steps) if isinstance(step, Stream)]
-        brought, fills = _brought(self.program), []
-        for load in self.loads:
-            ahead = self.program.streams[max(0, load.stage - 1)].preload
-            freed = (streams[load.freed],) if load.freed >= 0 else ()
-            place = max(min(ahead, brought[load.stage]), *(index + 1 for index in freed), 0)
-            first, size = self.firsts[load.key], self.tables[load.key].size
-            items = (Along(1, range(first, first + size)),)
-            part = Part(self.bases[load.buffer], (0,), (Along(0, range(1)),), items, self.per_word)
-            moved = whole_bursts(size * self.bytes, self.hardware.hbm.burst_bytes)
-            fills.append((place, Fill(freed, self.tensor, (part,), moved)))
-        return fills
+        ahead = self.program.streams[max(0, load.first - 1)].preload
+        freed = (self.streams[load.before.last],) if load.before else ()
+        place = max(min(ahead, self.brought[load.first]), *(index + 1 for index in freed), 0)
+        first, size = self.firsts[load.key], self.tables[load.key].size
+        items = (Along(1, range(first, first + size)),)
+        part = Part(self.bases[load.base], (0,), (Along(0, range(1)),), items, self.per_word)
+        moved = whole_bursts(size * self.bytes, self.hardware.hbm.burst_bytes)
+        return place, load, Fill(freed, self.tensor, (part,), moved)
+
+    def _with(self, fills: Iterable[tuple[int, Tenancy, Fill]]) -> tuple[Step, ...]:
+        """The steps with fills in their places, and passes that wait for theirs and read through pointers."""
+        before: defaultdict[int, list[tuple[Tenancy, Fill]]] = defaultdict(list)
+        for place, load, fill in fills:
+            before[place].append((load, fill))
+        steps: list[Step] = []
+        at: dict[int, int] = {}
+        filled: dict[Tenancy, int] = {}
+        passes = zip(self._feeds(), self.uses, strict=True)
+        for index, step in enumerate(self.program.steps):
+            for load, fill in before[index]:
+                filled[load] = len(steps)
+                steps.append(fill.renumbered(at))
+            at[index] = len(steps)
+            step = step.renumbered(at)
+            if isinstance(step, Stream):
+                reads, load = next(passes)
+                step = replace(step, after=(*step.after, filled[load]), reads=reads)
+            steps.append(step)
+        return tuple(steps)
 
     def _feeds(self) -> list[Feed]:
         """What each pass reads now."""
 
         @cache
-        def feed(reads: Feed, buffer: int) -> Feed:
+        def feed(reads: Feed, slot: int) -> Feed:
             key = self.known[reads]
             numbers = self.tables[key]
             pixels, together = numbers.shape
-            table = PointerTable(self.bases[buffer], pixels, together, self.per_word, key[0])
+            table = PointerTable(self.bases[slot], pixels, together, self.per_word, key[0])
             stored = np.count_nonzero(numbers % 2 == 0, axis=0).tolist()
             groups = []
             for which, group in enumerate(reads.groups):
@@ -202,8 +190,7 @@ class _Pointing:
                 groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
             return Feed(tuple(groups))
 
-        buffers = [self.loads[use].buffer for use in self.uses]
-        return [feed(step.reads, buffer) for step, buffer in zip(self.program.streams, buffers, strict=True)]
+        return [feed(step.reads, load.base) for step, load in zip(self.program.streams, self.uses, strict=True)]
 
 
 def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
@@ -232,31 +219,6 @@ def table_words(key: Key, words: int, hardware: Hardware) -> int:
     return -(-(words // repeat) * len(walks) // pointers_a_word(hardware))
 
 
-def _with_fills(
-    program: Program, fills: Sequence[tuple[int, Fill]], feeds: Sequence[Feed], uses: Sequence[int]
-) -> tuple[Step, ...]:
-    """The steps with `fills` in their places, and passes that wait for theirs and read by `feeds`."""
-    before: defaultdict[int, list[int]] = defaultdict(list)
-    for number, (place, _) in enumerate(fills):
-        before[place].append(number)
-    steps: list[Step] = []
-    at: dict[int, int] = {}
-    filled: dict[int, int] = {}
-    passes = zip(feeds, uses, strict=True)
-    for index, step in enumerate(program.steps):
-        for number in before[index]:
-            filled[number] = len(steps)
-            steps.append(_renumbered(fills[number][1], at))
-        at[index] = len(steps)
-        if isinstance(step, Stream):
-            reads, use = next(passes)
-            after = (*(at[each] for each in step.after), filled[use])
-            steps.append(replace(step, after=after, preload=at[step.preload], reads=reads))
-        else:
-            steps.append(_renumbered(step, at))
-    return tuple(steps)
-
-
 def _brought(program: Program) -> list[int]:
     """For each pass, the first step that brings what no pass before it, but it or one after it waits for; biases
     apart, which come long before they are waited for.
@@ -270,12 +232,6 @@ def _brought(program: Program) -> list[int]:
         own = (at for at, each in fills if isinstance(each, Inbound) and each.tensor.name != BIAS)
         news.append(min(own, default=len(program.steps)))
     return [*accumulate(reversed(news), min)][::-1]
-
-
-def _renumbered(step: Step, at: Mapping[int, int]) -> Step:
-    """The step, waiting for the same steps at their new places."""
-    after = tuple(at[each] for each in step.after)
-    return step if after == step.after else replace(step, after=after)
 
 
 # ---- what a pass reads, apart from where it begins
@@ -341,7 +297,7 @@ class WithPointers(Convolution):
             section = plan.sections[stage.section]
             first, numbers = plan.chunks[section.chunk].numbers.start, section.numbers
             wanted += read[stage.block, section.chunk][numbers.start - first : numbers.stop - first]
-        return steps._replace(transfers=steps.transfers + len(assign_buffers(wanted, len(bases))[0]))
+        return steps._replace(transfers=steps.transfers + len({*loaded(wanted, len(bases))}))
 
 
 def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:

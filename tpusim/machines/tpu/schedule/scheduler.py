@@ -108,7 +108,7 @@ class Tenancy:
         return tuple(sorted({there[atom] for atom in atoms if atom in there}))
 
 
-class _Ring:
+class Ring:
     """The tenancies of an area: the oldest of as many as there are slots gives way to the next."""
 
     def __init__(self, area: Area, base: int) -> None:
@@ -133,7 +133,7 @@ class _Ring:
         return found
 
 
-class _Window(_Ring):
+class _Window(Ring):
     """Rows that roll through one slot. Every unit has a tenancy of its own, of the rows that it reads; the tenancy
     before is the last that reads a row which its new rows replace.
     """
@@ -186,7 +186,7 @@ class Schedule:
         self.of, self.policy, self.steps = units, units.policy, [] if steps is None else steps
         self.units = [*units.units()]
         self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
-        rings = {each.name: (_Window if each.live else _Ring)(each, bases[each.name]) for each in units.areas}
+        rings = {each.name: (_Window if each.live else Ring)(each, bases[each.name]) for each in units.areas}
         self.tenancies = [
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
             for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
@@ -240,7 +240,7 @@ class Schedule:
                 self._spill(self._ended.popleft())
         self._next = max(self._next, number)
 
-    def _queue(self, rings: Mapping[str, _Ring]) -> dict[int, list[_Entry]]:
+    def _queue(self, rings: Mapping[str, Ring]) -> dict[int, list[_Entry]]:
         """By the unit behind each gap, the pieces that are brought in it: sorted by who wants them, how early, and the
         order of areas.
         """
