@@ -87,7 +87,7 @@ class Dense:
     @property
     def groups(self) -> int:
         """Passes."""
-        return -(-self._size // self.block_k)
+        return len(self._rows)
 
     row_folds = groups
 
@@ -105,7 +105,7 @@ class Dense:
     @cached_property
     def multi_tile(self) -> int:
         """Taps in a pass, at most."""
-        return max(len({run.tap for run in each.runs}) for each in self.chunks(self.groups, 1)[0].passes)
+        return max(len({run.tap for run in each.runs}) for each in self._whole.passes)
 
     @property
     def stacked(self) -> str:
@@ -121,8 +121,7 @@ class Dense:
         """As many passes as need no more of either."""
         if taps is None and channels is None:
             return None, None
-        passes = self.chunks(self.groups, 1)[0].passes
-        return most_together(passes, taps, channels), 1
+        return most_together(self._whole.passes, taps, channels), 1
 
     def folded(self, into: str) -> str:
         """Portions of K, in words."""
@@ -131,6 +130,11 @@ class Dense:
     def size_of(self, groups: int) -> str:
         """So many groups, in words."""
         return "1 pass" if groups == 1 else f"{groups} passes"
+
+    @cached_property
+    def _whole(self) -> Chunk:
+        (chunk,) = self.chunks(self.groups, 1)
+        return chunk
 
     def _chunk(self, passes: Sequence[Sequence[Row]]) -> tuple[list[ReductionPass], list[Place]]:
         held: list[dict[Row, int]] = [{} for _ in range(max(map(len, passes)))]
@@ -221,22 +225,10 @@ class DenseTaps(Dense):
         """Where images lie in lanes."""
         return images_in_lanes(self.shape, self.hardware) and not self.hardware.banked
 
-    @property
-    def groups(self) -> int:
-        """Passes."""
-        return len(self._rows)
-
-    row_folds = groups
-
     @cached_property
     def per_fold(self) -> float:
         """Channels for each place, if all came at once."""
         return self.shape.channels / len(self._whole.places)
-
-    @cached_property
-    def multi_tile(self) -> int:
-        """Taps in a pass, at most."""
-        return max(len({run.tap for run in each.runs}) for each in self._whole.passes)
 
     @property
     def stacked(self) -> str:
@@ -251,11 +243,6 @@ class DenseTaps(Dense):
         """`groups` passes at a time; what comes for one place is there for all."""
         chunks = super().chunks(groups, folds)
         return chunks if self.by_tap else tuple(replace(chunk, scattered=len(chunk.places) > 1) for chunk in chunks)
-
-    @cached_property
-    def _whole(self) -> Chunk:
-        (chunk,) = self.chunks(self.groups, 1)
-        return chunk
 
     @cached_property
     def _rows(self) -> list[list[Row]]:
