@@ -176,6 +176,11 @@ class Hardware(FileSection):
             return self
         return self.model_copy(update={"mapping": self.mapping.model_copy(update={"entry": entry})})
 
+    def with_capacity(self, capacity_bytes: int) -> Hardware:
+        """The machine with another `vector_memory.capacity`."""
+        memory = self.vector_memory.model_copy(update={"capacity_bytes": capacity_bytes})
+        return self.model_copy(update={"vector_memory": memory})
+
     def with_overrides(self, overrides: Overrides) -> Hardware:
         """The machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""
         return _build(Document(self.name, self.to_dict()), overrides)

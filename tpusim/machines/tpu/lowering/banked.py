@@ -25,7 +25,7 @@ from tpusim.machines.tpu.cut.plan import Block, Patch, Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, wanted_by
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
+from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of, tilings_by
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
@@ -33,7 +33,6 @@ from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.tensor import BankPart
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -293,17 +292,9 @@ def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware:
     from_lanes = cutting(shape, hardware)
     cut = FromBanks(from_lanes.shape, hardware, from_lanes)
 
-    def draft(rank: Ranked) -> Draft:
-        plan = BankedPlan(cut.shape, hardware, rank.tiling, cut)
-        return replace(draft_of(plan, layer, rank), finish=lambda program: (program, _explained(plan, layer)))
-
-    return [draft(rank) for rank in found(cut)]
-
-
-@lru_cache(maxsize=1 << 12)
-def found(cut: FromBanks) -> tuple[Ranked, ...]:
-    """The tilings to choose from, conflicts left out. A layer is asked how many steps it takes before it is lowered."""
-    return tilings_of(cut.shape, cut.hardware, cut, BankedCandidates)
+    # Conflicts are left out of the choice.
+    ranks = tilings_by(cut, hardware, BankedCandidates)
+    return [draft_of(BankedPlan(cut.shape, hardware, rank.tiling, cut), layer, rank, _explained) for rank in ranks]
 
 
 class BankedCandidates(Candidates):

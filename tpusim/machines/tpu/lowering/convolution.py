@@ -19,10 +19,9 @@ from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.program import Lowered, Planned, Program
-from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
 from tpusim.machines.tpu.schedule.units import Area, Moves, Need, Pass, Piece, Policy, Touch, Unit, Units, beside
+from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
@@ -39,16 +38,21 @@ class Convolution(Units):
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.traffic = plan, Traffic(plan.shape, plan.hardware)
-        self.word_fill = plan.word_fill
+        self.word_fill, self.tensors = plan.word_fill, (plan.ifmap, plan.filter, plan.ofmap)
+        # The first loads grow piece by piece, so that the first pass waits for little. A loop over blocks that drains
+        # has one body for all of them, the first included.
+        sequencer, whole = plan.hardware.sequencer, plan.hardware.mapping.loads == "whole"
+        drains, turn = sequencer.between_blocks == "drain", sequencer.block_cycles
+        order, lag, arrays = ("weights", "ifmap"), plan.tiling.lag, self._arrays()
+        self.policy = Policy(order, beside, lag, not drains, drains, whole, turn, arrays=arrays)
         self._data = [Touch(IFMAP, tuple(each.places)) for each in plan.passes]
         self._weights = [Touch(WEIGHTS, (number,)) for number in range(len(plan.passes))]
-        self._patches: dict[tuple[int, int], Patch] = {}
-        self._feeds: dict[tuple[int, int, int], list[Feed]] = {}
-
-    @cached_property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors in HBM."""
-        return self.plan.ifmap, self.plan.filter, self.plan.ofmap
+        # What is filled of the ifmap for a block and a chunk, which groups and column folds have in common; what passes
+        # read of it, as it comes again for other column folds; and the results of columns, which blocks have in common.
+        self.patch = cache(lambda block, chunk: plan.patch(plan.blocks[block], plan.chunks[chunk]))
+        self._reads = cache(lambda block, chunk, base: plan.reads(plan.chunks[chunk], plan.blocks[block], base))
+        first = plan.blocks[0].rectangles[0]
+        self._results = cache(lambda group, fold: plan.outputs(plan.columns[fold], group, first, 0)[0])
 
     @cached_property
     def more(self) -> Mapping[str, Any]:
@@ -66,17 +70,6 @@ class Convolution(Units):
             Area("weights", "filter", *weights, cols, self._sections),
             Area("sums", "ofmap", *sums, cols),
         )
-
-    @cached_property
-    def policy(self) -> Policy:
-        """The first loads grow piece by piece, so that the first pass waits for little.
-
-        A loop over blocks that drains has one body for all of them, the first included.
-        """
-        hardware, lag = self.plan.hardware, self.plan.tiling.lag
-        drains, turn = hardware.sequencer.between_blocks == "drain", hardware.sequencer.block_cycles
-        whole, arrays = hardware.mapping.loads == "whole", self._arrays()
-        return Policy(("weights", "ifmap"), beside, lag, not drains, drains, whole, turn, arrays=arrays)
 
     def _arrays(self) -> int:
         """How many of the arrays with weights of their own take sums: the fewest that take the least time for all.
@@ -131,12 +124,6 @@ class Convolution(Units):
         parts = patch.cut(1 if chunk.shares_points else min(gaps, MOST_PIECES))
         return [self._piece(load, patch, places, part) for part in parts]
 
-    def patch(self, block: int, chunk: int) -> Patch:
-        """What is filled of the ifmap for a block and a chunk, which groups and column folds have in common."""
-        if (block, chunk) not in self._patches:
-            self._patches[block, chunk] = self.plan.patch(self.plan.blocks[block], self.plan.chunks[chunk])
-        return self._patches[block, chunk]
-
     def _piece(self, load: Load, patch: Patch, places: range, filled: Patch) -> Piece:
         return Piece(places.start, places, partial(self._filled, load, patch, places, filled), self.needs(filled))
 
@@ -184,26 +171,8 @@ class Convolution(Units):
             )  # fmt: skip
             weights += size
 
-    def _reads(self, block: int, chunk: int, base: int) -> list[Feed]:
-        """What the passes of a chunk read: the same block comes again for other column folds."""
-        if (block, chunk, base) not in self._feeds:
-            plan = self.plan
-            self._feeds[block, chunk, base] = plan.reads(plan.chunks[chunk], plan.blocks[block], base)
-        return self._feeds[block, chunk, base]
-
     def channels(self, unit: Unit) -> tuple[int, ...]:
-        return self._channels(unit.about.group, unit.about.fold)
-
-    @cached_property
-    def _channels(self) -> Callable[[int, int], tuple[int, ...]]:
-        plan = self.plan
-
-        @cache
-        def found(group: int, fold: int) -> tuple[int, ...]:
-            part, _ = plan.outputs(plan.columns[fold], group, plan.blocks[0].rectangles[0], 0)
-            return tuple(part.lane[0].coordinates)
-
-        return found
+        return tuple(self._results(unit.about.group, unit.about.fold).lane[0].coordinates)
 
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, stage, parts, boxes = self.plan, unit.about, [], []
@@ -268,12 +237,13 @@ def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) 
     return [draft_of(plan, layer, rank) for plan, rank in plans_of(cutting, layer, batch, hardware)]
 
 
-def draft_of(plan: Plan, layer: ArrayOp, rank: Ranked | None = None) -> Draft:
-    """A plan that is told of as any is; `rank` is its tiling's among others."""
-    rank = rank or Ranked(plan.tiling)
+def draft_of(
+    plan: Plan, layer: ArrayOp, rank: Ranked, explained: Callable[[Any, ArrayOp], Explanation] = explanation_of
+) -> Draft:
+    """A plan that is told of as any is, unless it is otherwise; `rank` is its tiling's among others."""
 
     def finish(program: Program) -> Lowered:
-        return program, explanation_of(plan, layer)
+        return program, explained(plan, layer)
 
     return Draft(partial(Convolution, plan), finish, plan.tiling.blocks, rank.least, rank.estimate)
 
@@ -285,13 +255,11 @@ def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) ->
 
 def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The plans that a simulation should choose from, with their tilings' ranks. Raises CapacityError."""
-    shape = shape_of(layer, batch, hardware)
-    cut = cutting(shape, hardware)
-    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_by(cutting, shape, hardware)]
+    cut = cutting(shape_of(layer, batch, hardware), hardware)
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_by(cut, hardware)]
 
 
-@lru_cache(maxsize=1 << 16)
-def tilings_by(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
-    """The tilings of a shape to choose from. A layer is asked how many steps it takes before it is lowered."""
-    cut = cutting(shape, hardware)
-    return tilings_of(cut.shape, hardware, cut)
+@lru_cache(maxsize=1 << 10)
+def tilings_by(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> tuple[Ranked, ...]:
+    """The tilings of what is cut to choose from. A layer is asked how many steps it takes before it is lowered."""
+    return tilings_of(cut.shape, hardware, cut, among)

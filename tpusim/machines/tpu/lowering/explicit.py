@@ -18,8 +18,8 @@ from itertools import product
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_of
-from tpusim.machines.tpu.cut.plan import CHANNEL, Patch, Plan, halves, portions, taps_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_of, shifted
+from tpusim.machines.tpu.cut.plan import CHANNEL, Block, Patch, Plan, halves, portions, taps_of, walk_of
 from tpusim.machines.tpu.cut.reduction import Tap, TapGroups, neighbours
 from tpusim.machines.tpu.cut.stored import padded_map
 from tpusim.machines.tpu.cut.tiling import too_small, word_groups
@@ -30,7 +30,7 @@ from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_
 from tpusim.machines.tpu.lowering.dense import OnChip
 from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
@@ -80,17 +80,12 @@ class WindowUnit:
 
     groups: range
     taps: tuple[Tap, ...]
-    portions: range
+    portions: list[range]
     cols: range
     rows: range
     origin: int
     live: range
     new: range
-
-    @property
-    def grid(self) -> range:
-        """The grid rows that are filled."""
-        return range(self.new.start - self.origin, self.new.stop - self.origin)
 
 
 def channel_portions(shape: ConvShape, hardware: Hardware) -> list[range]:
@@ -113,28 +108,22 @@ def span(taps: tuple[Tap, ...], axis: int) -> range:
 def window_units(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> Iterator[WindowUnit]:
     """Word groups outside; then taps, portions of the channels and columns; rows roll inside."""
     groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
-    number, at = len(channel_portions(shape, hardware)), 0
-    downwards = portions(shape.row.extent, window.rows)
+    channels, at = channel_portions(shape, hardware), 0
     for images, taps, held, cols in product(
         portions(groups, window.groups),
         tap_chunks(shape, window.taps),
-        portions(number, window.portions),
+        portions(len(channels), window.portions),
         portions(shape.col.extent, window.cols),
     ):
-        if not shape.col.stored(cols, span(taps, 1)):
-            # All padding.
-            none = range(at, at)
-            yield from (WindowUnit(images, taps, held, cols, rows, at, none, none) for rows in downwards)
-            continue
+        tap_rows, padding = span(taps, 0), not shape.col.stored(cols, span(taps, 1))
         # One roll, whose first stored row is number `at`.
-        tap_rows = span(taps, 0)
-        origin = at - shape.row.stored(range(shape.row.extent), tap_rows).start
-        for rows in downwards:
+        origin = at if padding else at - shape.row.stored(range(shape.row.extent), tap_rows).start
+        for rows in portions(shape.row.extent, window.rows):
             stored = shape.row.stored(rows, tap_rows)
-            live = range(origin + stored.start, origin + stored.stop) if stored else range(at, at)
+            live = range(at, at) if padding or not stored else shifted(stored, origin)
             new = range(max(at, live.start), max(at, live.stop))
-            yield WindowUnit(images, taps, held, cols, rows, origin, live, new)
-            at = max(at, live.stop)
+            yield WindowUnit(images, taps, channels[held.start : held.stop], cols, rows, origin, live, new)
+            at = new.stop
 
 
 # ---- which window
@@ -177,10 +166,8 @@ def _window(shape: ConvShape, rows: int, cols: int, groups: int, taps: int, held
 
 def again_of(shape: ConvShape, window: RollingWindow) -> float:
     """The part of the columns that is brought again, as parts that are unfolded one after another share it."""
-    wide = once = 0
-    for taps in tap_chunks(shape, window.taps):
-        wide += _wide(shape.col, taps, window.cols)
-        once += _wide(shape.col, taps, shape.col.extent)
+    chunks, every = tap_chunks(shape, window.taps), (window.cols, shape.col.extent)
+    wide, once = (sum(_wide(shape.col, taps, cols) for taps in chunks) for cols in every)
     return wide / once - 1 if once else 0
 
 
@@ -218,9 +205,11 @@ class Transformation(Units):
         copies: lane groups that hold the same channels, to spill as many taps at once: as few as need no more turns.
         apart: ifmap rows and columns from one strip to the next.
         tensors: none, as the units of the product name them all.
+        policy: the rows of a unit come before those of the unit ahead go, where the window has room for both.
     """
 
     tensors = ()
+    policy = Policy(("window",), one_ahead_if_free)
 
     def __init__(self, shape: ConvShape, plan: Plan, window: RollingWindow) -> None:
         self.shape, self.plan, self.window, ifmap = shape, plan, window, shape.tensors.ifmap
@@ -241,16 +230,8 @@ class Transformation(Units):
     def areas(self) -> tuple[Area, ...]:
         """The window."""
         ring = self.window.words, 1, self.copies * len(self.portions[0])
-        gaps, depth = one_ahead_if_free, self.window.depth
-        return (
-            Area("window", self.ifmap.name, *ring, self._brought, gaps=gaps, live=lambda at: self.windows[at].live,
-                 depth=depth),
-        )  # fmt: skip
-
-    @property
-    def policy(self) -> Policy:
-        """The rows of a unit come before those of the unit ahead go, where the window has room for both."""
-        return Policy(("window",), one_ahead_if_free)
+        area = Area("window", self.ifmap.name, *ring, self._brought)
+        return (replace(area, live=lambda at: self.windows[at].live, depth=self.window.depth),)
 
     def units(self) -> Iterator[Unit]:
         for place in range(len(self.windows)):
@@ -260,27 +241,23 @@ class Transformation(Units):
 
     def _brought(self, place: int, gaps: int, grows: bool) -> list[Piece]:
         unit = self.windows[place]
+        return [Piece(0, (0,), partial(self._moved, unit))] if unit.new else []
 
-        def moves(base: int) -> Iterator[Moves]:
-            moved = self.traffic.of([self._source(unit)], self.ifmap, self.apart)
-            yield Moves(self.ifmap, tuple(self._filled(unit, base)), *moved)
-
-        return [Piece(0, (0,), moves)] if unit.new else []
-
-    def _source(self, unit: WindowUnit) -> Box:
+    def _moved(self, unit: WindowUnit, base: int) -> Iterator[Moves]:
         """What is new to a unit."""
-        held = self.portions[unit.portions.start : unit.portions.stop]
+        channels = range(unit.portions[0].start, unit.portions[-1].stop)
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
-        return Box(range(held[0].start, held[-1].stop), rows, cols, self.plan.images(unit.groups))
+        box = Box(channels, rows, cols, self.plan.images(unit.groups))
+        yield Moves(self.ifmap, tuple(self._filled(unit, base)), *self.traffic.of([box], self.ifmap, self.apart))
 
     def _filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """What is new to a unit, in every copy."""
         first_lanes = tuple(copy * len(self.portions[0]) for copy in range(self.copies))
         cols, fill, pitch = self.shape.col.coordinates(self._cols(unit)), self.plan.word_fill, self.window.pitch
-        for number in unit.portions:
-            lane = (Along(CHANNEL, self.portions[number]),)
+        for number, channels in enumerate(unit.portions):
+            lane = (Along(CHANNEL, channels),)
             for some in self._runs(unit):
-                at = base + self._ring(unit, number) + some.start % self.window.depth * pitch
+                at = base + (number * self.window.depth + some.start % self.window.depth) * pitch
                 items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.apart)
                 yield Part(at, first_lanes, lane, items, fill)
 
@@ -295,29 +272,25 @@ class Transformation(Units):
 
     def _rows(self, unit: WindowUnit, numbers: range) -> range:
         """The ifmap rows of some numbers."""
-        return self.shape.row.coordinates(range(numbers.start - unit.origin, numbers.stop - unit.origin))
+        return self.shape.row.coordinates(shifted(numbers, -unit.origin))
 
     def _cols(self, unit: WindowUnit) -> range:
         """The grid columns that are stored."""
         return self.shape.col.stored(unit.cols, span(unit.taps, 1))
-
-    def _ring(self, unit: WindowUnit, portion: int) -> int:
-        """The words of a window before the ring of a portion of the channels."""
-        return (portion - unit.portions.start) * self.window.depth * self.window.pitch
 
     # ---- and out
 
     def _spilled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """The lowered rows of a unit's outputs: for each portion of the channels some taps at a time."""
         apart = self.shape.row.extent, self.shape.col.extent
-        for number in unit.portions:
-            channels = self.portions[number]
+        for number, channels in enumerate(unit.portions):
+            ring = base + number * self.window.depth * self.window.pitch
             for at in range(0, len(unit.taps), self.copies):
                 taps = unit.taps[at : at + self.copies]
                 lane = (Along(CHANNEL, self._lowered_rows(taps, channels)),)
                 for rows in self._laps(unit, taps):
                     # A lane group a tap; each walks the grid points on which its tap stands.
-                    patterns = (self._pattern(unit, tap, rows, base + self._ring(unit, number)) for tap in taps)
+                    patterns = (self._pattern(unit, tap, rows, ring) for tap in taps)
                     lanes = len(channels)
                     feed = Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
                     items = self.plan.map_items(rows, unit.cols, unit.groups, apart)
@@ -345,23 +318,18 @@ class Transformation(Units):
         """How often the ring was full before the row on which a tap stands for an output; padding goes with what is
         next to it.
         """
-        at = self._number(unit, tap, row)
-        return min(max(at, unit.live.start), max(unit.live.stop - 1, unit.live.start)) // self.window.depth
-
-    def _number(self, unit: WindowUnit, tap: Tap, row: int) -> int:
-        """The number of the row on which a tap stands for an output."""
         axis = self.shape.row
-        return unit.origin + row * axis.step + tap[0] * axis.tap_step
+        at = unit.origin + row * axis.step + axis.place(tap[0])
+        return min(max(at, unit.live.start), max(unit.live.stop - 1, unit.live.start)) // self.window.depth
 
     def _pattern(self, unit: WindowUnit, tap: Tap, rows: range, ring: int) -> Counters:
         """Rows, columns and word groups of outputs whose rows lie in one lap of the ring."""
-        row, col, cols, groups = self.shape.row, self.shape.col, self._cols(unit), len(unit.groups)
         depth, pitch, lap = self.window.depth, self.window.pitch, self._lap(unit, tap, rows.start)
-        first, stop = max(lap * depth, unit.live.start), min((lap + 1) * depth, unit.live.stop)
-        start = unit.cols.start * col.step + tap[1] * col.tap_step - cols.start
-        down = Counter(len(rows), self._number(unit, tap, rows.start) - first, row.step, stop - first, pitch)
-        across = Counter(len(unit.cols), start, col.step, len(cols), groups)
-        return Counters(ring + first % depth * pitch, (down, across, Counter(groups, 0, 1, groups, 1)))
+        held = range(max(lap * depth, unit.live.start), min((lap + 1) * depth, unit.live.stop))
+        patch = Patch(shifted(held, -unit.origin), self._cols(unit), unit.groups)
+        walk = walk_of(self.shape, tap, Block(rows, unit.cols, unit.groups), patch, by_tap=False)
+        down, *others = walk.counters
+        return Counters(ring + held.start % depth * pitch, (down._replace(stride=pitch), *others))
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> tuple[Act, ...]:
         return ()
@@ -423,27 +391,25 @@ def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Transfor
     shape = shape_of(conv, images, hardware).in_strips_of(product)
     cut, before = TapGroups(product, hardware), hardware.mapping.transformation == "before"
     if before:
-        ranks, window = tilings_by(TapGroups, product, hardware), window_of(shape, hardware, hardware.capacity_words)
+        ranks, window = tilings_by(cut, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None
     else:
-        ranks, window = _side_by_side(shape, product, hardware)
+        ranks, window = _side_by_side(shape, cut, hardware)
     plans = [(Plan(product, hardware, rank.tiling, cut, LOWERED), rank) for rank in ranks]
     return [(Transformation(shape, plan, window), rank) for plan, rank in plans]
 
 
-def _side_by_side(shape: ConvShape, product: ConvShape, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
+def _side_by_side(shape: ConvShape, cut: TapGroups, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
     """The window in its share of the words, if the product fits the others; else the smallest there is."""
     for room in (hardware.capacity_words // SHARE, LEAST_WORDS):
         window = window_of(shape, hardware, room)
         if window is not None:
-            memory = hardware.vector_memory
-            left = memory.capacity_bytes - window.words * hardware.word_bytes
-            memory = memory.model_copy(update={"capacity_bytes": left})
+            left = hardware.vector_memory.capacity_bytes - window.words * hardware.word_bytes
             try:
-                return tilings_by(TapGroups, product, hardware.model_copy(update={"vector_memory": memory})), window
+                return tilings_by(cut, hardware.with_capacity(left)), window
             except CapacityError:
                 continue
-    raise too_small(LEAST_WORDS + least_words(product, hardware, TapGroups(product, hardware)), hardware)
+    raise too_small(LEAST_WORDS + least_words(cut.shape, hardware, cut), hardware)
 
 
 class _Explicit(Convolution):
@@ -453,13 +419,9 @@ class _Explicit(Convolution):
         super().__init__(work.plan)
         self.work, self.strands, self.intermediates = work, {LOWERED: work}, work.plan.ifmap.size
         self.before = work.plan.hardware.mapping.transformation == "before"
+        self.tensors = work.ifmap, *self.tensors
 
-    @cached_property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.work.ifmap, *super().tensors
-
-    def counted(self) -> None:
-        return None
+    counted = Units.counted
 
     def needs(self, filled: Patch) -> tuple[Need, ...]:
         return (Need(LOWERED, self.work.last_of(filled)),)

@@ -2,17 +2,17 @@
 ifmap is found through a pointer.
 
 The passes, their words and their order are those of channel-first implicit im2col; only the address counters are
-replaced, as `with_pointers` does for any Program. As in XNNPACK, a 1x1 convolution of stride 1 is the plain product,
+replaced, as `Pointed` does for any Program. As in XNNPACK, a 1x1 convolution of stride 1 is the plain product,
 images share their pointers, and padding is a pointer of its own kind.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache, partial
+from dataclasses import replace
+from functools import cache, partial
 from itertools import accumulate, product
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
+from tpusim.machines.tpu.cut.geometry import shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
@@ -48,9 +48,9 @@ from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
-from tpusim.machines.tpu.schedule.units import Area, Policy
+from tpusim.machines.tpu.schedule.units import Area
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.machines.tpu.search.search import Ranked, tilings_of
+from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.fused import BIAS
@@ -71,46 +71,32 @@ def loaded(wanted: Sequence[Hashable], slots: int) -> list[Tenancy]:
     return [ring.wanted(key, at, at) for at, key in enumerate(wanted)]
 
 
-@dataclass(frozen=True)
 class Pointed:
-    """A Program with pointers, and what they take.
-
-    Attributes:
-        tables: different ones, each for passes that read alike.
-        pointers: in all tables together.
-        words: of the vector memory of lane 0.
-        fills: initialisations; of a table more than one, where not all of them fit.
-        hbm_bytes: moved by all fills.
-    """
-
-    program: Program
-    tables: int
-    pointers: int
-    words: int
-    fills: int
-    hbm_bytes: int
-
-
-def with_pointers(program: Program, hardware: Hardware) -> Pointed:
     """A Program of the same passes over the same words, every address of theirs read from the vector memory.
 
     Passes that read alike, from whatever base, share a table. What the vector memory has room for stays there; of
     more tables than that, the oldest gives way.
 
+    Attributes:
+        without: the Program as it was.
+        program: with everything put in.
+        tables: the pointers of each table for passes that read alike, [pixel, lane group]; in the `tensor` one follows
+            the other.
+        words: of the vector memory of lane 0.
+        fills: initialisations, each with the step before which it stands; of a table more than one, where not all of
+            them fit.
+        hbm_bytes: moved by all fills.
+
     Raises:
         CapacityError: when there is no room for a table, a word holds no pointer, or a lane has more words than can be
             told apart.
     """
-    return _Pointing(program, hardware).pointed()
 
-
-class _Pointing:
     def __init__(self, program: Program, hardware: Hardware) -> None:
-        self.program, self.hardware = program, hardware
+        self.without, self.hardware = program, hardware
         self.per_word, self.bytes = pointers_a_word(hardware), pointer_bytes(hardware)
         self.known = {feed: table_of(feed) for feed in dict.fromkeys(step.reads for step in program.streams)}
         self.keys = [self.known[step.reads] for step in program.streams]
-        # The pointers of each table, [pixel, lane group]; in the tensor one follows the other.
         self.tables: dict[Key, NDArray[np.int64]] = {}
         for key in dict.fromkeys(self.keys):
             walks = (walked(walk) for walk in key[1])
@@ -125,26 +111,22 @@ class _Pointing:
         bases, self.words = places(sizes, program.words - biases, hardware)
         self.bases = [base + biases for base in bases]
         self.uses = loaded(self.keys, len(self.bases))
-
-    def pointed(self) -> Pointed:
-        """The Program with everything put in."""
-        fills = [self._filled(load) for load in dict.fromkeys(self.uses)]
+        self.fills = [self._filled(load) for load in dict.fromkeys(self.uses)]
+        self.hbm_bytes = sum(fill.hbm_bytes for _, _, fill in self.fills)
         numbers = np.concatenate([each.reshape(-1) for each in self.tables.values()])
-        program = replace(
-            self.program,
-            tensors=(*self.program.tensors, self.tensor),
-            buffers=(*self.program.buffers, Buffer(NAME, self.program.words, self.words, 1)),
-            steps=self._with(fills),
-            constants=(*self.program.constants, Constant(NAME, numbers.astype(np.int32).tobytes())),
+        self.program = replace(
+            program,
+            tensors=(*program.tensors, self.tensor),
+            buffers=(*program.buffers, Buffer(NAME, program.words, self.words, 1)),
+            steps=self._steps(),
+            constants=(*program.constants, Constant(NAME, numbers.astype(np.int32).tobytes())),
         )
-        moved = sum(fill.hbm_bytes for _, _, fill in fills)
-        return Pointed(program, len(self.tables), self.tensor.size, self.words, len(fills), moved)
 
     def _filled(self, load: Tenancy) -> tuple[int, Tenancy, Fill]:
         """A load of a table as a fill, and the step before which it stands: the first that brings what only the pass
         that needs it or later ones wait for, or the preload of the pass before; once what was there has been read.
         """
-        ahead = self.program.streams[max(0, load.first - 1)].preload
+        ahead = self.without.streams[max(0, load.first - 1)].preload
         freed = (self.streams[load.before.last],) if load.before else ()
         place = max(min(ahead, self.brought[load.first]), *(index + 1 for index in freed), 0)
         first, size = self.firsts[load.key], self.tables[load.key].size
@@ -153,16 +135,16 @@ class _Pointing:
         moved = whole_bursts(size * self.bytes, self.hardware.hbm.burst_bytes)
         return place, load, Fill(freed, self.tensor, (part,), moved)
 
-    def _with(self, fills: Iterable[tuple[int, Tenancy, Fill]]) -> tuple[Step, ...]:
+    def _steps(self) -> tuple[Step, ...]:
         """The steps with fills in their places, and passes that wait for theirs and read through pointers."""
         before: defaultdict[int, list[tuple[Tenancy, Fill]]] = defaultdict(list)
-        for place, load, fill in fills:
+        for place, load, fill in self.fills:
             before[place].append((load, fill))
         steps: list[Step] = []
         at: dict[int, int] = {}
         filled: dict[Tenancy, int] = {}
         passes = zip(self._feeds(), self.uses, strict=True)
-        for index, step in enumerate(self.program.steps):
+        for index, step in enumerate(self.without.steps):
             for load, fill in before[index]:
                 filled[load] = len(steps)
                 steps.append(fill.renumbered(at))
@@ -190,7 +172,7 @@ class _Pointing:
                 groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
             return Feed(tuple(groups))
 
-        return [feed(step.reads, load.base) for step, load in zip(self.program.streams, self.uses, strict=True)]
+        return [feed(step.reads, load.base) for step, load in zip(self.without.streams, self.uses, strict=True)]
 
 
 def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
@@ -269,7 +251,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
     def draft(plan: Plan, rank: Ranked) -> Draft:
         def finish(program: Program) -> Lowered:
-            pointed = with_pointers(program, hardware)
+            pointed = Pointed(program, hardware)
             return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
 
         return replace(draft_of(plan, layer, rank), make=partial(WithPointers, plan), finish=finish)
@@ -280,9 +262,9 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 class WithPointers(Convolution):
     """A convolution whose passes are going to read through pointers, all of them on one array."""
 
-    @cached_property
-    def policy(self) -> Policy:
-        return super().policy._replace(arrays=1)
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.policy = self.policy._replace(arrays=1)
 
     def counted(self) -> Planned:
         """Fills of pointers among the transfers: one a table where all of them fit, else as the passes come."""
@@ -321,21 +303,18 @@ def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
 
 def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The plans of such tilings, with their ranks."""
-    shape = shape_of(layer, batch, hardware)
-    cut = channel_first.cut(shape, hardware)
-    return [(Plan(shape, hardware, rank.tiling, cut), rank) for rank in _found(shape, hardware)]
+    cut = channel_first.cut(shape_of(layer, batch, hardware), hardware)
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in _found(cut, hardware)]
 
 
-@lru_cache(maxsize=1 << 16)
-def _found(shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
+def _found(cut: Cut, hardware: Hardware) -> tuple[Ranked, ...]:
     pointers_a_word(hardware)
-    cut = channel_first.cut(shape, hardware)
     with suppress(CapacityError):
-        counted_on = tilings_by(channel_first.cut, shape, hardware)
+        counted_on = tilings_by(cut, hardware)
         words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in counted_on]
         if max(words) <= hardware.capacity_words:
             return counted_on
-    return tilings_of(shape, hardware, cut, _PointedCandidates)
+    return tilings_by(cut, hardware, _PointedCandidates)
 
 
 class _PointedCandidates(Candidates):
@@ -362,21 +341,21 @@ def _pointer_words(cut: Cut, tilings: Tiling[Counts] | Tiling[int], hardware: Ha
 def _explained(told: Explanation, pointed: Pointed, plan: Plan) -> Explanation:
     """The words of channel_first, and an aspect more."""
     choices = {
-        "pointers": pointed.pointers, "pointer_words": pointed.words, "tables": pointed.tables,
-        "initialisations": pointed.fills, "pointer_hbm_bytes": pointed.hbm_bytes,
+        "pointers": pointed.tensor.size, "pointer_words": pointed.words, "tables": len(pointed.tables),
+        "initialisations": len(pointed.fills), "pointer_hbm_bytes": pointed.hbm_bytes,
     }  # fmt: skip
     hardware, shape = plan.hardware, plan.shape
     size, word = pointer_bytes(hardware), hardware.word_bytes
     taps, outputs = shape.row.kernel * shape.col.kernel, shape.row.extent * shape.col.extent
     more = 100 * pointed.hbm_bytes / (pointed.program.use.hbm_read_bytes - pointed.hbm_bytes)
     words = [
-        f"{pointed.pointers:,} of {size} B, {word // size} to a word, for {taps} x {outputs:,} taps of outputs: images "
-        "share them, and so do blocks that differ only in where they lie",
+        f"{pointed.tensor.size:,} of {size} B, {word // size} to a word, for {taps} x {outputs:,} taps of outputs: "
+        "images share them, and so do blocks that differ only in where they lie",
         f"{SIZE.format(pointed.words * word)} of lane 0 beside the buffers",
-        f"{counted(pointed.fills, 'initialisation')} of {counted(pointed.tables, 'table')}, "
+        f"{counted(len(pointed.fills), 'initialisation')} of {counted(len(pointed.tables), 'table')}, "
         f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without",
     ]
-    if all(plan.tiling != each.tiling for each in tilings_by(channel_first.cut, shape, hardware)):
+    if all(plan.tiling != each.tiling for each in tilings_by(plan.cut, hardware)):
         words.append("with counters the blocks would be others")
     aspects = {**told.aspects, "pointer": "; ".join(words)}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)

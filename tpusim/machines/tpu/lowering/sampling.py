@@ -1,7 +1,6 @@
-"""The plan of a deformable convolution: that of its product, and what the vector unit gathers the product's words from.
+"""The plan of a deformable convolution: that of its product, beside which there is room for what that is gathered from.
 
-Beside the plan's buffers stand bands of the ifmap, whole rows of it, and tables: pointers to the elements around each
-sample, and how near these are.
+Bands of the ifmap, whole rows of it, and tables: pointers to the elements around each sample, and how near these are.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -19,15 +17,13 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.cut.pace import Estimate
-from tpusim.machines.tpu.cut.plan import Block, Patch, Plan
+from tpusim.machines.tpu.cut.plan import Patch, Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups
-from tpusim.machines.tpu.cut.stored import padded_map
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, word_groups
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import ElementTable, encoded, pointer_bytes, pointers_a_word
+from tpusim.machines.tpu.program.addresses import encoded, pointers_a_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
-from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import choose
 from tpusim.network.ops.deform_conv2d import DeformConv2d
@@ -143,12 +139,6 @@ class Samples:
         return np.maximum(above.min(axis=around), 0), last + 1
 
 
-@lru_cache(maxsize=8)
-def _samples_of(layer: DeformConv2d, batch: int, word_fill: int) -> Samples:
-    """A layer is planned, and then lowered, perhaps several times."""
-    return Samples(layer, batch, word_fill)
-
-
 # ---- the cut: channel-first's, where each tap has words of its own, gathered from samples
 
 
@@ -158,6 +148,11 @@ class Lanes(NamedTuple):
     first_lane: int
     lanes: int
     kind: Kind
+
+
+def kinds_of(lanes: Sequence[Lanes]) -> tuple[Kind, ...]:
+    """The kinds of a place, each once, in the order in which pointers stand side by side."""
+    return tuple(dict.fromkeys(each.kind for each in lanes))
 
 
 @dataclass(frozen=True)
@@ -173,6 +168,27 @@ class SampledTaps(TapGroups):
     def _by_tap(self) -> bool:
         """Each tap always has words of its own."""
         return True
+
+    @cached_property
+    def samples(self) -> Samples:
+        """Where they lie, in words of such a machine."""
+        _, fill = word_groups(self.batch, self.hardware.vector_memory.word_elements)
+        return Samples(self.layer, self.batch, fill)
+
+    @cached_property
+    def every_place(self) -> list[tuple[Lanes, ...]]:
+        """The lanes of every place of every chunk, by channel group."""
+        groups, chunks = range(self.shape.groups if self.layer.offset_groups > 1 else 1), self.chunks(1, self.folds)
+        return [self.lanes_of(each, at, group) for group in groups for each in chunks for at in range(len(each.places))]
+
+    @cached_property
+    def most_kinds(self) -> int:
+        """Kinds side by side in any place."""
+        return max(len(kinds_of(lanes)) for lanes in self.every_place)
+
+    def pointer_words(self, hardware: Hardware) -> int:
+        """Pointer words of a word of samples, of which places have the most kinds side by side."""
+        return -(-len(CORNERS) * self.samples.word_fill * self.most_kinds // pointers_a_word(hardware))
 
     def lanes_of(self, chunk: Chunk, place: int, group: int) -> tuple[Lanes, ...]:
         """The lanes of a place of a chunk for a channel group, those together that sample alike."""
@@ -198,131 +214,20 @@ def shape_of(layer: DeformConv2d, batch: int) -> ConvShape:
     return ConvShape(layer.groups, into, out, batch, rows, cols, layer.tensors(batch))
 
 
-# ---- the plan
+# ---- what the plan is of
 
 OPERATION = "sum_of_products"
 """What makes a word of samples: each corner times how near it is."""
-POINTERS, BLEND, GATHERED = "pointers", "blend", "gathered"
-"""The tensors of the tables, and the area in which samples stand."""
-
-
-def samples_for(cut: SampledTaps, hardware: Hardware) -> Samples:
-    """The samples of what is cut, in words of such a machine."""
-    return _samples_of(cut.layer, cut.batch, word_groups(cut.batch, hardware.vector_memory.word_elements)[1])
-
-
-def kinds_of(lanes: Sequence[Lanes]) -> tuple[Kind, ...]:
-    """The kinds of a place, each once, in the order in which pointers stand side by side."""
-    return tuple(dict.fromkeys(each.kind for each in lanes))
-
-
-def pointer_words(kinds: int, elements: int, hardware: Hardware) -> int:
-    """Pointer words of a word of samples, of which places have `kinds` side by side."""
-    return -(-len(CORNERS) * elements * kinds // pointers_a_word(hardware))
-
-
-def most_kinds(cut: SampledTaps) -> int:
-    """Kinds side by side in any place."""
-    return max(len(kinds_of(lanes)) for lanes in every_place(cut))
-
-
-def every_place(cut: SampledTaps) -> list[tuple[Lanes, ...]]:
-    """The lanes of every place of every chunk, by channel group."""
-    groups = range(cut.shape.groups) if cut.layer.offset_groups > 1 else range(1)
-    chunks = cut.chunks(1, cut.folds)
-    return [cut.lanes_of(chunk, place, at) for at in groups for chunk in chunks for place in range(len(chunk.places))]
-
-
-class TableKey(NamedTuple):
-    """What tells tables apart: the block, and the lanes of each place."""
-
-    block: int
-    lanes: tuple[tuple[Lanes, ...], ...]
-
-
-class Sampling:
-    """How samples are gathered for a `plan` whose cut is SampledTaps, with some `copies` of bands and tables.
-
-    Attributes:
-        samples: where they lie.
-        ifmap: what is sampled.
-        blend: how near each corner is: [offset_group, tap, row, col, word, corner, element].
-        pointer_bytes: bytes of one pointer.
-    """
-
-    def __init__(self, plan: Plan, copies: int) -> None:
-        assert isinstance(plan.cut, SampledTaps)
-        self.plan, self.copies, self.cut = plan, copies, plan.cut
-        self.samples, layer = samples_for(plan.cut, plan.hardware), plan.cut.layer
-        ifmap, samples = plan.shape.tensors.ifmap, self.samples
-        self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
-        taps, points = prod(layer.kernel), (layer.out_height, layer.out_width)
-        shape = (layer.offset_groups, taps, *points, samples.words, len(CORNERS), samples.word_fill)
-        self.blend = Tensor(BLEND, shape, number_bytes=plan.hardware.vector_memory.element_bytes)
-        self.pointer_bytes = pointer_bytes(plan.hardware)
-
-    def table_key(self, group: int, block: int, chunk: int) -> TableKey:
-        """The table by which a chunk of a group and a block is gathered: places that sample alike share one."""
-        held = self.plan.chunks[chunk]
-        lanes = (self.cut.lanes_of(held, place, group) for place in range(len(held.places)))
-        return TableKey(block, tuple(dict.fromkeys(lanes)))
-
-    # ---- and where it stands
-
-    @cached_property
-    def band_words(self) -> int:
-        """Words of a band, of all places of a chunk."""
-        return max(
-            len(chunk.places) * self.band_size(block) for chunk in self.plan.chunks for block in self.plan.blocks
-        )
-
-    def band(self, block: Block) -> range:
-        """The rows of the ifmap that a block samples."""
-        return self.samples.band(block.rows)
-
-    def band_size(self, block: Block) -> int:
-        """Words of a place of it."""
-        return len(self.band(block)) * self.cut.layer.in_width * len(block.groups)
-
-    @cached_property
-    def table_words(self) -> tuple[int, int]:
-        """Words of a table of pointers, and of one of blends: of the largest block and the most kinds."""
-        plan = self.plan
-        words = max(plan.patch(block, plan.chunks[0]).words for block in plan.blocks)
-        return words * pointer_words(most_kinds(self.cut), plan.word_fill, plan.hardware), words * len(CORNERS)
-
-    @cached_property
-    def tables_a_chunk(self) -> int:
-        """Tables that stand beside one another."""
-        plan = self.plan
-        groups, chunks = range(plan.shape.groups), range(len(plan.chunks))
-        return max(len(self.table_key(group, 0, chunk).lanes) for group in groups for chunk in chunks)
-
-    @property
-    def words(self) -> int:
-        """Words beside the plan's."""
-        return self.copies * (self.band_words + self.tables_a_chunk * sum(self.table_words))
-
-    def table(self, lanes: Sequence[Lanes], patch: Patch, base: int, number: int) -> ElementTable:
-        """The pointers of a place, whose table is one of those from word `base` on."""
-        hardware, kinds = self.plan.hardware, len(kinds_of(lanes))
-        first, fill = base + number * self.table_words[0], self.plan.word_fill
-        return ElementTable(first, patch.words, len(CORNERS), fill, kinds, pointers_a_word(hardware))
-
-    def pointer_numbers(self, key: TableKey, lanes: Sequence[Lanes], patch: Patch) -> np.ndarray:
-        """The pointers of a place as they stand: [word, number], each word of samples beginning a word."""
-        band = self.band(self.plan.blocks[key.block])
-        numbers = self.samples.pointers(patch, kinds_of(lanes), band).reshape(patch.words, -1)
-        table = self.table(lanes, patch, 0, 0)
-        return np.pad(numbers, ((0, 0), (0, table.word_words * table.per_word - table.pointers)))
+GATHERED = "gathered"
+"""The area in which samples stand."""
 
 
 # ---- blocks beside which there is room for what is gathered from
 
 
 @lru_cache(maxsize=1 << 8)
-def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> Sampling:
-    """The cheapest by its estimate, with two bands and tables each, or where that does not fit, one.
+def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> tuple[Plan, int]:
+    """The cheapest plan by its estimate, with two bands and tables each, or where that does not fit, one; and which.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
@@ -336,7 +241,7 @@ def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> Sampling
     except CapacityError:
         among = _Single
         tiling = choose(shape, hardware, cut, among)
-    return Sampling(Plan(shape, hardware, tiling, cut, GATHERED), among.copies)
+    return Plan(shape, hardware, tiling, cut, GATHERED), among.copies
 
 
 class _Estimate(Estimate):
@@ -366,7 +271,7 @@ class _Estimate(Estimate):
     def _beat(self) -> Beat:
         """How words of samples are gathered one after another."""
         operations, elements = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ()), self.of.word_fill
-        pointers = pointer_words(most_kinds(self.cut), elements, self.hardware)
+        pointers = self.cut.pointer_words(self.hardware)
         return beat_of(pointers + len(CORNERS) * (elements + 1), operations, elements, self.hardware)
 
 
@@ -381,18 +286,14 @@ class _Doubled(Candidates):
         """Words of buffers, bands and tables."""
         words = tilings.rows * tilings.cols * tilings.groups
         bands = tilings.chunk_folds * self._bands(tilings) * self.cut.layer.in_width * tilings.groups
-        a_word = pointer_words(most_kinds(self.cut), self.word_fill, self.hardware) + len(CORNERS)
-        tables = np.minimum(tilings.chunk_folds, self._tables) * words * a_word
+        a_word = self.cut.pointer_words(self.hardware) + len(CORNERS)
+        # Different tables, at most, of a tap.
+        tables = np.minimum(tilings.chunk_folds, len({*self.cut.every_place})) * words * a_word
         return np.asarray(tilings.words + self.copies * (bands + tables))
-
-    @cached_property
-    def _tables(self) -> int:
-        """Different ones, at most, of a tap."""
-        return len({*every_place(self.cut)})
 
     def _bands(self, tilings: Tiling[Counts]) -> Counts:
         """Rows of the ifmap that any block samples, at most; one that ends within a row may begin with any."""
-        samples, height = samples_for(self.cut, self.hardware), self.cut.layer.out_height
+        samples, height = self.cut.samples, self.cut.layer.out_height
         most = dict[int, int]()
         for size in np.unique(tilings.rows).tolist():
             starts = range(0, height, 1 if tilings.span.any() else size)

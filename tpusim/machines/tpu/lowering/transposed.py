@@ -14,9 +14,9 @@ multiplied with all outputs, of which it reaches one in a cell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -37,15 +37,15 @@ from tpusim.machines.tpu.cut.plan import (
     Weights,
     portions,
 )
-from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups, as_coordinates, numbered, stacked
-from tpusim.machines.tpu.cut.tiling import Tiling, col_folds
+from tpusim.machines.tpu.cut.reduction import Place, ReductionPass, Tap, TapGroups, as_coordinates, stacked
+from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
+from tpusim.machines.tpu.lowering.convolution import draft_of, tilings_by
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
-from tpusim.machines.tpu.search.search import choose
+from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
@@ -113,12 +113,6 @@ def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
     return shape_with(layer, batch, (_axis(layer, 0), _axis(layer, 1)), layer.tensors(batch), hardware)
 
 
-@lru_cache(maxsize=1 << 12)
-def chosen(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> Tiling[int]:
-    """The tiling of such a shape by the estimate. A layer is asked how many steps it takes before it is lowered."""
-    return choose(shape, hardware, cutting(shape, hardware))
-
-
 def cell_axes(shape: ConvShape) -> tuple[CellAxis, CellAxis]:
     """Rows and columns of the cells of such a shape."""
     assert isinstance(shape.row, CellAxis)
@@ -158,14 +152,9 @@ class PhaseTaps(TapGroups):
     ruled = None
 
     @cached_property
-    def axes(self) -> tuple[CellAxis, CellAxis]:
-        """Rows and columns of cells."""
-        return cell_axes(self.shape)
-
-    @cached_property
     def outcomes(self) -> tuple[PhaseOutcome, ...]:
         """The phases that have outputs, as many side by side as take the fewest passes."""
-        row, col = self.axes
+        row, col = cell_axes(self.shape)
         widest = len(col_folds(self.shape.out_channels, self.hardware)[0])
         room = self.hardware.array.cols // widest if widest == self.shape.out_channels else 1
         sizes = [
@@ -177,7 +166,7 @@ class PhaseTaps(TapGroups):
 
     def tap_of(self, tap: Tap, phase: Phase) -> Tap | None:
         """The tap of a phase that stands where another does; None where none of its taps stands there."""
-        found = [self._known[at].get((axis.place(tap[at]), phase[at])) for at, axis in enumerate(self.axes)]
+        found = [self._known[at].get((axis.place(tap[at]), phase[at])) for at, axis in enumerate(cell_axes(self.shape))]
         return None if found[0] is None or found[1] is None else (found[0], found[1])
 
     @cached_property
@@ -190,19 +179,16 @@ class PhaseTaps(TapGroups):
         """What is told of the taps of a pass."""
         return f"up to {self.multi_tile} stacked in a pass" if self.multi_tile > 1 else ""
 
-    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """All taps of some row folds at a time: outcome by outcome, in each the folds inside."""
-        parts = []
-        for part in portions(self.folds, folds):
-            channels = [self._portions[fold] for fold in part]
-            passes = [
-                stacked(outcome.taps[at.start : at.stop], each, place, number)
-                for number, outcome in enumerate(self.outcomes)
-                for at in portions(len(outcome.taps), self._room)
-                for place, each in enumerate(channels)
-            ]
-            parts.append((passes, [self._place((), each) for each in channels]))
-        return numbered(parts)
+    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[Place]]:
+        """All taps of some row folds: outcome by outcome, in each the folds inside."""
+        channels = [self._portions[fold] for fold in folds]
+        passes = [
+            stacked(outcome.taps[at.start : at.stop], each, place, number)
+            for number, outcome in enumerate(self.outcomes)
+            for at in portions(len(outcome.taps), self._room)
+            for place, each in enumerate(channels)
+        ]
+        return passes, [self._place((), each) for each in channels]
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
         """All taps, and the folds of the first `channels`."""
@@ -227,13 +213,13 @@ class PhaseTaps(TapGroups):
         """The phases along each axis in portions of some size, each with a tap for every grid point that it needs."""
         return [
             [(phases, _one_a_place(axis, phases)) for phases in portions(len(axis.phases), most)]
-            for axis, most in zip(self.axes, size, strict=True)
+            for axis, most in zip(cell_axes(self.shape), size, strict=True)
         ]
 
     @cached_property
     def _known(self) -> list[dict[tuple[int, int], int]]:
         """Along each axis the tap at a grid point that belongs to a phase."""
-        return [{stand: tap for tap, stand in enumerate(axis.stands)} for axis in self.axes]
+        return [{stand: tap for tap, stand in enumerate(axis.stands)} for axis in cell_axes(self.shape)]
 
     @cached_property
     def _room(self) -> int:
@@ -269,8 +255,10 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
             f"a stride so large makes {phases:,} phases, each with passes of its own, and {MOST_PHASES:,} are the most "
             "that are written down; choose a smaller stride"
         )
-    plan = PhasePlan(shape, hardware, chosen(PhaseTaps, shape, hardware), PhaseTaps(shape, hardware))
-    return [draft_of(plan, layer).telling("phases", _told(plan), first=True)]
+    cut = PhaseTaps(shape, hardware)
+    rank, *_ = tilings_by(cut, hardware)
+    plan = PhasePlan(shape, hardware, rank.tiling, cut)
+    return [draft_of(plan, layer, Ranked(rank.tiling)).telling("phases", _told(plan), first=True)]
 
 
 @dataclass(frozen=True)
@@ -328,8 +316,8 @@ class PhasePlan(Plan):
         """Every n-th row and column of the ofmap; lanes of several phases lie apart in it."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         phases = self.cut.outcomes[at.outcome].phases
-        (row, col), *_ = phases
-        rows, cols = _spread(self.cut.axes[0], block.rows, row), _spread(self.cut.axes[1], block.cols, col)
+        axes, ((row, col), *_) = cell_axes(self.shape), phases
+        rows, cols = _spread(axes[0], block.rows, row), _spread(axes[1], block.cols, col)
         items = self.map_items(rows, cols, block.groups, self.strips_apart)
         lane = [Along(CHANNEL, channels)]
         if len(phases) > 1:
@@ -349,7 +337,7 @@ def _spread(axis: CellAxis, cells: range, phase: int) -> range:
 
 def _told(plan: PhasePlan) -> str:
     """How many phases there are, and what becomes of their results."""
-    (row, col), cut = plan.cut.axes, plan.cut
+    (row, col), cut = cell_axes(plan.shape), plan.cut
     every = [phase for outcome in cut.outcomes for phase in outcome.phases]
     taps = [len(row.taps_of(down)) * len(col.taps_of(across)) for down, across in every]
     some = f"{min(taps)} to {max(taps)}" if min(taps) < max(taps) else f"{max(taps)}"
@@ -380,11 +368,12 @@ def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
-    shape, cut = replace(shape, cell=row.spread * col.spread), channel_first.cut
-    plan = InsertedPlan(shape, hardware, chosen(cut, shape, hardware), cut(shape, hardware))
+    cut = channel_first.cut(replace(shape, cell=row.spread * col.spread), hardware)
+    rank, *_ = tilings_by(cut, hardware)
+    plan = InsertedPlan(cut.shape, hardware, rank.tiling, cut)
     rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
     zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
-    return [draft_of(plan, layer).telling("zeros", zeros, first=True)]
+    return [draft_of(plan, layer, Ranked(rank.tiling)).telling("zeros", zeros, first=True)]
 
 
 class InsertedPlan(Plan):

@@ -18,11 +18,11 @@ from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Feed,
 from tpusim.machines.tpu.program.moves import regions_of
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Step, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Part, Tensor
+from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Keep, Spill
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Words, reached, words_of
 from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link, scheduled
-from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Need, Pass, Piece, Policy, Unit, Units
+from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Need, Pass, Piece, Unit, Units
 from tpusim.network.ops.op import OFMAP
 
 
@@ -155,6 +155,7 @@ class _AtHome(Units):
     def __init__(self, of: Units, stays: Stays, places: Mapping[str, int], bases: Bases, spilled: bool) -> None:
         self.of, self.stays, self.places, self.spilled = of, stays, places, spilled
         self.word_fill, self.before = of.word_fill, of.before
+        self.tensors, self.policy = of.tensors, of.policy
         read = replace(stays, home=None)
         self.strands: Mapping[str, _AtHome] = {
             name: _AtHome(each, read, places, bases, spilled) for name, each in of.strands.items()
@@ -176,20 +177,12 @@ class _AtHome(Units):
             yield from strand.empty
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.of.tensors
-
-    @property
     def more(self) -> Mapping[str, Any]:
         return self.of.more
 
     @property
     def areas(self) -> tuple[Area, ...]:
         return tuple(replace(each, cut=partial(self._cut, each)) if each.cut else each for each in self.of.areas)
-
-    @property
-    def policy(self) -> Policy:
-        return self.of.policy
 
     def units(self) -> Sequence[Unit]:
         return self._units

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.program.addresses import Feed
@@ -215,20 +216,19 @@ class Units(ABC):
 
     Attributes:
         word_fill: elements of a word in use.
+        tensors: what is in HBM.
+        policy: how units are to be run.
         intermediates: elements of tensors that are written and read again.
         strands: units beside these, by name, that are run only as far as pieces need what they leave.
         before: whether all strands end before the first unit, as they share words with it.
     """
 
     word_fill: int
+    tensors: tuple[Tensor, ...]
+    policy: Policy
     intermediates: int = 0
     strands: Mapping[str, Units] = {}
     before: bool = False
-
-    @property
-    @abstractmethod
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What is in HBM."""
 
     @property
     def more(self) -> Mapping[str, Any]:
@@ -239,11 +239,6 @@ class Units(ABC):
     @abstractmethod
     def areas(self) -> tuple[Area, ...]:
         """Areas in the order in which they stand."""
-
-    @property
-    @abstractmethod
-    def policy(self) -> Policy:
-        """How units are to be run."""
 
     @abstractmethod
     def units(self) -> Iterable[Unit]:
@@ -268,6 +263,11 @@ class Units(ABC):
     def counted(self) -> Planned | None:
         """The steps by a formula, for layers whose units are too many to list; None where `scheduler` is to count."""
         return None
+
+
+def in_one(brings: Callable[[Key, int], Iterable[Moves]]) -> Callable[[Key, int, bool], Sequence[Piece]]:
+    """A cut of an area that leaves loads whole: `brings` gives the transfers of a key, from a word on."""
+    return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key))]
 
 
 # ---- when a load may be brought: what `Policy.gaps` and `Area.gaps` may be

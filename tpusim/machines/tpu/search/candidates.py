@@ -219,9 +219,7 @@ def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Cand
         if words <= known:
             return known
         # What is needed beside the buffers may itself grow with the memory.
-        known, size = words, words * hardware.word_bytes
-        memory = hardware.vector_memory.model_copy(update={"capacity_bytes": size})
-        hardware = hardware.model_copy(update={"vector_memory": memory})
+        known, hardware = words, hardware.with_capacity(words * hardware.word_bytes)
 
 
 def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling[Counts]:

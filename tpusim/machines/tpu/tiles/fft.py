@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.base.errors import UnsuitableError
 from tpusim.machines.tpu.tiles.tile_algorithm import (
     AxisTransform,
     Factors,
@@ -46,7 +45,7 @@ from tpusim.machines.tpu.tiles.tile_algorithm import (
     Recipe,
     TileAlgorithm,
 )
-from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, told
+from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, refused
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.numerics.bounds import DOUBLE, gamma
 from tpusim.numerics.element_types import EXACT_FLOAT32
@@ -284,20 +283,24 @@ class Spectrum:
     Attributes:
         quarters: the places of all pairs of frequencies between: cc, cs, sc and ss.
         row_ends, col_ends: those of frequencies 0 and N/2 down, and across, with cosines of the others, and with sines.
-        data_places, result_places: how many there are, of the tile and beside it.
-        data_mixes: from sums of cosines and sines to the spectrum, and its imaginary parts negated.
-        result_mixes: from the spectrum of the outputs to factors of cosines and sines.
         real_points: places of what is real: frequencies 0 and N/2 both ways.
-        products: theirs, then two of each other point: of (u, v), then (u, -v), then row ends and column ends.
     """
 
     def __init__(self, length: int) -> None:
         h = length // 2 - 1
         self.length = length
-        quarters = [Grid((2 + row) * length + 2 + col, h, h, (2 * length, 2)) for row in (0, 1) for col in (0, 1)]
-        self.quarters = cc, cs, sc, ss = quarters
-        self.row_ends = rows, row_sines = [Grid(2 + col, 2, h, (length, 2)) for col in (0, 1)]
-        self.col_ends = cols, col_sines = [Grid((2 + row) * length, h, 2, (2 * length, 1)) for row in (0, 1)]
+        four = [(row, col) for row in (0, 1) for col in (0, 1)]
+        self.quarters = [Grid((2 + row) * length + 2 + col, h, h, (2 * length, 2)) for row, col in four]
+        self.row_ends = [Grid(2 + col, 2, h, (length, 2)) for col in (0, 1)]
+        self.col_ends = [Grid((2 + row) * length, h, 2, (2 * length, 1)) for row in (0, 1)]
+        self.real_points = [row * length + col for row, col in four]
+
+    def tiles(self, taps: tuple[int, int]) -> TileAlgorithm:
+        """The tiles of a filter. Products are those of real points, then two of each other point: of (u, v), then (u,
+        -v), then row ends and column ends.
+        """
+        length, h, (down, across) = self.length, self.length // 2 - 1, (_axis(self.length, each) for each in taps)
+        (cc, cs, sc, ss), (rows, row_sines), (cols, col_sines) = self.quarters, self.row_ends, self.col_ends
 
         def more(first: int, down: int, across: int, each: int = 1) -> Grid:
             return Grid(length**2 + first, down, across, (across * each, each))
@@ -305,36 +308,44 @@ class Spectrum:
         # Beside data: real parts of (u, v), negated imaginary ones of (u, -v), of row ends, of column ends.
         one, other = more(0, h, h), more(h * h, h, h)
         no_rows, no_cols = more(2 * h * h, 2, h), more(2 * h * h + 2 * h, h, 2)
-        self.data_places = length**2 + sum(grid.size for grid in (one, other, no_rows, no_cols))
-        self.data_mixes = (
-            Mix(one, ((cc, 1), (ss, -1))),
-            Mix(ss, ((cc, 1), (ss, 1))),
-            Mix(cc, ((cs, 1), (sc, 1))),
-            Mix(sc, ((sc, 1), (cs, -1))),
-            Mix(cs, ((cc, -1),)),
-            Mix(other, ((sc, -1),)),
-            Mix(no_rows, ((row_sines, -1),)),
-            Mix(no_cols, ((col_sines, -1),)),
-        )
         # Beside sums: real parts of (u, v), of column ends; the imaginary parts follow each.
         sums, ends = more(0, h, h, 2), more(2 * h * h, h, 2, 2)
         imaginary, end_imaginary = (grid._replace(first=grid.first + 1) for grid in (sums, ends))
-        self.result_places = length**2 + 2 * (sums.size + ends.size)
-        self.result_mixes = (
-            Mix(cc, ((sums, 1), (ss, 1))),
-            Mix(ss, ((ss, 1), (sums, -1))),
-            Mix(cs, ((imaginary, 1), (sc, -1))),
-            Mix(sc, ((imaginary, 1), (sc, 1))),
-            Mix(cols, ((ends, 1),)),
-            Mix(col_sines, ((end_imaginary, 1),)),
-        )
-        self.real_points = [row * length + col for row in (0, 1) for col in (0, 1)]
-        self.products = (
-            *(Product((place,), place) for place in self.real_points),
-            *_products(one, cc, cs, sums),
-            *_products(ss, sc, other, sc, swapped=True),
-            *_products(rows, row_sines, no_rows, rows),
-            *_products(cols, col_sines, no_cols, ends),
+        return TileAlgorithm(
+            name=f"FFT of {length} x {length}",
+            down=down,
+            across=across,
+            products=(
+                *(Product((place,), place) for place in self.real_points),
+                *_products(one, cc, cs, sums),
+                *_products(ss, sc, other, sc, swapped=True),
+                *_products(rows, row_sines, no_rows, rows),
+                *_products(cols, col_sines, no_cols, ends),
+            ),
+            transformed=partial(self.weights, taps),
+            data_places=length**2 + sum(grid.size for grid in (one, other, no_rows, no_cols)),
+            result_places=length**2 + 2 * (sums.size + ends.size),
+            # From sums of cosines and sines to the spectrum, and its imaginary parts negated.
+            data_mixes=(
+                Mix(one, ((cc, 1), (ss, -1))),
+                Mix(ss, ((cc, 1), (ss, 1))),
+                Mix(cc, ((cs, 1), (sc, 1))),
+                Mix(sc, ((sc, 1), (cs, -1))),
+                Mix(cs, ((cc, -1),)),
+                Mix(other, ((sc, -1),)),
+                Mix(no_rows, ((row_sines, -1),)),
+                Mix(no_cols, ((col_sines, -1),)),
+            ),
+            # From the spectrum of the outputs to factors of cosines and sines.
+            result_mixes=(
+                Mix(cc, ((sums, 1), (ss, 1))),
+                Mix(ss, ((ss, 1), (sums, -1))),
+                Mix(cs, ((imaginary, 1), (sc, -1))),
+                Mix(sc, ((imaginary, 1), (sc, 1))),
+                Mix(cols, ((ends, 1),)),
+                Mix(col_sines, ((end_imaginary, 1),)),
+            ),
+            lost=partial(_lost, length, taps),
         )
 
     def weights(self, taps: tuple[int, int], filter_: NDArray[Any]) -> Values:
@@ -381,19 +392,7 @@ def waves(length: int) -> Values:
 @lru_cache
 def fourier_tiles(length: int, taps: tuple[int, int]) -> TileAlgorithm:
     """Tiles of `length` by `length`, a power of two and at least 4, for a filter that is not larger."""
-    spectrum, (down, across) = Spectrum(length), (_axis(length, each) for each in taps)
-    return TileAlgorithm(
-        name=f"FFT of {length} x {length}",
-        down=down,
-        across=across,
-        products=spectrum.products,
-        transformed=partial(spectrum.weights, taps),
-        data_places=spectrum.data_places,
-        result_places=spectrum.result_places,
-        data_mixes=spectrum.data_mixes,
-        result_mixes=spectrum.result_mixes,
-        lost=partial(_lost, length, taps),
-    )
+    return Spectrum(length).tiles(taps)
 
 
 @lru_cache
@@ -435,8 +434,7 @@ def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
     """
     steps = conv.stride, conv.dilation, conv.groups
     if not 1 < max(conv.kernel) < length or steps != ((1, 1), (1, 1), 1):
-        takes = f"FFT of {length} x {length} takes convolutions of 2 to {length - 1} x {length - 1} taps, stride 1, "
-        raise UnsuitableError(f"{takes}dilation 1 and one channel group; this one has {told(conv)}")
+        raise refused(f"FFT of {length} x {length}", f"2 to {length - 1} x {length - 1}", conv)
     return fourier_tiles(length, conv.kernel)
 
 

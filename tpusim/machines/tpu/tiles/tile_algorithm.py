@@ -153,11 +153,6 @@ class TileAlgorithm:
         """Products of a tile, a number of data times a weight each."""
         return sum(len(product.data) for product in self.products)
 
-    @cached_property
-    def adds(self) -> bool:
-        """Whether sums of products are added up for one channel."""
-        return any(product.adds for product in self.products)
-
 
 class Tiles(NamedTuple):
     """The tiles of a block: how many `down` and `across`, the words of a grid point, the columns of its patch."""
@@ -261,7 +256,7 @@ class Filtering:
     @cached_property
     def frame(self) -> Frame:
         """The port's period while products are streamed."""
-        adds = len(self.row_folds) > 1 or self.by.adds
+        adds = len(self.row_folds) > 1 or any(product.adds for product in self.by.products)
         return frame_of(self.hardware, self.word_groups[1], stream_clients(adds))
 
     @cached_property
@@ -269,10 +264,6 @@ class Filtering:
         """Words a lane needs for the weights of a product, by row fold."""
         word = self.hardware.vector_memory.word_elements
         return [-(-len(fold) // word) for fold in self.row_folds]
-
-    def data_words(self, tiles: Tiles) -> int:
-        """Words of the transformed data of a block."""
-        return len(self.row_folds) * self.by.data_places * tiles.words
 
     @property
     def passes(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
+from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
@@ -36,8 +37,8 @@ def ways(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> list
         UnsuitableError: when it is no convolution for such tiles.
         CapacityError: when nothing fits the vector memories.
     """
-    work = plan_of(*_shape(choice, layer, batch, hardware))
-    return one_draft(partial(TileUnits, work), lambda _: _explained(work, layer))
+    plan = plan_of(*_shape(choice, layer, batch, hardware))
+    return one_draft(partial(TileUnits, plan), lambda _: _explained(plan, layer))
 
 
 def least(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:
@@ -62,23 +63,24 @@ def in_tiles(name: str, gloss: str, choice: Choice) -> Lowering:
 # ---- in words
 
 
-def told(conv: Conv2d) -> str:
-    """What tiles may not be for."""
+def refused(name: str, taps: str, conv: Conv2d) -> UnsuitableError:
+    """An error: tiles of that name are not for a convolution."""
     sizes = [f"{size[0]} x {size[1]}" for size in (conv.kernel, conv.stride, conv.dilation)]
-    groups = counted(conv.groups, "channel group")
-    return f"{sizes[0]} taps, stride {sizes[1]}, dilation {sizes[2]} and {groups}"
+    takes = f"{name} takes convolutions of {taps} taps, stride 1, dilation 1 and one channel group"
+    this = f"{sizes[0]} taps, stride {sizes[1]}, dilation {sizes[2]} and {counted(conv.groups, 'channel group')}"
+    return UnsuitableError(f"{takes}; this one has {this}")
 
 
-def _explained(work: TilePlan, layer: ArrayOp) -> Explanation:
-    plan, filtering = work.plan, work.filtering
-    by, block, rows = filtering.by, work.tiles(plan.blocks[0]), len(filtering.row_folds)
+def _explained(plan: TilePlan, layer: ArrayOp) -> Explanation:
+    filtering = plan.filtering
+    by, block, rows = filtering.by, plan.tiles(plan.blocks[0]), len(filtering.row_folds)
     taps, more = f"{by.down.taps} x {by.across.taps}", len(by.products) / by.taps
     fewer = f"{by.multiplications} products for {by.outputs} outputs instead of {by.outputs * by.taps}"
     # What transforms take of the vector unit, which array and streams do not share with it.
     data = _transform(filtering, filtering.data, f"{by.down.reach} words of data", by.data_mixes)
     made = by.down.outputs if by.down.outputs == by.across.outputs else f"{by.down.outputs} and {by.across.outputs}"
     inverse = _transform(filtering, filtering.inverse, f"{made} words of outputs", by.result_mixes)
-    size = SIZE.format(work.transformed.bytes(plan.hardware.vector_memory.element_bytes))
+    size = SIZE.format(plan.filter.bytes(plan.hardware.vector_memory.element_bytes))
     blocking = replace(blocking_of(plan), row_folds=rows, chunks=1)
     channels, out = layer.folded
     row_folds, col_folds = counted(rows, "row fold"), counted(len(filtering.col_folds), "column fold")
@@ -91,7 +93,7 @@ def _explained(work: TilePlan, layer: ArrayOp) -> Explanation:
         "block": block_of(plan, blocking, layer),
         "order": "block by block: the data of all row folds transformed, then column fold by column fold multiplied",
         "words": words_of(plan, layer),
-        "memory": _memory(work),
+        "memory": _memory(plan),
     }
     choices = {**vars(plan.tiling), "tile_outputs": by.down.outputs, "products": by.multiplications}
     return Explanation(1, blocking, choices, aspects)
@@ -107,10 +109,10 @@ def _transform(filtering: Filtering, recipes: Recipes, of: str, mixes: tuple[Mix
     return f"{' and '.join(each)} for {of}{once}{mixed}"
 
 
-def _memory(work: TilePlan) -> str:
+def _memory(plan: TilePlan) -> str:
     """What of the vector memory is set aside for what."""
-    buffers = [(words, count if count > 1 else 0) for words, count in work.plan.tiling.buffers]
+    buffers = [(words, count if count > 1 else 0) for words, count in plan.tiling.buffers]
     names = "ifmap", "filter", "results", "transformed data", "products and what lies between"
-    areas = zip(names, (*buffers, (work.data_words, 0), (work.scratch_words, 0)), strict=True)
-    part = f"; a filter buffer holds {len(work.sections[0])} of {len(work.filtering.by.products)} products"
-    return memory_of(areas, work.plan.hardware) + (part if len(work.sections) > 1 else "")
+    areas = zip(names, (*buffers, (plan.data_words, 0), (plan.scratch_words, 0)), strict=True)
+    part = f"; a filter buffer holds {len(plan.shared[0])} of {len(plan.filtering.by.products)} products"
+    return memory_of(areas, plan.hardware) + (part if len(plan.shared) > 1 else "")

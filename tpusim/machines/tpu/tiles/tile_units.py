@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.cut.pace import Demand, delay_of
-from tpusim.machines.tpu.cut.plan import Block, Columns, Patch, Plan, halves, patch_of, portions
+from tpusim.machines.tpu.cut.plan import Block, Plan, halves, patch_of, portions
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Tiling, fitting, given_block
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
+from tpusim.machines.tpu.lowering.vector_units import feed, in_turn, nested
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Derived
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
@@ -30,12 +30,12 @@ from tpusim.machines.tpu.schedule.units import (
     Moves,
     Need,
     Pass,
-    Piece,
     Policy,
     Touch,
     Unit,
     Units,
     Work,
+    in_one,
     when_free,
 )
 from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Grid, Mix, Product, Recipe, TileAlgorithm, Tiles
@@ -46,38 +46,36 @@ At = Callable[[int], Counters]
 """The words of an input or an output, by its number."""
 
 
-@dataclass(frozen=True)
-class TilePlan:
-    """How a layer is cut up; `plan` tells how its maps lie, and where their buffers are.
+@dataclass(frozen=True, kw_only=True)
+class TilePlan(Plan):
+    """How a layer is cut up: maps lie as those of any plan, but passes are those of products of tiles.
 
-    Behind these come the transformed data of a block, [row fold, place, tile], and what lies between stages.
+    Behind the buffers come the transformed data of a block, [row fold, place, tile], and what lies between stages.
     """
 
-    plan: Plan
     filtering: Filtering
 
     @cached_property
-    def transformed(self) -> Tensor:
+    def filter(self) -> Tensor:
         """The filter in HBM, transformed beforehand: [product, out_channel, channel]."""
-        shape = self.plan.shape
-        return Tensor(TRANSFORMED, (len(self.filtering.by.products), shape.out_channels, shape.channels))
+        return Tensor(TRANSFORMED, (len(self.filtering.by.products), self.shape.out_channels, self.shape.channels))
 
     @cached_property
     def ofmap(self) -> Tensor:
         """The outputs, on chip larger by what makes the transformed filter whole numbers, or not quite whole."""
         by = self.filtering.by
-        return replace(self.plan.ofmap, scale=by.outputs_scale, lost=by.lost(self.plan.shape.channels))
+        return replace(super().ofmap, scale=by.outputs_scale, lost=by.lost(self.shape.channels))
 
     @cached_property
-    def sections(self) -> list[range]:
+    def shared(self) -> list[range]:
         """Products whose weights share a filter buffer, with all row folds of each."""
-        each = self.plan.tiling.section_passes // len(self.filtering.row_folds)
+        each = self.tiling.section_passes // len(self.filtering.row_folds)
         return portions(len(self.filtering.by.products), each)
 
     @cached_property
     def data_words(self) -> int:
         """Words of the transformed data."""
-        return self.filtering.data_words(self._most)
+        return len(self.filtering.row_folds) * self.filtering.by.data_places * self._most.words
 
     @cached_property
     def scratch_words(self) -> int:
@@ -87,24 +85,23 @@ class TilePlan:
     @property
     def words(self) -> int:
         """Words that a lane needs."""
-        return self.plan.tiling.words + self.data_words + self.scratch_words
+        return self.tiling.words + self.data_words + self.scratch_words
 
     @cached_property
     def _most(self) -> Tiles:
         """Tiles of the largest block."""
-        tiling = self.plan.tiling
-        return self.filtering.tiles(tiling.rows, tiling.cols, tiling.groups)
+        return self.filtering.tiles(self.tiling.rows, self.tiling.cols, self.tiling.groups)
 
     def tiles(self, block: Block) -> Tiles:
         """The tiles of a block; of columns there is one at least, perhaps of padding."""
-        cols = len(patch_of(self.plan.shape, block).cols)
+        cols = len(patch_of(self.shape, block).cols)
         return self.filtering.tiles(*block.sizes)._replace(cols=max(1, cols))
 
     # ---- about how long
 
     def cycles(self) -> float:
         """Block after block the longer of vector unit and array in turns, and of the bus."""
-        filtering, hardware, tiling = self.filtering, self.plan.hardware, self.plan.tiling
+        filtering, hardware, tiling = self.filtering, self.hardware, self.tiling
         row_folds, folds = len(filtering.row_folds), len(filtering.col_folds)
         data, inverse = filtering.vector_cycles(self._most)
         # A pass takes at least as long as the next one's weights; before and behind products the array runs empty.
@@ -120,8 +117,8 @@ class TilePlan:
 
     def _moved(self) -> tuple[float, float, float]:
         """Cycles of the bus for the patches of a block, for all weights, for the results of a block."""
-        filtering, hardware, shape, tiling = self.filtering, self.plan.hardware, self.plan.shape, self.plan.tiling
-        unit, fill = hardware.vector_unit, filtering.word_groups[1]
+        filtering, hardware, shape, tiling = self.filtering, self.hardware, self.shape, self.tiling
+        unit, fill = hardware.vector_unit, self.word_fill
         element = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
         words, results = tiling.ifmap_words, tiling.rows * tiling.cols * tiling.groups
         filled = Demand(
@@ -161,7 +158,8 @@ def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
     for block, section in product(product(*extents), halves(products)):
         sections = -(-products // section) * len(filtering.col_folds)
         for buffers in sorted({min(2, sections), sections}):
-            yield TilePlan(Plan(shape, hardware, _tiling(filtering, cut, block, section, buffers), cut), filtering)
+            tiling = _tiling(filtering, cut, block, section, buffers)
+            yield TilePlan(shape, hardware, tiling, cut, filtering=filtering)
 
 
 def _tiling(
@@ -203,43 +201,36 @@ class Stretch(NamedTuple):
 class TileUnits(Units):
     """While vector unit and array are at a stretch, what the next needs comes, and the last results go."""
 
-    def __init__(self, work: TilePlan) -> None:
-        self.work, self.plan, self.filtering = work, work.plan, work.filtering
-        self.traffic, self.word_fill = Traffic(work.plan.shape, work.plan.hardware), work.plan.word_fill
-        self.intermediates = work.transformed.size
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.plan.ifmap, self.work.transformed, self.work.ofmap
+    def __init__(self, plan: TilePlan) -> None:
+        self.plan, self.filtering = plan, plan.filtering
+        self.traffic, self.word_fill = Traffic(plan.shape, plan.hardware), plan.word_fill
+        self.intermediates, self.tensors = plan.filter.size, (plan.ifmap, plan.filter, plan.ofmap)
+        # Vector unit and array share the words between stages, so that they take turns.
+        drains = plan.hardware.sequencer.between_blocks == "drain"
+        self.policy = Policy(("ifmap", "weights"), when_free, 1, drains=drains, serial=True)
 
     @property
     def more(self) -> Mapping[str, Any]:
         """How the filter is transformed; sums of that many factors are kept in float64."""
-        derived = Derived(self.work.transformed.name, "filter", self.filtering.by.transformed)
+        derived = Derived(self.plan.filter.name, "filter", self.filtering.by.transformed)
         return {"derived": (derived,), "doubles": True}
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Ifmap, transformed filter, results, transformed data, products."""
-        work, plan, (ifmap, weights, results) = self.work, self.plan, self.plan.tiling.buffers
+        plan, (ifmap, weights, results) = self.plan, self.plan.tiling.buffers
         rows, cols = len(self.filtering.row_folds[0]), max(map(len, plan.col_folds))
         return (
-            Area("ifmap", plan.ifmap.name, *ifmap, rows, self._patches, self._ready),
-            Area("weights", work.transformed.name, *weights, cols, self._sections),
+            Area("ifmap", plan.ifmap.name, *ifmap, rows, in_one(self._patch), self._ready),
+            Area("weights", plan.filter.name, *weights, cols, in_one(self._section)),
             Area("results", "ofmap", *results, cols),
-            Area("tiles", "tiles", work.data_words, 1, rows),
-            Area("products", "products", work.scratch_words, 1, max(rows, cols)),
+            Area("tiles", "tiles", plan.data_words, 1, rows),
+            Area("products", "products", plan.scratch_words, 1, max(rows, cols)),
         )
-
-    @cached_property
-    def policy(self) -> Policy:
-        """Vector unit and array share the words between stages, so that they take turns."""
-        drains = self.plan.hardware.sequencer.between_blocks == "drain"
-        return Policy(("ifmap", "weights"), when_free, 1, drains=drains, serial=True)
 
     def units(self) -> Iterator[Unit]:
         """Block by block: the data of all row folds, then the products, column fold by column fold."""
-        sections, by = self.work.sections, self.filtering.by
+        sections, by = self.plan.shared, self.filtering.by
         data = sum(map(len, self.filtering.data)) + len(by.data_mixes)
         inverse = sum(map(len, self.filtering.inverse)) + len(by.result_mixes)
         for block in range(len(self.plan.blocks)):
@@ -263,23 +254,17 @@ class TileUnits(Units):
         block, fold = key
         return 0 if fold else delay_of(self.plan.shape.reached(*self.plan.blocks[block].sizes), self.plan.hardware)
 
-    def _patches(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
-        return [Piece(0, (0,), partial(self._patch, *key))]
-
-    def _patch(self, at: int, fold: int, base: int) -> Iterator[Moves]:
+    def _patch(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
         """What a block needs of a row fold, unless all of it is padding."""
-        plan = self.plan
+        plan, (at, fold) = self.plan, key
         if (patch := patch_of(plan.shape, plan.blocks[at])).words:
             held = plan.read(self.filtering.row_folds[fold], patch, base)
             yield self.traffic.moves(plan.ifmap, held, plan.ifmap_apart)
 
-    def _sections(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
-        return [Piece(0, (0,), partial(self._section, *key))]
-
-    def _section(self, fold: int, section: int, base: int) -> Iterator[Moves]:
+    def _section(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
         """Product by product, the weights of all row folds."""
-        work, hardware, parts = self.work, self.plan.hardware, []
-        lane, products = (Along(OUT_CHANNEL, self.plan.col_folds[fold]),), work.sections[section]
+        hardware, (fold, section), parts = self.plan.hardware, key, []
+        lane, products = (Along(OUT_CHANNEL, self.plan.col_folds[fold]),), self.plan.shared[section]
         for number in products:
             for rows, words in zip(self.filtering.row_folds, self.filtering.weight_words, strict=True):
                 items = Along(PRODUCT, range(number, number + 1)), Along(IN_CHANNEL, rows)
@@ -287,7 +272,7 @@ class TileUnits(Units):
                 base += words
         elements = len(products) * self.plan.shape.channels * len(self.plan.col_folds[fold])
         moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
-        yield Moves(work.transformed, tuple(parts), moved)
+        yield Moves(self.plan.filter, tuple(parts), moved)
 
     # ---- the vector unit and the array, and out
 
@@ -297,37 +282,37 @@ class TileUnits(Units):
 
     def _transform(self, stretch: Stretch, patch: int, data: int, scratch: int) -> Iterator[Work]:
         """The data of a row fold, one axis after the other; the patch is free after the first."""
-        work, block, lanes = self.work, self.plan.blocks[stretch.block], len(self.filtering.row_folds[stretch.fold])
-        data += data_words(work, block, stretch.fold)
-        first, second = data_stages(work, block, patch, scratch, data)
+        plan, block, lanes = self.plan, self.plan.blocks[stretch.block], len(self.filtering.row_folds[stretch.fold])
+        by, words = self.filtering.by, plan.tiles(block).words
+        data += stretch.fold * by.data_places * words
+        first, second = data_stages(plan, block, patch, scratch, data)
         yield from _in_turn(first.steps(lanes), Touch(0))
         yield from _in_turn(second.steps(lanes))
-        yield from _in_turn(mixed(self.filtering.by.data_mixes, data, work.tiles(block).words, lanes))
+        yield from _in_turn(mixed(by.data_mixes, data, words, lanes))
 
     def _multiply(self, stretch: Stretch, bases: Sequence[int]) -> Iterator[Act]:
         """The products of a section, each over all row folds; behind the last the outputs."""
-        work, by, block = self.work, self.filtering.by, self.plan.blocks[stretch.block]
-        (weights, results, data, scratch), words = bases, work.tiles(block).words
-        lanes, folds = len(self.plan.col_folds[stretch.fold]), self.filtering.row_folds
+        plan, by, block = self.plan, self.filtering.by, self.plan.blocks[stretch.block]
+        (weights, results, data, scratch), words = bases, plan.tiles(block).words
+        lanes, folds = len(plan.col_folds[stretch.fold]), self.filtering.row_folds
         assert stretch.section is not None
-        for each in (by.products[place] for place in work.sections[stretch.section]):
+        for each in (by.products[place] for place in plan.shared[stretch.section]):
             result, streams = scratch + each.results * words, len(each.data) * words
-            for at, rows in enumerate(folds):
-                reads = feed(len(rows), streamed(each, data + data_words(work, block, at), words))
-                size, begins = self.filtering.weight_words[at], at == 0 and not each.adds
-                sizes = size, len(rows), lanes
+            for at, (rows, size) in enumerate(zip(folds, self.filtering.weight_words, strict=True)):
+                reads = feed(len(rows), streamed(each, data + at * by.data_places * words, words))
+                sizes, begins = (size, len(rows), lanes), at == 0 and not each.adds
                 yield Pass(Touch(0), None, 3, begins, weights, *sizes, reads, result, streams)
                 weights += size
-        if stretch.section == len(work.sections) - 1:
+        if stretch.section == len(plan.shared) - 1:
             yield from _in_turn(mixed(by.result_mixes, scratch, words, lanes))
-            first, second = inverse_stages(work, block, scratch, results)
+            first, second = inverse_stages(plan, block, scratch, results)
             yield from _in_turn(first.steps(lanes))
             yield Work([*second.steps(lanes)], (), 1, True)
 
     def spill(self, unit: Unit, base: int) -> Moves:
-        plan, block, channels = self.plan, self.plan.blocks[unit.about.block], self.plan.col_folds[unit.about.fold]
-        part, (box,) = plan.outputs(Columns(channels, 0), 0, block, base)
-        return self.traffic.moves(self.work.ofmap, (part, box), plan.strips_apart)
+        plan, about = self.plan, unit.about
+        part, (box,) = plan.outputs(plan.columns[about.fold], 0, plan.blocks[about.block], base)
+        return self.traffic.moves(plan.ofmap, (part, box), plan.strips_apart)
 
 
 def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[Work]:
@@ -363,12 +348,12 @@ class Stage(NamedTuple):
         return feed(lanes, (self.inputs if kind == "x" else self.outputs)(number))
 
 
-def data_stages(work: TilePlan, block: Block, patch_base: int, scratch: int, data: int) -> tuple[Stage, Stage]:
+def data_stages(plan: TilePlan, block: Block, patch_base: int, scratch: int, data: int) -> tuple[Stage, Stage]:
     """From a patch to the transformed data of a row fold, at word `data`: down the columns, then along the rows.
 
     Tiles that lie side by side share columns, which are transformed once.
     """
-    filtering, tiles, patch = work.filtering, work.tiles(block), patch_of(work.plan.shape, block)
+    filtering, tiles, patch = plan.filtering, plan.tiles(block), patch_of(plan.shape, block)
     by, words, row_words = filtering.by, tiles.words, tiles.down * tiles.cols * tiles.groups
     reach, rows = by.down.reach, scratch
     between = rows + reach * row_words
@@ -382,31 +367,25 @@ def data_stages(work: TilePlan, block: Block, patch_base: int, scratch: int, dat
 
     def product(number: int) -> Counters:
         """The products of that column of all transformed rows."""
-        counters = Counter(reach, 0, 1, reach, by.across.reach * words), Counter(words, 0, 1, words, 1)
-        return Counters(data + number * words, counters)
+        return nested(data + number * words, (reach, by.across.reach * words), (words, 1))
+
+    def row_of_patch(number: int) -> Counters:
+        """The row of that number of all tiles that lie below one another, all its columns."""
+        start = block.rows.start + number - patch.rows.start
+        down = Counter(tiles.down, start, by.down.outputs, len(patch.rows), len(patch.cols) * tiles.groups)
+        across = Counter(tiles.cols, 0, 1, len(patch.cols), tiles.groups)
+        return Counters(patch_base, (down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
 
     def row_of_tiles(number: int) -> Counters:
         return in_turn(rows + number * row_words, row_words)
 
-    first = Stage(filtering.data.down, _down(patch, patch_base, block, tiles, by.down.outputs), row_of_tiles, between)
+    first = Stage(filtering.data.down, row_of_patch, row_of_tiles, between)
     return first, Stage(filtering.data.across, along_a_row, product, between)
 
 
-def _down(patch: Patch, base: int, block: Block, tiles: Tiles, size: int) -> At:
-    """The row of that number of all tiles that lie below one another, all its columns."""
-
-    def row(number: int) -> Counters:
-        start = block.rows.start + number - patch.rows.start
-        down = Counter(tiles.down, start, size, len(patch.rows), len(patch.cols) * tiles.groups)
-        across = Counter(tiles.cols, 0, 1, len(patch.cols), tiles.groups)
-        return Counters(base, (down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
-
-    return row
-
-
-def inverse_stages(work: TilePlan, block: Block, products: int, results: int) -> tuple[Stage, Stage]:
+def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) -> tuple[Stage, Stage]:
     """From the products of a column fold to its outputs; columns beyond the block are kept nowhere."""
-    filtering, tiles = work.filtering, work.tiles(block)
+    filtering, tiles = plan.filtering, plan.tiles(block)
     by, words = filtering.by, tiles.words
     reach, size, rows = by.across.reach, by.down.outputs, products + by.result_places * words
     between, width = rows + size * reach * words, len(block.cols) * tiles.groups
@@ -415,8 +394,7 @@ def inverse_stages(work: TilePlan, block: Block, products: int, results: int) ->
         return lambda number: in_turn(base + number * reach * words, reach * words)
 
     def column(number: int) -> Counters:
-        counters = Counter(size, 0, 1, size, reach * words), Counter(words, 0, 1, words, 1)
-        return Counters(rows + number * words, counters)
+        return nested(rows + number * words, (size, reach * words), (words, 1))
 
     def outputs(number: int) -> Counters:
         """The output of that number of each row of all tiles."""
@@ -428,19 +406,13 @@ def inverse_stages(work: TilePlan, block: Block, products: int, results: int) ->
     return Stage(down, row(products), row(rows), between), Stage(across, column, outputs, between)
 
 
-def data_words(work: TilePlan, block: Block, fold: int) -> int:
-    """Words of transformed data ahead of those of a row fold."""
-    return fold * work.filtering.by.data_places * work.tiles(block).words
-
-
 def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Compute]:
     """A step a mix, of `words` a place."""
 
     def over(grid: Grid) -> Feed:
-        sides = zip((grid.down, grid.across), grid.apart, strict=True)
-        counters = (Counter(count, 0, 1, count, apart * words) for count, apart in sides)
-        pattern = Counters(base + grid.first * words, (*counters, Counter(words, 0, 1, words, 1)))
-        return feed(lanes, pattern)
+        down, across = grid.apart
+        sides = (grid.down, down * words), (grid.across, across * words)
+        return feed(lanes, nested(base + grid.first * words, *sides, (words, 1)))
 
     for mix in mixes:
         operands = tuple(over(grid) for grid, _ in mix.terms)
@@ -454,5 +426,4 @@ def streamed(product: Product, data: int, words: int) -> Counters:
     if not others:
         return in_turn(data + first * words, words)
     (second,) = others
-    places = Counter(2, 0, 1, 2, (second - first) * words)
-    return Counters(data + first * words, (places, Counter(words, 0, 1, words, 1)))
+    return nested(data + first * words, (2, (second - first) * words), (words, 1))

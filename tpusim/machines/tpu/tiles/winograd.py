@@ -14,9 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.base.errors import UnsuitableError
 from tpusim.machines.tpu.tiles.tile_algorithm import AxisTransform, Line, Product, Recipe, TileAlgorithm, row_by_row
-from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, told
+from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, refused
 from tpusim.network.ops.conv2d import Conv2d
 
 Matrix: TypeAlias = tuple[tuple[int, ...], ...]
@@ -115,8 +114,7 @@ F4 = MinimalFiltering(
 def tiles_of(by: MinimalFiltering, conv: Conv2d) -> TileAlgorithm:
     """The tiles of a convolution of 3 x 3 taps, stride 1 and one channel group; raises UnsuitableError for others."""
     if (conv.kernel, conv.stride, conv.dilation, conv.groups) != ((TAPS, TAPS), (1, 1), (1, 1), 1):
-        takes = f"{by.tiles.name} takes convolutions of {TAPS} x {TAPS} taps, stride 1, dilation 1 and one channel"
-        raise UnsuitableError(f"{takes} group; this one has {told(conv)}")
+        raise refused(by.tiles.name, f"{TAPS} x {TAPS}", conv)
     return by.tiles
 
 
