@@ -265,9 +265,11 @@ class Units(ABC):
         return None
 
 
-def in_one(brings: Callable[[Key, int], Iterable[Moves]]) -> Callable[[Key, int, bool], Sequence[Piece]]:
-    """A cut of an area that leaves loads whole: `brings` gives the transfers of a key, from a word on."""
-    return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key))]
+def in_one(
+    brings: Callable[[Key, int], Iterable[Moves]], steps: int = 1
+) -> Callable[[Key, int, bool], Sequence[Piece]]:
+    """A cut of an area that leaves loads whole: `brings` gives the `steps` transfers of a key, from a word on."""
+    return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key), steps=steps)]
 
 
 # ---- when a load may be brought: what `Policy.gaps` and `Area.gaps` may be
