@@ -70,7 +70,6 @@ class Tenancy:
         first, last: its gap, and that of the last unit so far.
         ahead: the gap in which the load ahead is first needed.
         before: the tenancy that had the slot before.
-        behind: the late load that comes as soon as the slot has been spilled.
         there: by atom, the step that brought it.
         written: the last step that wrote the slot, fills apart.
         used: by queue and array, the last step that read the slot.
@@ -86,7 +85,6 @@ class Tenancy:
     last: int
     ahead: int
     before: Tenancy | None
-    behind: tuple[Tenancy, Sequence[Piece]] | None = None
     there: dict[int, int] = field(default_factory=dict)
     written: int = -1
     used: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -161,10 +159,9 @@ class _Entry(NamedTuple):
 
     unit: int
     early: int
-    rank: int
     tenancy: Tenancy
     piece: Piece
-    held: tuple[Tenancy, ...]
+    held: list[Tenancy]
     """Of the needs of the piece that are in areas, which come first among them."""
 
 
@@ -191,7 +188,6 @@ class Schedule:
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
             for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
         ]
-        self._late = 0
         self.queue = self._queue(rings)
         self.strands = {name: Schedule(each, bases, self.steps) for name, each in units.strands.items()}
         self.left: dict[Key, int] = {}
@@ -208,13 +204,15 @@ class Schedule:
     def planned(self) -> Planned:
         """The steps that `run` will write."""
         passes, steps = sum(unit.passes for unit in self.units), sum(unit.steps for unit in self.units)
-        fills = sum(each.piece.steps for entries in self.queue.values() for each in entries) + self._late
+        fills = sum(each.piece.steps for entries in self.queue.values() for each in entries)
         transfers = fills + sum(unit.leaves >= 0 for unit in self.units)
         strands = [each.planned for each in self.strands.values()]
         return Planned(passes, transfers + steps + sum(each.transfers for each in strands))
 
     def run(self) -> tuple[Step, ...]:
-        """All steps: in each gap first fills, then a spill whose lag is over; behind it the acts of the unit."""
+        """All steps: in each gap loads, then a spill whose lag is over, then late loads; behind the gap the acts of its
+        unit.
+        """
         if self.of.before:
             for strand in self.strands.values():
                 strand.until(len(strand.units))
@@ -229,10 +227,14 @@ class Schedule:
         policy, gaps = self.policy, self.gaps
         for at in range(self._next, number):
             unit, gap = self.units[at], gaps[at]
-            for entry in self.queue.pop(at, ()):
-                self._bring(entry.tenancy, entry.piece, entry.held)
+            entries = self.queue.pop(at, ())
+            loads = [each for each in entries if each.unit < LAST]
+            for entry in loads:
+                self._bring(entry)
             if unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
                 self._spill(self._ended.popleft())
+            for entry in entries[len(loads) :]:
+                self._bring(entry)
             self._work(at, unit)
             if unit.leaves >= 0:
                 self._ended.append(at)
@@ -246,29 +248,24 @@ class Schedule:
         """
         policy, queue = self.policy, defaultdict[int, list[_Entry]](list)
         behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
-        for rank, name in enumerate(policy.order):
+        for name in policy.order:
             area, cut = rings[name].area, rings[name].area.cut
             where = area.gaps or policy.gaps
             for tenancy in rings[name].all if cut else ():
                 assert cut is not None
                 before, first = tenancy.before, tenancy.first
                 gaps = where(before.last if before else -1, first, tenancy.ahead)
-                if area.late and before:
-                    before.behind = tenancy, cut(tenancy.key, 1, False)
-                    self._late += len(before.behind[1])
-                    continue
-                pieces = cut(tenancy.key, len(gaps), policy.grows and not first and not area.late)
-                wanted = LAST if area.late else LAST + first if area.last else first
-                for piece, gap in zip(pieces, spread(len(pieces), range(1) if area.late else gaps), strict=True):
-                    at = tenancy.unit if gap == first and not area.late else behind[gap]
-                    held: tuple[Tenancy, ...] = ()
-                    for need, key in piece.needs:
-                        if need in rings:
-                            held = *held, rings[need].wanted(key, at, gap, tenancy.ahead)
-                    queue[at].append(_Entry(wanted, piece.early, rank, tenancy, piece, held))
+                pieces = cut(tenancy.key, len(gaps), policy.grows and not first)
+                wanted = LAST if area.late else first
+                for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
+                    at = tenancy.unit if gap == first else behind[gap]
+                    held = [
+                        rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in piece.needs if need in rings
+                    ]
+                    queue[at].append(_Entry(wanted, piece.early, tenancy, piece, held))
+        # Areas have come in their order, in which sorting leaves what is wanted at the same time.
         for entries in queue.values():
-            if len(entries) > 1:
-                entries.sort(key=itemgetter(2) if policy.by_area else itemgetter(0, 1, 2))
+            entries.sort(key=itemgetter(0, 1))
         return queue
 
     def _left(self, strand: str, key: Key) -> int:
@@ -282,8 +279,9 @@ class Schedule:
                 found.until(min(found._next + 1, len(found.units)))
         return found.left[key]
 
-    def _bring(self, tenancy: Tenancy, piece: Piece, held: tuple[Tenancy, ...] = ()) -> None:
+    def _bring(self, entry: _Entry) -> None:
         """A piece: transfers, or steps of the vector unit that work it out."""
+        *_, tenancy, piece, held = entry
         brought = [*piece.brings(tenancy.base, *[each.base for each in held])]
         if not brought:
             return
@@ -309,13 +307,9 @@ class Schedule:
     def _spill(self, at: int) -> None:
         unit, steps = self.units[at], self.steps
         tenancy = self.tenancies[at][unit.leaves]
-        made = (tenancy.written,) if tenancy.written >= 0 else tuple(tenancy.there.values())
+        made = tenancy.made(None)
         tenancy.used["dma", 0] = self.left[unit.makes] = len(steps)
         steps.extend(self.of.leaving(made, self.of.spill(unit, tenancy.base)))
-        if tenancy.behind:
-            late, pieces = tenancy.behind
-            for piece in pieces:
-                self._bring(late, piece)
 
     def _work(self, at: int, unit: Unit) -> None:
         """The acts of a unit; what its body and its new tenancies add goes to the first of them."""

@@ -85,8 +85,7 @@ class Area:
         cut: the pieces of a key, given the gaps that the load may be spread over and whether pieces should grow from a
             small one; None: nothing is brought, acts write the slots.
         ready: cycles from the arrival of a key until its first unit may begin.
-        late: whether loads come as soon as a spill frees their slot, behind all else of a gap.
-        last: whether they come behind all else of a gap, in the order in which they are wanted.
+        late: whether loads come behind all else of a gap, the spill that frees their slot included.
         gaps: those of its loads, where they differ from the policy's.
         live: of keys that roll through one slot as through a window: the rows that units of a key read.
         depth: rows that such a window holds.
@@ -102,7 +101,6 @@ class Area:
     cut: Callable[[Key, int, bool], Sequence[Piece]] | None = None
     ready: Callable[[Key], int] | None = None
     late: bool = False
-    last: bool = False
     gaps: Gaps | None = None
     live: Callable[[Key], range] | None = None
     depth: int = 0
@@ -195,7 +193,6 @@ class Policy(NamedTuple):
         whole: whether the first pass of a body waits for all that its unit needs.
         turn: cycles that a turn of the loop over bodies takes.
         serial: whether all that computes waits for what computed before.
-        by_area: whether a gap brings area by area, instead of what is wanted first.
         arrays: arrays with weights of their own, to which sums are dealt out in turn.
     """
 
@@ -207,7 +204,6 @@ class Policy(NamedTuple):
     whole: bool = False
     turn: int = 0
     serial: bool = False
-    by_area: bool = False
     arrays: int = 1
 
 
@@ -275,11 +271,6 @@ def in_one(
 # ---- when a load may be brought: what `Policy.gaps` and `Area.gaps` may be
 
 
-def one_ahead(_: int, first: int, ahead: int) -> range:
-    """While the unit ahead runs, whoever had the slot."""
-    return range(max(first - 1, 0), max(first, 1))
-
-
 def one_ahead_if_free(freed: int, first: int, ahead: int) -> range:
     """While the unit ahead runs, if the slot is free by then."""
     gap = max(freed + 1, first - 1, 0)
@@ -297,20 +288,14 @@ def when_free(freed: int, first: int, ahead: int) -> range:
     return range(gap, gap + 1)
 
 
+def with_the_spill(lag: int) -> Gaps:
+    """When what had the slot is spilled, `lag` gaps behind its last use; the first load ahead of all units."""
+    return lambda freed, first, ahead: range(freed + lag, freed + lag + 1) if freed >= 0 else range(1)
+
+
 def at_once(freed: int, first: int, ahead: int) -> range:
     """As soon as the slot is free."""
     return range(freed + 1, freed + 2)
-
-
-def with_the_one_ahead(freed: int, first: int, ahead: int) -> range:
-    """When the load ahead of it is used for the first time."""
-    return range(ahead, ahead + 1)
-
-
-def when_read(freed: int, first: int, ahead: int) -> range:
-    """Once the slot has been read for the last time, but not before the load ahead of it is used."""
-    gap = max(ahead, freed)
-    return range(gap, gap + 1)
 
 
 def when_needed(freed: int, first: int, ahead: int) -> range:
