@@ -6,7 +6,7 @@ columns and images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -40,19 +40,11 @@ class WordForm(NamedTuple):
     inner: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-class Content(NamedTuple):
-    """Words of a part in its order: the flat index of the first element of each, in lane `first`, the first of `lanes`
-    that hold as many channels in a row.
+def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, Words] | None:
+    """What the words of a part hold, in its order: of each the flat index of its first element, the lane that has it,
+    and how many lanes from there on hold a channel each. None where words are cut otherwise, reach beyond the tensor or
+    have copies.
     """
-
-    form: WordForm
-    elements: Words
-    first: int
-    lanes: int
-
-
-def held_by(part: Part, shape: Sequence[int]) -> Content | None:
-    """What the words of a part hold; None where they are cut otherwise, reach beyond the tensor or have copies."""
     cut = _cut(part)
     if cut is None or len(part.first_lanes) != 1 or len(part.lane) != 1:
         return None
@@ -65,7 +57,9 @@ def held_by(part: Part, shape: Sequence[int]) -> Content | None:
         elements = np.add.outer(elements, np.array(each.coordinates) * strides[each.axis]).ravel()
     steps = ((axis, coordinates) for axis, coordinates in inner if len(coordinates) > 1)
     form = WordForm(part.per_word, tuple((axis, tuple(each - at[0] for each in at)) for axis, at in steps))
-    return Content(form, elements, part.first_lanes[0], part.lanes)
+    return form, np.stack(
+        [elements, np.full_like(elements, part.first_lanes[0]), np.full_like(elements, part.lanes)], 1
+    )
 
 
 def _cut(part: Part) -> int | None:
@@ -92,21 +86,16 @@ def words_of(part: Part) -> Words | None:
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """Words `elements` of a tensor in ascending order, each known by the flat index of its first element.
-
-    `lanes` tells, by the first channel of a fold, which lanes hold it: the first and how many.
-    """
+    """Words of a tensor, as `held_by` tells of them, in the order of their elements."""
 
     shape: tuple[int, ...]
     form: WordForm
-    elements: Words
-    lanes: Mapping[int, tuple[int, int]]
+    held: Words
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same elements in the same words."""
         return isinstance(other, Home) and (
-            (self.shape, self.form, self.lanes) == (other.shape, other.form, other.lanes)
-            and np.array_equal(self.elements, other.elements)
+            (self.shape, self.form) == (other.shape, other.form) and np.array_equal(self.held, other.held)
         )
 
     __hash__ = object.__hash__
@@ -114,27 +103,22 @@ class Home:
     @property
     def words(self) -> int:
         """Words of a lane."""
-        return len(self.elements)
+        return len(self.held)
 
     @cached_property
     def widest(self) -> int:
         """From lane 0 on, the lanes that hold some of it."""
-        return max(first + lanes for first, lanes in self.lanes.values())
+        _, first, lanes = self.held.T
+        return int((first + lanes).max())
 
     def find(self, part: Part) -> Words | None:
         """The words that hold what a part holds, in its order; None where not all do."""
-        held = held_by(part, self.shape)
-        if held is None or held.form != self.form or not self._in_lanes(held):
+        found = held_by(part, self.shape)
+        if found is None or found[0] != self.form:
             return None
-        at = np.searchsorted(self.elements, held.elements)
-        found = at < len(self.elements)
-        return at if found.all() and np.array_equal(self.elements[at], held.elements) else None
-
-    def _in_lanes(self, held: Content) -> bool:
-        """Whether the lanes are the same."""
-        of_channel = prod(self.shape[1:])
-        folds = np.unique(held.elements // of_channel)
-        return all(self.lanes.get(int(fold)) == (held.first, held.lanes) for fold in folds)
+        _, held = found
+        at = np.searchsorted(self.held[:, 0], held[:, 0])
+        return at if (at < self.words).all() and np.array_equal(self.held[at], held) else None
 
 
 def home_of(units: Units) -> Home | None:
@@ -143,29 +127,21 @@ def home_of(units: Units) -> Home | None:
     if tensor.scale != 1 or tensor.lost or tensor.number_bytes or tensor.on_the_way:
         return None
     left = (units.spill(each, 0) for each in units.units() if each.leaves >= 0)
-    held = [held_by(part, tensor.shape) for moves in left if moves.tensor.name == OFMAP for part in moves.parts]
-    found = [each for each in held if each is not None]
-    if not found or len(found) < len(held) or len({each.form for each in found}) != 1:
+    found = [held_by(part, tensor.shape) for moves in left if moves.tensor.name == OFMAP for part in moves.parts]
+    whole = [each for each in found if each is not None]
+    if not whole or len(whole) < len(found) or len({form for form, _ in whole}) != 1:
         return None
-    elements = np.concatenate([each.elements for each in found])
-    of_channel, ordered = prod(tensor.shape[1:]), np.unique(elements)
-    lanes = _lanes_of(found, of_channel)
-    if lanes is None or sum(count for _, count in lanes.values()) != tensor.shape[0]:
+    form, held = whole[0][0], np.concatenate([words for _, words in whole])
+    held = held[np.argsort(held[:, 0])]
+    # Channels that share a word of all lanes are always in the same.
+    of_channel = prod(tensor.shape[1:])
+    folds = np.unique(np.stack([held[:, 0] // of_channel, *held.T[1:]], 1), axis=0)
+    if (np.diff(folds[:, 0]) == 0).any() or folds[:, 2].sum() != tensor.shape[0]:
         return None
     # Each word once, and in them all that the first lane of each fold holds.
-    if len(ordered) != len(elements) or len(ordered) * found[0].form.per_word != len(lanes) * of_channel:
+    if (np.diff(held[:, 0]) == 0).any() or len(held) * form.per_word != len(folds) * of_channel:
         return None
-    return Home(tensor.shape, found[0].form, ordered, lanes)
-
-
-def _lanes_of(held: Iterable[Content], of_channel: int) -> dict[int, tuple[int, int]] | None:
-    """By the first channel of each fold its lanes; None where they are not always the same."""
-    found: dict[int, tuple[int, int]] = {}
-    for each in held:
-        for fold in np.unique(each.elements // of_channel).tolist():
-            if found.setdefault(fold, (each.first, each.lanes)) != (each.first, each.lanes):
-                return None
-    return found
+    return Home(tensor.shape, form, held)
 
 
 class ScatteredError(Exception):
@@ -195,21 +171,19 @@ def reached(pattern: AddressPattern, at: Callable[[Words], Words]) -> AddressPat
 
 
 def _nested(there: Words) -> Counters:
-    """Counters that walk `there`, if any do."""
+    """Counters that walk `there`, if any do; else others."""
     counters: list[Counter] = []
     left = there
     while len(left) > 1:
         apart = np.diff(left)
         length = int(np.append(np.flatnonzero(apart != apart[0]), len(apart))[0]) + 1
-        if len(left) % length:
-            raise ScatteredError
         counters.append(Counter(length, 0, 1, length, int(apart[0])))
         left = left[::length]
     return Counters(int(there[0]), tuple(reversed(counters)))
 
 
 def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: Words) -> Counters:
-    """The counters of a pattern with the strides that walk `there`, if any do."""
+    """The counters of a pattern with the strides that walk `there`, if any do; else with others."""
     if not isinstance(pattern, Counters) or pattern.window is not None:
         raise ScatteredError
     at = np.full(len(stored), PADDING)
@@ -230,6 +204,4 @@ def _strided(counter: Counter, at: Words) -> Counter:
     if len(counts) < 2:
         return counter._replace(stride=0, wrap=1, jump=0)
     apart = int(at[counts[1]] - at[counts[0]])
-    if apart % counter.step:
-        raise ScatteredError
     return counter._replace(stride=apart // counter.step, wrap=1, jump=0)
