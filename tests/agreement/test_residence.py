@@ -55,7 +55,7 @@ def told(found: Residence) -> None:
     for what, there in {
         "one in the words of another": len({*places}) < len(places),
         "one is read twice": any(len(each.readers) > 1 for each in found.allocations),
-        "one stays for long": any(each.last > each.maker + 1 for each in found.allocations),
+        "one stays for long": any(each.readers[-1][0] > each.maker + 1 for each in found.allocations),
         "one is spilled too": any(each.spilled for each in found.allocations),
     }.items():
         if there:

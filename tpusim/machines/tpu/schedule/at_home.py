@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Feed, walked
+from tpusim.machines.tpu.program.addresses import AddressPattern, Feed
 from tpusim.machines.tpu.program.moves import regions_of
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Step, Stream, Vector
@@ -85,12 +85,10 @@ def _check_over(steps: Iterable[Step], first: int) -> None:
     """Raise ScatteredError where a step reads words of the home at `first` that another one may have overwritten."""
     home = range(first, first + APART)
     for step in steps:
-        reads = [each for each in step.words_read if each and each.start in home]
-        if not reads or isinstance(step, Keep | Spill):
-            continue
-        feeds = [each for each in step.operands if _meets(each, home)] if isinstance(step, Vector) else []
-        alike = isinstance(step, Vector) and all(_walks_alike(each, step.writes) for each in feeds)
-        if not alike and not (isinstance(step, Stream) and step.accumulate and not _meets(step.reads, home)):
+        walks = isinstance(step, Vector) and all(each == step.writes for each in step.operands if _meets(each, home))
+        adds = isinstance(step, Stream) and step.accumulate and not _meets(step.reads, home)
+        reads = any(each and each.start in home for each in step.words_read)
+        if reads and not (walks or adds or isinstance(step, Keep | Spill)):
             raise ScatteredError
 
 
@@ -98,15 +96,7 @@ def _meets(feed: Feed, home: range) -> bool:
     return any(each and each.start in home for each in feed.extents)
 
 
-def _walks_alike(one: Feed, other: Feed) -> bool:
-    """Whether two feeds reach for the same words in the same order."""
-    return len(one.groups) == len(other.groups) and all(
-        a[:2] == b[:2] and np.array_equal(np.where(*walked(a.pattern), PADDING), np.where(*walked(b.pattern), PADDING))
-        for a, b in zip(one.groups, other.groups, strict=True)
-    )
-
-
-class _Ring:
+class _Standing:
     """Where the words of an area stand.
 
     Attributes:
@@ -161,7 +151,7 @@ class _AtHome(Units):
             name: _AtHome(each, read, places, bases, spilled) for name, each in of.strands.items()
         }
         self._units = [*of.units()]
-        self._rings = sorted((_Ring(each, bases[each.name]) for each in of.areas), key=lambda ring: ring.base)
+        self._rings = sorted((_Standing(each, bases[each.name]) for each in of.areas), key=lambda ring: ring.base)
         self._bases = [each.base for each in self._rings]
         self._leaving = {unit.needs[unit.leaves]: unit for unit in self._units if unit.leaves >= 0}
         self._kept: dict[int, tuple[Need | None, Moves | None]] = {}
@@ -297,7 +287,7 @@ class _AtHome(Units):
 
     # ---- where words stand
 
-    def _ring(self, word: int) -> _Ring:
+    def _ring(self, word: int) -> _Standing:
         return self._rings[bisect_right(self._bases, word) - 1]
 
     def _first(self, first: int, words: int) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tpusim.machines.tpu.definition import frame_of
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Program
 from tpusim.machines.tpu.program.steps import Preload, Shift, Step, Stream, Vector
@@ -27,6 +28,53 @@ from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.memory.layout import Region
 from tpusim.network.ops.op import OFMAP
+
+
+class FullError(Exception):
+    """There is no room while a layer runs."""
+
+    def __init__(self, layer: int) -> None:
+        super().__init__(layer)
+        self.layer = layer
+
+
+class Room:
+    """What is taken of a memory, each part of it for some layers."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._taken: list[tuple[range, range]] = []
+        self._own = range(0)
+
+    def taken(self, layers: range) -> list[range]:
+        """What is taken while any of some layers runs."""
+        return [place for span, place in self._taken if meet(span, layers)]
+
+    def from_the_end(self, size: int, layers: range) -> list[int]:
+        """Where that much could begin, the last first: at the end, or right ahead of what is taken."""
+        ends = self.capacity, *(place.start for place in self.taken(layers))
+        return sorted((end - size for end in ends), reverse=True)
+
+    def place(self, starts: Iterable[int], size: int, layers: range) -> int:
+        """The first of `starts` from which on `size` are free, taken for some layers. Raises FullError."""
+        taken, most = self.taken(layers), self.capacity - size
+        for start in starts:
+            found = range(start, start + size)
+            if 0 <= start <= most and not any(meet(found, place) for place in taken):
+                self._taken.append((layers, found))
+                return start
+        raise FullError(layers.start)
+
+    def own(self, layer: int, words: int) -> int:
+        """The first word of those that are a layer's own: behind the own ones of the layer ahead, so that it may begin
+        before that has ended; else at the beginning, or as far from them as can be. Raises FullError.
+        """
+        layers, other = range(layer, layer + 1), 0 if self._own.start else self.capacity - words
+        starts = self._own.stop, other, 0, *sorted(place.stop for place in self.taken(layers))
+        first = self.place(starts, words, layers)
+        self._own = range(first, first + words)
+        return first
+
 
 KINDS: tuple[type[Step], ...] = (Fill, Preload, Stream, Vector, Keep, Spill)
 """Steps of a kind are over in their order: who waits for one has waited for those ahead of it."""
@@ -59,7 +107,13 @@ class Waits:
         loads = [at for at, step in enumerate(steps) if isinstance(step, Preload)]
         if self._hardware.sequencer.between_blocks == "drain" and self._before and loads:
             waiting[loads[0]].add(self._before.last_pass)
-        early = self._go_ahead(steps[:begins], waiting)
+        early: set[int] = set()
+        if self._before:
+            # They wait for no step of their own layer.
+            free = {first + at: (step, waiting[at]) for at, step in enumerate(steps[:begins])
+                    if isinstance(step, Fill) and not step.after}  # fmt: skip
+            order, early = self._before.with_ahead(free)
+            self._order += order
         self._steps += [
             replace(step, after=(*step.after, *sorted(more - {*step.after}))) if more else step
             for step, more in zip(steps, waiting, strict=True)
@@ -80,23 +134,6 @@ class Waits:
         place = {number: at for at, number in enumerate(order)}
         steps = (self._steps[number].renumbered(place) for number in order)
         return tuple(steps), tuple(self._layers[number] for number in order)
-
-    def _go_ahead(self, fills: Sequence[Step], waiting: Sequence[set[int]]) -> set[int]:
-        """Be done with the layer before; which of the fills that the next begins with go among its steps.
-
-        They wait for no step of their own layer, and bring other words than those ahead of them.
-        """
-        if self._before is None:
-            return set()
-        free: dict[int, tuple[Fill, set[int]]] = {}
-        for at, step in enumerate(fills):
-            others = [other for each in fills[:at] for other in each.words_written]
-            if not step.after and not any(_meet((one,), (other,)) for other in others for one in step.words_written):
-                assert isinstance(step, Fill)
-                free[self.steps_before + at] = step, waiting[at]
-        order, early = self._before.with_ahead(free)
-        self._order += order
-        return early
 
     # ---- what a step waits for
 
@@ -122,8 +159,7 @@ class Waits:
 
     def _makers(self, step: Step) -> Iterator[int]:
         """The spills of layers before that made what it reads."""
-        handed = self._handed.get(step.tensor.name) if isinstance(step, Fill) else None
-        if not handed or not isinstance(step, Fill):
+        if not isinstance(step, Fill) or not (handed := self._handed.get(step.tensor.name)):
             return
         spills, mine = [each for name in handed.sources for each in self._spills[name]], box_of(step)
         apart = [handed.placed and not _meet(mine, made) for _, made in spills]
@@ -209,10 +245,6 @@ class Read(NamedTuple):
     placed: bool = False
 
 
-def _as_it_is(program: Program) -> Program:
-    return program
-
-
 class Joint(NamedTuple):
     """A layer of a chain: its name, unlike any other's, its Program, and by its own tensors what it reads of others.
 
@@ -227,7 +259,7 @@ class Joint(NamedTuple):
     reads: Mapping[str, Read]
     leaves: bool = True
     units: Units | None = None
-    finish: Callable[[Program], Program] = _as_it_is
+    finish: Callable[[Program], Program] = lambda program: program
 
     def at(self, first: int) -> Program:
         """The Program in words from `first` on."""
@@ -271,8 +303,8 @@ def joined(layers: Sequence[Joint], hardware: Hardware) -> Program:
 
 def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
     """The layers, each in words of its own."""
-    places = _places([each.program for each in layers], hardware.capacity_words)
-    return [each._replace(program=each.at(first)) for each, first in zip(layers, places, strict=True)]
+    room = Room(hardware.capacity_words)
+    return [each._replace(program=each.at(room.own(at, each.program.words))) for at, each in enumerate(layers)]
 
 
 def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
@@ -298,18 +330,6 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
         layers=numbers,
         handed=tuple(handed),
     )
-
-
-def _places(programs: Sequence[Program], capacity: int) -> Iterator[int]:
-    """The first word of each: behind the layer ahead where there is room, else at the beginning, or as far from the
-    layer ahead as can be.
-    """
-    first = stop = 0
-    for words in (program.words for program in programs):
-        other = 0 if first else capacity - words
-        first = stop if stop + words <= capacity else other
-        stop = first + words
-        yield first
 
 
 def _shifted(program: Program, by: Shift) -> Program:

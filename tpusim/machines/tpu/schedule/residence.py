@@ -6,7 +6,6 @@ makes it to the last that reads it there. Whoever cannot read it there reads it 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -14,63 +13,15 @@ from typing import NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.at_home import Settled, Stays, settled
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, home_of
-from tpusim.machines.tpu.schedule.joined import Joint, alike
+from tpusim.machines.tpu.schedule.joined import FullError, Joint, Room, alike
+from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.op import OFMAP
 
 Reader = tuple[int, str]
 """A layer, by its number, and which of its tensors."""
-
-
-class FullError(Exception):
-    """There is no room while a layer runs."""
-
-    def __init__(self, layer: int) -> None:
-        super().__init__(layer)
-        self.layer = layer
-
-
-class Allocator:
-    """Gives out words of the vector memories, layer by layer: homes from the end down, layers' own behind those of the
-    layer ahead, so that it may begin before that has ended.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._homes: list[tuple[int, int, int]] = []
-        self._first = self._stop = 0
-
-    def home(self, layer: int, last: int, words: int, over: int | None = None) -> int:
-        """The first of `words` that are free from a layer on until the `last`; `over`: of what ends there."""
-        taken = self._taken(layer)
-        starts = [self._capacity - words, *sorted((first - words for first, _ in taken), reverse=True)]
-        first = self._fitting(layer, starts, words) if over is None else over
-        self._homes.append((last, first, first + words))
-        return first
-
-    def own(self, layer: int, words: int) -> int:
-        """The first of `words` that are free while a layer runs."""
-        other = 0 if self._first else self._capacity - words
-        ends = sorted(stop for _, stop in self._taken(layer))
-        self._first = self._fitting(layer, [self._stop, other, 0, *ends], words)
-        self._stop = self._first + words
-        return self._first
-
-    def _taken(self, layer: int) -> list[tuple[int, int]]:
-        return [(first, stop) for last, first, stop in self._homes if last >= layer]
-
-    def _fitting(self, layer: int, starts: Sequence[int], words: int) -> int:
-        """The first of `starts` from which on `words` are free."""
-        for start in starts:
-            stop = start + words
-            if start >= 0 and stop <= self._capacity and not any(
-                start < other and one < stop for one, other in self._taken(layer)
-            ):  # fmt: skip
-                return start
-        raise FullError(layer)
 
 
 class Allocation(NamedTuple):
@@ -84,11 +35,6 @@ class Allocation(NamedTuple):
     lanes: int
     readers: tuple[Reader, ...]
     spilled: bool
-
-    @property
-    def last(self) -> int:
-        """The last layer that reads it there."""
-        return max(layer for layer, _ in self.readers)
 
 
 @dataclass(frozen=True)
@@ -114,24 +60,17 @@ class Residence:
         """The Program of a layer by itself, with the same addresses: what it reads on chip it fills there first, and
         what stays it spills.
         """
-        program = self.layers[layer].program
-        fills = [
-            Fill((), program.tensor(name), self._parts(each.maker), 0)
-            for each in self.allocations
-            for at, name in each.readers
-            if at == layer
-        ]
+        program, fills = self.layers[layer].program, list[Fill]()
+        for each in self.allocations:
+            kept = (step.parts for step in self.layers[each.maker].program.steps if isinstance(step, Keep))
+            parts = tuple(part for some in kept for part in some)
+            fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
         places = {at: at + len(fills) for at in range(len(program.steps))}
         steps = (
             (Spill(step.after, step.tensor, step.parts, 0) if isinstance(step, Keep) else step).renumbered(places)
             for step in program.steps
         )
         return replace(program, steps=(*fills, *steps))
-
-    def _parts(self, maker: int) -> tuple[Part, ...]:
-        """Where the outcome of a layer stays."""
-        steps = self.layers[maker].program.steps
-        return tuple(part for step in steps if isinstance(step, Keep) for part in step.parts)
 
 
 def immovable(program: Program) -> str:
@@ -159,41 +98,29 @@ def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
             staying = search.reached(search.without(staying, full.layer))
 
 
-_Plan = Mapping[int, tuple[Reader, ...]]
-"""By the layer that makes it, who reads it on chip."""
+_Plan = frozenset[Reader]
+"""Who is to read on chip."""
 
 
-def _with(staying: _Plan, maker: int, readers: Sequence[Reader]) -> _Plan:
-    """More readers of an outcome; layers come in their order."""
-    more = tuple(sorted({*staying.get(maker, ()), *readers}))
-    return {**staying, maker: more} if more else staying
-
-
-def _without(staying: _Plan, maker: int, readers: Sequence[Reader]) -> _Plan:
-    """All but an outcome, and but these readers; nothing stays that nobody reads."""
-    left = {at: tuple(each for each in some if each not in readers) for at, some in staying.items() if at != maker}
-    return {at: some for at, some in left.items() if some}
+def _settle(units: Units, read: tuple[tuple[str, Home | None], ...], home: Home | None, over: str) -> Settled | None:
+    try:
+        return settled(units, Stays({name: there for name, there in read if there}, home, over))
+    except ScatteredError:
+        return None
 
 
 class _Search:
     def __init__(self, layers: Sequence[Joint], capacity: int) -> None:
         self.layers, self.capacity = layers, capacity
-        first: dict[int, int] = {}
-        self._like = [first.setdefault(id(joint.units or joint), at) for at, joint in enumerate(layers)]
-        """By layer, the first that has the very units: what is known of one is known of all of them."""
-        self._homes = cache(lambda maker: home_of(units) if (units := layers[maker].units) else None)
-        self._known = cache(self._settle)
+        # Layers of one shape have the very same units: what is known of one is known of all of them.
+        self._home_of, self._settle = cache(home_of), cache(_settle)
 
     # ---- what could stay
 
     @property
     def wanted(self) -> _Plan:
         """All that layers read of one another."""
-        found: defaultdict[int, list[Reader]] = defaultdict(list)
-        for layer, sources in enumerate(self._sources):
-            for name, maker in sources.items():
-                found[maker].append((layer, name))
-        return {maker: tuple(readers) for maker, readers in found.items()}
+        return frozenset((layer, name) for layer, sources in enumerate(self._sources) for name in sources)
 
     def reached(self, wanted: _Plan) -> _Plan:
         """As much of it as layers can reach; what one cannot, others may no longer need."""
@@ -206,10 +133,10 @@ class _Search:
         """Less of it, as far as a layer cannot be as it is to: what it makes goes first, then what it reads."""
         if self._over(layer, wanted) is not None:
             return wanted
-        staying = _without(wanted, layer, [(layer, name) for name in self._sources[layer]])
-        read = ((maker, (layer, name)) for name, maker in self._read_by(layer, wanted).items())
-        for maker, readers in [(layer, wanted.get(layer, ())), *((maker, (reader,)) for maker, reader in read)]:
-            more = _with(staying, maker, readers)
+        made, read = self._readers(layer, wanted), [(layer, name) for name in self._read_by(layer, wanted)]
+        staying = wanted.difference(made, read)
+        for readers in (made, *((each,) for each in read)):
+            more = staying.union(readers)
             staying = more if self._over(layer, more) is not None else staying
         return staying
 
@@ -221,14 +148,12 @@ class _Search:
         number = {joint.name: at for at, joint in enumerate(self.layers)}
         found: list[dict[str, int]] = []
         for joint in self.layers:
-            mine = {
-                name: number[read.names[0]]
-                for name, read in joint.reads.items()
-                if read.direct and len(read.names) == 1 and read.names[0] in number
-            }
-            there = {name: maker for name, maker in mine.items() if self._same(joint.program, name, maker)}
-            first = {maker: name for name, maker in reversed(there.items())}
-            found.append({name: maker for name, maker in there.items() if name == first[maker]})
+            first: dict[int, str] = {}
+            for name, read in joint.reads.items():
+                maker = number.get(read.names[0]) if read.direct and len(read.names) == 1 else None
+                if maker is not None and self._same(joint.program, name, maker):
+                    first.setdefault(maker, name)
+            found.append({name: maker for maker, name in sorted(first.items())})
         return found
 
     def _same(self, program: Program, name: str, maker: int) -> bool:
@@ -236,28 +161,22 @@ class _Search:
         return alike(program.tensor(name), made) and self._home(maker) is not None
 
     def _home(self, maker: int) -> Home | None:
-        return self._homes(self._like[maker])
+        units = self.layers[maker].units
+        return self._home_of(units) if units else None
 
     def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> Settled | None:
         """A layer where that stays; None where it cannot."""
-        makers = sorted((name, self._like[maker]) for name, maker in read.items())
-        return self._known(self._like[layer], tuple(makers), makes, over)
-
-    def _settle(self, layer: int, read: tuple[tuple[str, int], ...], makes: bool, over: str) -> Settled | None:
-        homes = {name: home for name, maker in read if (home := self._home(maker))}
-        units, home = self.layers[layer].units, self._home(layer) if makes else None
-        try:
-            return settled(units, Stays(homes, home, over)) if units else None
-        except ScatteredError:
-            return None
+        units, homes = self.layers[layer].units, tuple((name, self._home(maker)) for name, maker in read.items())
+        return self._settle(units, homes, self._home(layer) if makes else None, over) if units else None
 
     # ---- what has room
 
     def without(self, staying: _Plan, layer: int) -> _Plan:
         """All but the one that is there while a layer runs and saves the least for the time that it takes."""
-        there = [maker for maker, readers in staying.items() if maker <= layer <= readers[-1][0]]
-        least = min(there, key=lambda maker: (self._worth(maker, staying[maker]), -self._words(maker)))
-        return {maker: readers for maker, readers in staying.items() if maker != least}
+        readers = {maker: self._readers(maker, staying) for maker in sorted({*map(self._maker, staying)})}
+        there = [maker for maker, each in readers.items() if maker <= layer <= each[-1][0]]
+        least = min(there, key=lambda maker: (self._worth(maker, readers[maker]), -self._words(maker)))
+        return staying.difference(readers[least])
 
     def _worth(self, maker: int, readers: Sequence[Reader]) -> float:
         """Trips through HBM that are saved, by the layers for which there must be room."""
@@ -275,20 +194,22 @@ class _Search:
 
     def placed(self, staying: _Plan) -> Residence:
         """Everything at its place. Raises FullError."""
-        words = Allocator(self.capacity)
+        room = Room(self.capacity)
         there: dict[int, Allocation] = {}
         found: list[tuple[Settled | None, Mapping[str, int], bool]] = []
         own: list[tuple[int, int]] = []
         for layer in range(len(self.layers)):
-            readers, read = staying.get(layer, ()), self._read_by(layer, staying)
+            readers, read = self._readers(layer, staying), self._read_by(layer, staying)
             leaves, over = self._leaves(layer, readers), self._over(layer, staying) or ""
             home, mine = self._home(layer), self._settled(layer, read, bool(readers), over) if read or readers else None
             if readers and home:
-                place = there[read[over]].base if over else None
-                base = words.home(layer, readers[-1][0], home.words, place)
+                # What is read for the last time makes room behind this layer.
+                span = range(layer + bool(over), readers[-1][0] + 1)
+                starts = [there[read[over]].base] if over else room.from_the_end(home.words, span)
+                base = room.place(starts, home.words, span)
                 there[layer] = Allocation(layer, base, home.words, home.widest, readers, leaves)
             size = mine.words if mine else self.layers[layer].program.words
-            own.append((words.own(layer, size), size))
+            own.append((room.own(layer, size), size))
             homes = {name: there[maker].base for name, maker in read.items()}
             homes |= {OFMAP: there[layer].base} if layer in there else {}
             found.append((mine, homes, leaves))
@@ -303,7 +224,7 @@ class _Search:
         """What a layer reads for the last time, whose words its outcome can take; "" if nothing, None if it cannot be
         as it is to.
         """
-        read, makes = self._read_by(layer, staying), layer in staying
+        read, makes = self._read_by(layer, staying), bool(self._readers(layer, staying))
         if not (read or makes):
             return ""
         ends = [name for name in read if makes and self._ends(layer, name, staying)]
@@ -312,7 +233,15 @@ class _Search:
     def _ends(self, layer: int, name: str, staying: _Plan) -> bool:
         """Whether a layer is the last to read something, and makes the like of it."""
         maker = self._sources[layer][name]
-        return staying[maker][-1][0] == layer and self._home(layer) == self._home(maker)
+        return self._readers(maker, staying)[-1][0] == layer and self._home(layer) == self._home(maker)
+
+    def _maker(self, reader: Reader) -> int:
+        layer, name = reader
+        return self._sources[layer][name]
+
+    def _readers(self, maker: int, staying: _Plan) -> tuple[Reader, ...]:
+        """Those of an outcome, in their order."""
+        return tuple(sorted(each for each in staying if self._maker(each) == maker))
 
     def _read_by(self, layer: int, staying: _Plan) -> dict[str, int]:
-        return {name: maker for maker, readers in staying.items() for at, name in readers if at == layer}
+        return {name: maker for name, maker in self._sources[layer].items() if (layer, name) in staying}

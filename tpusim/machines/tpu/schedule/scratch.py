@@ -6,43 +6,34 @@ left of the room holds operands that are filled several times: prefetches bring 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Transfer
-from tpusim.machines.tpu.schedule.joined import Joint, alike
+from tpusim.machines.tpu.schedule.joined import FullError, Joint, Room, alike
 from tpusim.network.ops.op import OFMAP
 
 AHEAD = 2
 """Transfers between a prefetch and the fill that reads what it brings: one would find its data still on the way."""
 
-_Places: TypeAlias = dict[tuple[int, str], int]
-"""By layer and tensor, the first byte in the scratch memory."""
-
 
 class _Life(NamedTuple):
-    """A tensor, by the `layers` that use it and what each calls it; it takes `size` bytes from the first of these
-    layers to the last, and keeps `saved` bytes off the bus of HBM.
+    """A tensor, by the layers that use it and what each calls it: it takes `size` bytes while layers of `span` run, and
+    keeps the more off the bus of HBM for its room the more it is `worth`.
     """
 
-    layers: tuple[tuple[int, str], ...]
+    users: list[tuple[int, str]]
     size: int
-    saved: int
-
-    @property
-    def span(self) -> range:
-        return range(self.layers[0][0], self.layers[-1][0] + 1)
-
-    @property
-    def worth(self) -> float:
-        return self.saved / (self.size * len(self.span))
+    span: range
+    worth: float
 
 
 def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> tuple[Joint, ...]:
@@ -51,26 +42,23 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
     """
     if hardware.scratch_memory is None:
         return tuple(layers)
-    lives = sorted((*_own(layers, hardware), *_outcomes(layers, hardware, stay)), key=lambda each: -each.worth)
-    places = _placed(lives, hardware.scratch_memory.capacity_bytes)
-    return tuple(
-        joint._replace(
-            program=_lying(joint.program, {name: at for (layer, name), at in places.items() if layer == number})
-        )
-        for number, joint in enumerate(layers)
-    )
+    room, places = Room(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
+    lives = (_life(layers, users, hardware) for users in _users(layers, stay))
+    for life in sorted(lives, key=lambda each: -each.worth):
+        starts = 0, *sorted(place.stop for place in room.taken(life.span))
+        with suppress(FullError):
+            first = room.place(starts, life.size, life.span)
+            for at, name in life.users:
+                places[at][name] = first
+    return tuple(joint._replace(program=_lying(joint.program, places[at])) for at, joint in enumerate(layers))
 
 
-def _own(layers: Sequence[Joint], hardware: Hardware) -> Iterator[_Life]:
-    """What a layer writes and reads again itself."""
-    for number, (_, program, *_) in enumerate(layers):
-        for name in sorted(program.intermediates - {OFMAP}):
-            yield _life(layers, [(number, name)], hardware)
-
-
-def _outcomes(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str]) -> Iterator[_Life]:
-    """What layers make and spill, where all who want it are layers that read it element for element."""
+def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tuple[int, str]]]:
+    """Of what a layer writes and reads again, the layer; of what it makes, where all who want it are layers that read
+    it element for element, these too. Each with what it calls the tensor.
+    """
     for maker, (name, program, _, leaves, *_) in enumerate(layers):
+        yield from ([(maker, own)] for own in sorted(program.intermediates - {OFMAP}))
         made = program.tensor(OFMAP)
         wanted = [(at, tensor, read) for at, joint in enumerate(layers) for tensor, read in joint.reads.items()
                   if name in read.names]  # fmt: skip
@@ -80,34 +68,20 @@ def _outcomes(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str]
             for at, tensor, read in wanted
         )  # fmt: skip
         if wanted and same and not leaves:
-            yield _life(layers, [(maker, OFMAP), *((at, tensor) for at, tensor, _ in wanted)], hardware)
+            yield [(maker, OFMAP), *((at, tensor) for at, tensor, _ in wanted)]
 
 
-def _life(layers: Sequence[Joint], names: list[tuple[int, str]], hardware: Hardware) -> _Life:
-    first, tensor = names[0]
+def _life(layers: Sequence[Joint], users: list[tuple[int, str]], hardware: Hardware) -> _Life:
+    first, tensor = users[0]
     size = len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes))
     moved = sum(
         step.hbm_bytes
-        for at, name in names
+        for at, name in users
         for step in layers[at].program.steps
         if isinstance(step, Transfer) and step.tensor.name == name
     )
-    return _Life(tuple(names), size, moved)
-
-
-def _placed(lives: Sequence[_Life], capacity: int) -> _Places:
-    """Each where it meets none of those before it; what has no room is left out."""
-    taken: list[tuple[range, range]] = []
-    places: _Places = {}
-    for each in lives:
-        there = [area for area, span in taken if meet(span, each.span)]
-        starts = (start for start in sorted({0, *(area.stop for area in there)}) if start + each.size <= capacity)
-        free = (at for at in starts if not any(meet(range(at, at + each.size), area) for area in there))
-        first = next(free, None)
-        if first is not None:
-            taken.append((range(first, first + each.size), each.span))
-            places.update(dict.fromkeys(each.layers, first))
-    return places
+    span = range(first, users[-1][0] + 1)
+    return _Life(users, size, span, moved / (size * len(span)))
 
 
 def _lying(program: Program, places: Mapping[str, int]) -> Program:
@@ -125,6 +99,10 @@ def _lying(program: Program, places: Mapping[str, int]) -> Program:
 # ---- operands
 
 
+_Fills: TypeAlias = list[tuple[int, Inbound]]
+"""Some that bring the same, by their numbers."""
+
+
 def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Program:
     """A Program, with operands that it fills several times in the scratch memory, as far as there is room.
 
@@ -133,60 +111,54 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     if hardware.scratch_memory is None:
         return program
     taken = (each.scratch_bytes(hardware.element_bytes).stop for each in program.tensors if each.scratch is not None)
-    first = max(taken, default=0)
-    copies: dict[str, Tensor] = {}
-    for name in sorted(again := _again(program), key=lambda name: -again[name] / program.tensor(name).size):
+    first, again, copies = max(taken, default=0), _again(program), list[Tensor]()
+    due: defaultdict[int, list[tuple[Tensor, _Fills]]] = defaultdict(list)
+    transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
+    for name in sorted(again, key=lambda name: -_spared(again[name]) / program.tensor(name).size):
         copy = replace(program.tensor(name), name=f"{name} in scratch memory", scratch=first)
         stop = copy.scratch_bytes(hardware.element_bytes).stop
         if stop <= hardware.scratch_memory.capacity_bytes:
-            copies[name], first = copy, stop
-    return _bringing(program, copies, ahead)
+            copies.append(copy)
+            first = stop
+            for fills in again[name]:
+                earliest, _ = fills[0]
+                due[transfers[max(0, bisect_left(transfers, earliest) - ahead)]].append((copy, fills))
+    return replace(program, tensors=(*program.tensors, *copies), steps=_bringing(program, due)) if copies else program
 
 
-def _again(program: Program) -> dict[str, int]:
-    """By operand, the bytes of fills that bring what others have brought before."""
-    seen = set[object]()
-    found: defaultdict[str, int] = defaultdict(int)
-    for step in program.steps:
-        if isinstance(step, Inbound) and step.tensor.name not in program.makers:
-            if (held := _held(step)) in seen:
-                found[step.tensor.name] += step.hbm_bytes
-            seen.add(held)
-    return found
-
-
-def _held(step: Transfer) -> object:
-    """What a transfer brings."""
-    return step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
-
-
-def _bringing(program: Program, copies: Mapping[str, Tensor], ahead: int) -> Program:
-    """A Program in which `copies` in the scratch memory stand for operands where fills bring the same again."""
-    if not copies:
-        return program
-    fills: defaultdict[object, list[int]] = defaultdict(list)
+def _again(program: Program) -> dict[str, list[_Fills]]:
+    """By operand, the fills that bring the same, where there are several."""
+    found: defaultdict[object, _Fills] = defaultdict(list)
     for at, step in enumerate(program.steps):
-        if isinstance(step, Inbound) and step.tensor.name in copies and step.hbm_bytes:
-            fills[_held(step)].append(at)
-    transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
-    turn = {at: number for number, at in enumerate(transfers)}
-    due: defaultdict[int, list[list[int]]] = defaultdict(list)
-    for readers in fills.values():
-        if len(readers) > 1:
-            due[transfers[max(0, turn[readers[0]] - ahead)]].append(readers)
+        if isinstance(step, Inbound) and step.hbm_bytes and step.tensor.name not in program.makers:
+            held = step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
+            found[held].append((at, step))
+    again: defaultdict[str, list[_Fills]] = defaultdict(list)
+    for fills in found.values():
+        if len(fills) > 1:
+            again[fills[0][1].tensor.name].append(fills)
+    return again
+
+
+def _spared(again: Sequence[_Fills]) -> int:
+    """The bytes that have been brought before."""
+    return sum(step.hbm_bytes for fills in again for _, step in fills[1:])
+
+
+def _bringing(program: Program, due: Mapping[int, Sequence[tuple[Tensor, _Fills]]]) -> tuple[Step, ...]:
+    """The steps, some with prefetches that are `due` ahead of them: of a copy, and the fills that read it."""
     steps: list[Step] = []
     places: dict[int, int] = {}
-    brought: dict[int, int] = {}
+    near: dict[int, tuple[Tensor, int]] = {}
     for at, step in enumerate(program.steps):
-        for readers in due[at]:
-            brought.update(dict.fromkeys(readers, len(steps)))
-            fill = program.steps[readers[0]]
-            assert isinstance(fill, Transfer)
-            copy = copies[fill.tensor.name]
+        for copy, fills in due.get(at, ()):
+            _, fill = fills[0]
+            near |= {number: (copy, len(steps)) for number, _ in fills}
             steps.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
         places[at] = len(steps)
         step = step.renumbered(places)
-        if at in brought and isinstance(step, Transfer):
-            step = replace(step, tensor=copies[step.tensor.name], after=(*step.after, brought[at]))
+        if at in near and isinstance(step, Transfer):
+            copy, brought = near[at]
+            step = replace(step, tensor=copy, after=(*step.after, brought))
         steps.append(step)
-    return replace(program, tensors=(*program.tensors, *copies.values()), steps=tuple(steps))
+    return tuple(steps)
