@@ -6,164 +6,202 @@ around a sample. Their addresses, and how near they are, are worked out beforeha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.plan import CHANNEL, Block
+from tpusim.machines.tpu.cut.plan import CHANNEL, Block, Patch, Plan
 from tpusim.machines.tpu.cut.reduction import Chunk
+from tpusim.machines.tpu.cut.stored import padded_map
 from tpusim.machines.tpu.definition import ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.sampling import (
-    CORNERS,
-    OPERATION,
-    POINTERS,
-    Sampling,
-    TableKey,
-    kinds_of,
-    most_kinds,
-    sampling_of,
-)
+from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, Lanes, SampledTaps, kinds_of, sampling_of
 from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.addresses import Feed, LaneGroup, Picked
+from tpusim.machines.tpu.program.addresses import ElementTable, Feed, LaneGroup, Picked, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, Need, Piece, Policy, when_free, when_needed
+from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, Need, Piece, Units, in_one, when_free, when_needed
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.memory.stored import Stored
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 
+POINTERS, BLEND = "pointers", "blend"
+"""The tensors of the tables."""
 GATHERED_LAST = 1 << 30
 """Behind the bands and tables that a chunk is gathered by."""
 
 
-class Sampled(Convolution):
-    """A chunk is gathered right before the passes that stream it; what the next one needs comes meanwhile."""
+class TableKey(NamedTuple):
+    """What tells tables apart: the block, and the lanes of each place."""
 
-    def __init__(self, sampling: Sampling) -> None:
-        super().__init__(sampling.plan)
-        self.sampling = sampling
-        folds = [chunk.passes[0].runs[0].channels.start for chunk in self.plan.chunks]
-        self._first = {fold: folds.index(fold) for fold in folds}
-        """By row fold, the first chunk that has it: all of them read the same band."""
-        self._folds = folds
-        self._chunks: dict[TableKey, int] = {}
-        """A chunk that reads by each table, the first that does."""
-        for stage in self.plan.stages:
-            chunk = self.plan.sections[stage.section].chunk
-            self._chunks.setdefault(sampling.table_key(stage.group, stage.block, chunk), chunk)
+    block: int
+    lanes: tuple[tuple[Lanes, ...], ...]
+
+
+class Sampled(Convolution):
+    """A chunk is gathered right before the passes that stream it; what the next one needs comes meanwhile.
+
+    Attributes:
+        copies: of bands and of tables.
+        cut: the plan's, and its samples.
+        ifmap: what is sampled.
+        pointers: to the elements around samples, table after table.
+        blend: how near each corner is: [offset_group, tap, row, col, word, corner, element].
+    """
+
+    def __init__(self, plan: Plan, copies: int) -> None:
+        super().__init__(plan)
+        assert isinstance(plan.cut, SampledTaps)
+        self.copies, self.cut, self.samples = copies, plan.cut, plan.cut.samples
+        ifmap, layer, samples = plan.shape.tensors.ifmap, plan.cut.layer, plan.cut.samples
+        self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
+        taps, points = prod(layer.kernel), (layer.out_height, layer.out_width)
+        shape = (layer.offset_groups, taps, *points, samples.words, len(CORNERS), samples.word_fill)
+        self.blend = Tensor(BLEND, shape, number_bytes=plan.hardware.vector_memory.element_bytes)
+        chunks = self._chunks.items()
+        tables = [self.table(each, self.patch(key.block, chunk), 0, 0) for key, chunk in chunks for each in key.lanes]
+        size = sum(each.words * each.word_words * each.per_word for each in tables)
+        self.pointers = Tensor(POINTERS, (1, size), number_bytes=pointer_bytes(plan.hardware))
+        self.tensors = self.ifmap, plan.filter, plan.ofmap, self.pointers, self.blend
+        # Whatever is gathered from comes ahead of the gathering.
+        self.policy = self.policy._replace(order=("weights", "ifmap", "bands", "pointers", "blends"))
+        self._folds = [chunk.passes[0].runs[0].channels.start for chunk in plan.chunks]
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Beside those of the product, bands of the ifmap, pointers to the elements in them, and blends."""
-        sampling, (ifmap, *others) = self.sampling, super().areas
-        lanes, copies = max(each.rows for each in self.plan.passes), sampling.copies
-        bands = sampling.band_words, copies, lanes
-        pointers, blends = (sampling.tables_a_chunk * words for words in sampling.table_words)
+        (ifmap, *others), copies = super().areas, self.copies
+        pointers, blends = (self.tables_a_chunk * words for words in self.table_words)
+        source = partial(Area, gaps=when_free)
         return (
             replace(ifmap, gaps=when_needed, ready=None),
             *others,
-            Area("bands", "ifmap", *bands, self._band, self._band_ready, gaps=when_free),
-            Area("pointers", POINTERS, pointers, copies, 1, self._pointers, gaps=when_free),
-            Area("blends", sampling.blend.name, blends, copies, lanes, self._blends, gaps=when_free),
+            source("bands", "ifmap", self.band_words, copies, ifmap.lanes, in_one(self._band), self._band_ready),
+            source("pointers", POINTERS, pointers, copies, 1, partial(self._kinds, self._pointers)),
+            source("blends", BLEND, blends, copies, ifmap.lanes, partial(self._kinds, self._blends)),
         )
 
-    @cached_property
-    def policy(self) -> Policy:
-        """Whatever is gathered from comes ahead of the gathering."""
-        return super().policy._replace(order=("weights", "ifmap", "bands", "pointers", "blends"))
-
-    @cached_property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.sampling.ifmap, self.plan.filter, self.plan.ofmap, self._pointed, self.sampling.blend
-
-    def counted(self) -> None:
-        return None
+    counted = Units.counted
 
     @cached_property
     def more(self) -> Mapping[str, Any]:
         """Pointers and blends, worked out before the layer begins."""
-        samples, numbers = self.sampling.samples, np.concatenate([each.ravel() for each, _ in self._numbers.values()])
+        numbers = np.concatenate([each.ravel() for each, _ in self._numbers.values()])
         pointers = Constant(POINTERS, numbers.astype(np.int32).tobytes())
-        blend = Constant(self.sampling.blend.name, samples.blend().astype(np.int32).tobytes(), samples.parts)
+        blend = Constant(BLEND, self.samples.blend().astype(np.int32).tobytes(), self.samples.parts)
         return {**super().more, "constants": (pointers, blend)}
 
     # ---- what chunks are gathered from
 
+    def table_key(self, group: int, block: int, chunk: int) -> TableKey:
+        """The table by which a chunk of a group and a block is gathered: places that sample alike share one."""
+        held = self.plan.chunks[chunk]
+        lanes = (self.cut.lanes_of(held, place, group) for place in range(len(held.places)))
+        return TableKey(block, tuple(dict.fromkeys(lanes)))
+
+    @cached_property
+    def band_words(self) -> int:
+        """Words of a band, of all places of a chunk."""
+        return max(map(self.band_size, self.plan.blocks)) * max(len(chunk.places) for chunk in self.plan.chunks)
+
+    def band_size(self, block: Block) -> int:
+        """Words of a place of it."""
+        return len(self.samples.band(block.rows)) * self.cut.layer.in_width * len(block.groups)
+
+    @cached_property
+    def table_words(self) -> tuple[int, int]:
+        """Words of a table of pointers, and of one of blends: of the largest block and the most kinds."""
+        words = max(self.plan.patch(block, self.plan.chunks[0]).words for block in self.plan.blocks)
+        return words * self.cut.pointer_words(self.plan.hardware), words * len(CORNERS)
+
+    @cached_property
+    def tables_a_chunk(self) -> int:
+        """Tables that stand beside one another."""
+        groups, chunks = range(self.plan.shape.groups), range(len(self.plan.chunks))
+        return max(len(self.table_key(group, 0, chunk).lanes) for group in groups for chunk in chunks)
+
+    def table(self, lanes: Sequence[Lanes], patch: Patch, base: int, number: int) -> ElementTable:
+        """The pointers of a place, whose table is one of those from word `base` on."""
+        hardware, kinds = self.plan.hardware, len(kinds_of(lanes))
+        first, fill = base + number * self.table_words[0], self.word_fill
+        return ElementTable(first, patch.words, len(CORNERS), fill, kinds, pointers_a_word(hardware))
+
+    @cached_property
+    def _chunks(self) -> dict[TableKey, int]:
+        """A chunk that reads by each table, the first that does."""
+        found: dict[TableKey, int] = {}
+        for stage in self.plan.stages:
+            chunk = self.plan.sections[stage.section].chunk
+            found.setdefault(self.table_key(stage.group, stage.block, chunk), chunk)
+        return found
+
     @cached_property
     def _numbers(self) -> dict[tuple[TableKey, int], tuple[np.ndarray, int]]:
-        """The pointers of each table and kind of place, and how many stand before them."""
+        """The pointers of each table and kind of place, and how many stand before them: [word, number], each word of
+        samples beginning a word.
+        """
         found: dict[tuple[TableKey, int], tuple[np.ndarray, int]] = {}
         first = 0
         for key, chunk in self._chunks.items():
+            patch, band = self.patch(key.block, chunk), self.samples.band(self.plan.blocks[key.block].rows)
             for kind, lanes in enumerate(key.lanes):
-                numbers = self.sampling.pointer_numbers(key, lanes, self.patch(key.block, chunk))
+                numbers = self.samples.pointers(patch, kinds_of(lanes), band).reshape(patch.words, -1)
+                table = self.table(lanes, patch, 0, 0)
+                numbers = np.pad(numbers, ((0, 0), (0, table.word_words * table.per_word - table.pointers)))
                 found[key, kind] = numbers, first
                 first += numbers.size
         return found
 
-    @cached_property
-    def _pointed(self) -> Tensor:
-        size = sum(numbers.size for numbers, _ in self._numbers.values())
-        return Tensor(POINTERS, (1, size), number_bytes=self.sampling.pointer_bytes)
-
     def _band_of(self, key: Load) -> tuple[Block, Chunk]:
+        """The block, and the first chunk that has the row fold: all of them read the same band."""
         _, block, fold = key
-        return self.plan.blocks[block], self.plan.chunks[self._first[fold]]
+        return self.plan.blocks[block], self.plan.chunks[self._folds.index(fold)]
 
     def _band_ready(self, key: Load) -> int:
         """Cycles in which what has come is made ready for the vector unit."""
         block, chunk = self._band_of(key)
-        return ready_delay(self.sampling.band_size(block) * len(chunk.places), self.plan.hardware)
+        return ready_delay(self.band_size(block) * len(chunk.places), self.plan.hardware)
 
-    def _band(self, key: Load, gaps: int, grows: bool) -> list[Piece]:
+    def _band(self, key: Load, base: int) -> Iterator[Moves]:
         """Whole rows, for each place."""
-        plan, sampling, (block, chunk) = self.plan, self.sampling, self._band_of(key)
-        rows, cols = sampling.band(block), range(sampling.cut.layer.in_width)
-        items, apart = plan.map_items(rows, cols, block.groups, (0, 0)), (0, 0)
+        plan, (block, chunk) = self.plan, self._band_of(key)
+        rows, cols = self.samples.band(block.rows), range(self.cut.layer.in_width)
+        items, parts, boxes = plan.map_items(rows, cols, block.groups, (0, 0)), [], []
+        for place in chunk.places:
+            lanes = tuple(key[0] * plan.shape.channels + channel for channel in place.channels)
+            parts.append(Part(base, (0,), (Along(CHANNEL, lanes),), items, plan.word_fill))
+            boxes.append(Box(range(min(lanes), max(lanes) + 1), rows, cols, plan.images(block.groups)))
+            base += parts[-1].words
+        yield Moves(self.ifmap, tuple(parts), *self.traffic.of(boxes, self.ifmap, (0, 0)))
 
-        def moves(base: int) -> Iterator[Moves]:
-            parts, boxes = [], []
-            for place in chunk.places:
-                lanes = tuple(key[0] * plan.shape.channels + channel for channel in place.channels)
-                parts.append(Part(base, (0,), (Along(CHANNEL, lanes),), items, plan.word_fill))
-                boxes.append(Box(range(min(lanes), max(lanes) + 1), rows, cols, plan.images(block.groups)))
-                base += parts[-1].words
-            yield Moves(sampling.ifmap, tuple(parts), *self.traffic.of(boxes, sampling.ifmap, apart))
+    def _kinds(self, brings: Callable[..., Iterator[Moves]], key: TableKey, gaps: int, grows: bool) -> list[Piece]:
+        """Kind by kind."""
+        return [Piece(kind, (kind,), partial(brings, key, kind)) for kind in range(len(key.lanes))]
 
-        return [Piece(0, (0,), moves)]
-
-    def _pointers(self, key: TableKey, gaps: int, grows: bool) -> list[Piece]:
-        """To lane 0, kind by kind."""
-        return [Piece(kind, (kind,), partial(self._pointers_of, key, kind)) for kind in range(len(key.lanes))]
-
-    def _pointers_of(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
-        (numbers, first), sampling = self._numbers[key, kind], self.sampling
-        table = sampling.table(key.lanes[kind], self.patch(key.block, self._chunks[key]), base, kind)
+    def _pointers(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
+        """To lane 0."""
+        numbers, first = self._numbers[key, kind]
+        table = self.table(key.lanes[kind], self.patch(key.block, self._chunks[key]), base, kind)
         items = (Along(1, range(first, first + numbers.size)),)
         part = Part(table.base, (0,), (Along(0, range(1)),), items, table.per_word)
-        moved = whole_bursts(numbers.size * sampling.pointer_bytes, self.plan.hardware.hbm.burst_bytes)
-        yield Moves(self._pointed, (part,), moved)
+        size, burst = pointer_bytes(self.plan.hardware), self.plan.hardware.hbm.burst_bytes
+        yield Moves(self.pointers, (part,), whole_bursts(numbers.size * size, burst))
 
-    def _blends(self, key: TableKey, gaps: int, grows: bool) -> list[Piece]:
-        """To all lanes, kind by kind."""
-        return [Piece(kind, (kind,), partial(self._blends_of, key, kind)) for kind in range(len(key.lanes))]
-
-    def _blends_of(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
-        """Each lane gets those of its offset group and tap; HBM hands out what differs."""
-        blend, width, fill = self.sampling.blend, self.sampling.cut.layer.kernel[1], self.plan.word_fill
+    def _blends(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
+        """To all lanes. Each gets those of its offset group and tap; HBM hands out what differs."""
+        blend, width, fill = self.blend, self.cut.layer.kernel[1], self.word_fill
         lanes, patch = key.lanes[kind], self.patch(key.block, self._chunks[key])
         own = (each.kind for each in lanes for _ in range(each.lanes))
         kinds = [(group, row * width + col) for group, (row, col) in own]
@@ -171,7 +209,7 @@ class Sampled(Convolution):
         items = tuple(Along(axis, each) for axis, each in enumerate(axes, 2))
         lane = tuple(Along(axis, every) for axis, every in enumerate(zip(*kinds, strict=True)))
         regions = tuple((range(og, og + 1), range(tap, tap + 1), *axes) for og, tap in dict.fromkeys(kinds))
-        part = Part(base + kind * self.sampling.table_words[1], (0,), lane, items, fill)
+        part = Part(base + kind * self.table_words[1], (0,), lane, items, fill)
         # Blends lie as their axes follow one another.
         order, burst = tuple(range(len(blend.shape))), self.plan.hardware.hbm.burst_bytes
         element_bytes = self.plan.hardware.vector_memory.element_bytes
@@ -184,7 +222,7 @@ class Sampled(Convolution):
     def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """The words of a place in each piece."""
         group, block, chunk = load
-        table = self.sampling.table_key(group, block, chunk)
+        table = self.table_key(group, block, chunk)
         band = Need("bands", (group, block, self._folds[chunk]))
         needs = band, Need("pointers", table), Need("blends", table)
         places = range(len(self.plan.chunks[chunk].places))
@@ -194,11 +232,11 @@ class Sampled(Convolution):
         self, load: Load, key: TableKey, place: int, into: int, band: int, pointers: int, blends: int
     ) -> Iterator[Compute]:
         """Corner by corner the elements, and how near they are."""
-        (group, block, chunk), sampling = load, self.sampling
-        patch, lanes = self.patch(block, chunk), sampling.cut.lanes_of(self.plan.chunks[chunk], place, group)
+        group, block, chunk = load
+        patch, lanes = self.patch(block, chunk), self.cut.lanes_of(self.plan.chunks[chunk], place, group)
         kind, count = key.lanes.index(lanes), sum(each.lanes for each in lanes)
-        table, kinds, operands = sampling.table(lanes, patch, pointers, kind), kinds_of(lanes), []
-        base, near = band + place * sampling.band_size(self.plan.blocks[block]), blends + kind * sampling.table_words[1]
+        table, kinds, operands = self.table(lanes, patch, pointers, kind), kinds_of(lanes), []
+        base, near = band + place * self.band_size(self.plan.blocks[block]), blends + kind * self.table_words[1]
         numbers, _ = self._numbers[key, kind]
         own = numbers[:, : table.pointers].reshape(patch.words, table.operands, table.elements, table.together)
         stored = np.count_nonzero(own % 2 == 0, axis=(0, 2)).tolist()
@@ -223,36 +261,36 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     if not isinstance(layer, DeformConv2d):
         says = f"this lowering is for deform_conv2d, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
-    sampling = sampling_of(layer, batch, hardware)
-    told = partial(_explained, explanation_of(sampling.plan, layer), sampling)
-    return one_draft(partial(Sampled, sampling), told)
+    work = Sampled(*sampling_of(layer, batch, hardware))
+    return one_draft(lambda: work, partial(_explained, explanation_of(work.plan, layer), work))
 
 
 # ---- in words
 
 
-def _explained(told: Explanation, sampling: Sampling, program: Program) -> Explanation:
+def _explained(told: Explanation, work: Sampled, program: Program) -> Explanation:
     """The words of its product, and two aspects more."""
-    plan, cut = sampling.plan, sampling.cut
+    plan, cut = work.plan, work.cut
     (rows, cols), groups = cut.layer.kernel, plan.shape.groups
     taps = f"{rows} x {cols} = {rows * cols}, each sampled by itself, over {counted(plan.shape.channels, 'channel')}"
     taps += f" in each of {groups} groups" if groups > 1 else ""
     taps += f"; {cut.stacked}" if cut.stacked else ""
-    words = SIZE.format(sampling.words * sampling.plan.hardware.word_bytes)
+    beside = work.band_words + work.tables_a_chunk * sum(work.table_words)
+    words = SIZE.format(work.copies * beside * work.plan.hardware.word_bytes)
     memory = f"{told.aspects['memory']}; beside them {words} of bands of the ifmap and tables"
-    aspects = {"samples": _samples(sampling, program), "tables": _tables(sampling, program)}
+    aspects = {"samples": _samples(work, program), "tables": _tables(work, program)}
     return replace(told, aspects={**told.aspects, "taps": taps, "memory": memory, **aspects})
 
 
-def _samples(sampling: Sampling, program: Program) -> str:
+def _samples(work: Sampled, program: Program) -> str:
     """What a word of samples takes of the vector unit, and how often they are gathered."""
-    plan = sampling.plan
+    plan = work.plan
     step = program.vectors[0]
     beat = step.beat(plan.word_fill, plan.hardware)
     gathered = sum(each.words for each in program.vectors)
-    layer = sampling.cut.layer
+    layer = work.cut.layer
     once = plan.shape.groups * plan.cut.folds * plan.cut.groups * prod((layer.out_height, layer.out_width))
-    times = gathered / (once * sampling.samples.words)
+    times = gathered / (once * work.samples.words)
     again = "once" if times < 1.01 else f"{times:.3g} times: not all column folds are done while they are on chip"
     return (
         f"a word takes {beat.period} cycles, for {step.reads} reads and {counted(len(step.operands) - 1, 'operation')} "
@@ -260,11 +298,11 @@ def _samples(sampling: Sampling, program: Program) -> str:
     )
 
 
-def _tables(sampling: Sampling, program: Program) -> str:
+def _tables(work: Sampled, program: Program) -> str:
     """What the tables take of HBM."""
     names = {each.tensor for each in program.constants}
     moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name in names)
-    size, kinds = sampling.pointer_bytes, most_kinds(sampling.cut)
+    size, kinds = pointer_bytes(work.plan.hardware), work.cut.most_kinds
     beside = f", {kinds} side by side" if kinds > 1 else ""
     more = 100 * moved / (program.use.hbm_read_bytes - moved)
     return (

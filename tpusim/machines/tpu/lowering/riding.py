@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -32,12 +32,11 @@ from tpusim.machines.tpu.schedule.units import (
     Moves,
     Need,
     Pass,
-    Piece,
-    Policy,
     Touch,
     Unit,
     Units,
     Work,
+    in_one,
     with_the_spill,
 )
 from tpusim.memory.layout import whole_bursts
@@ -94,9 +93,7 @@ def spared(layer: Op, batch: int, hardware: Hardware) -> Hardware:
     """The machine without those words: so much memory is left to the lowering of the layer's core."""
     if not (words := bias_words(layer, batch, hardware)):
         return hardware
-    memory = hardware.vector_memory
-    left = max(1, memory.capacity_bytes - words * hardware.word_bytes)
-    return hardware.model_copy(update={"vector_memory": memory.model_copy(update={"capacity_bytes": left})})
+    return hardware.with_capacity(max(1, hardware.vector_memory.capacity_bytes - words * hardware.word_bytes))
 
 
 class Riding(Units):
@@ -106,17 +103,19 @@ class Riding(Units):
         self.core, self.layer, self.hardware = core, layer, hardware
         self.word_fill, self.intermediates = core.word_fill, core.intermediates
         self.strands, self.before = core.strands, core.before
-        if self._ofmap.scale != 1 or self._ofmap.lost:
+        ofmap = next(each for each in core.tensors if each.name == OFMAP)
+        if ofmap.scale != 1 or ofmap.lost:
             raise UnsuitableError(_NOT_SO)
+        self._bias, other = Tensor(BIAS, (ofmap.shape[0], 1, 1, 1)), replace(ofmap, name=OTHER)
+        self.tensors = *core.tensors, *((other,) if layer.adds else ()), *((self._bias,) if layer.bias else ())
+        self._first = next(unit for unit in core.units() if unit.leaves >= 0)
+        self._results = self._first.needs[self._first.leaves].area
+        # What is added comes behind all else.
+        added = *((self._results,) if layer.adds else ()), *((BIAS,) if layer.bias else ())
+        self.policy = core.policy._replace(order=(*core.policy.order, *added))
         self._finish = tuple(Finish(each.operation, each.coefficients(1)) for each in layer.finish)
         self._leaving: dict[Key, Unit] = {}
-        """By what it leaves, the unit that does so."""
-
-    @cached_property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors of the core, and what is added."""
-        other = replace(self._ofmap, name=OTHER)
-        return *self.core.tensors, *((other,) if self.layer.adds else ()), *((self._bias,) if self.layer.bias else ())
+        """By what it leaves, the unit that does so; `_first` is the first of them."""
 
     @property
     def more(self) -> Mapping[str, Any]:
@@ -126,22 +125,15 @@ class Riding(Units):
     def areas(self) -> tuple[Area, ...]:
         """The core's, and what is added: to sums it comes as soon as their slot is free, biases come once."""
         areas = {each.name: each for each in self.core.areas}
-        results, gaps = areas[self._first.needs[self._first.leaves].area], with_the_spill(self.core.policy.lag)
+        results, gaps = areas[self._results], with_the_spill(self.core.policy.lag)
         if self.layer.adds:
             if not self._by_passes:
                 raise UnsuitableError(_NOT_SO)
-            areas[results.name] = replace(results, cut=self._others, late=True, gaps=gaps)
+            areas[results.name] = replace(results, cut=in_one(self._other), late=True, gaps=gaps)
         if self.layer.bias:
             lanes = max(map(len, self._words))
-            areas[BIAS] = Area(BIAS, BIAS, len(self._words), 1, lanes, self._biases, late=True, gaps=gaps)
+            areas[BIAS] = Area(BIAS, BIAS, len(self._words), 1, lanes, in_one(self._biases), late=True, gaps=gaps)
         return tuple(areas.values())
-
-    @cached_property
-    def policy(self) -> Policy:
-        """What is added comes behind all else."""
-        own = self.core.policy
-        brought = (each.name for each in self.areas if each.cut and each.name not in own.order)
-        return own._replace(order=(*own.order, *brought))
 
     def units(self) -> Iterator[Unit]:
         steps = 0 if self._by_passes else len(self._finish) + self.layer.bias
@@ -203,11 +195,6 @@ class Riding(Units):
     # ---- what is added
 
     @cached_property
-    def _first(self) -> Unit:
-        """The first of the units that leave results."""
-        return next(unit for unit in self.core.units() if unit.leaves >= 0)
-
-    @cached_property
     def _by_passes(self) -> bool:
         """Whether passes make the results, not the vector unit."""
         acts = self.core.acts(self._first, [0] * len(self._first.needs))
@@ -216,14 +203,6 @@ class Riding(Units):
     def _bias_of(self, unit: Unit, bases: Sequence[int]) -> int:
         """The word of biases for what a unit leaves."""
         return bases[-1] + self._words[self.core.channels(unit)]
-
-    @property
-    def _ofmap(self) -> Tensor:
-        return next(each for each in self.core.tensors if each.name == OFMAP)
-
-    @property
-    def _bias(self) -> Tensor:
-        return Tensor(BIAS, (self._ofmap.shape[0], 1, 1, 1))
 
     @cached_property
     def _words(self) -> Mapping[tuple[int, ...], int]:
@@ -236,18 +215,13 @@ class Riding(Units):
             raise UnsuitableError(_NOT_SO)
         return found
 
-    def _others(self, key: Key, gaps: int, grows: bool) -> list[Piece]:
-        return [Piece(0, (0,), partial(self._other, self._leaving[key]))]
-
-    def _other(self, unit: Unit, base: int) -> Iterator[Moves]:
+    def _other(self, key: Key, base: int) -> Iterator[Moves]:
         """What is added to the sums that a unit leaves."""
-        left = self.core.spill(unit, base)
+        left = self.core.spill(self._leaving[key], base)
         yield left._replace(tensor=replace(left.tensor, name=OTHER))
 
-    def _biases(self, key: Key, gaps: int, grows: bool) -> list[Piece]:
-        return [Piece(0, (0,), self._all_biases)]
-
-    def _all_biases(self, base: int) -> Iterator[Moves]:
+    def _biases(self, key: Key, base: int) -> Iterator[Moves]:
+        """All of them."""
         parts = tuple(
             Part(base + number, (0,), (Along(0, channels),), (Along(1, range(1)),), 1)
             for channels, number in self._words.items()

@@ -4,137 +4,52 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import ClassVar, NamedTuple
 
+from tpusim.base.words import counted
 from tpusim.machines.tpu.cut import pace
 from tpusim.machines.tpu.cut.geometry import InStrips
 from tpusim.machines.tpu.cut.pace import Demand, step
-from tpusim.machines.tpu.cut.plan import Block, halves
+from tpusim.machines.tpu.cut.plan import (
+    CHANNEL,
+    COL,
+    IMAGE,
+    ROW,
+    Block,
+    Patch,
+    blocks_of,
+    halves,
+    map_part,
+    patch_of,
+    portions,
+    walk_of,
+)
 from tpusim.machines.tpu.cut.tiling import Tiling, fitting, given_outputs, word_groups
+from tpusim.machines.tpu.cut.traffic import Traffic
+from tpusim.machines.tpu.cut.turned import PixelsInLanes, Turn
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.words import besides_of, cut_up, memory_of, outputs_of, used_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
+from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
     Moves,
     Need,
-    Piece,
     Policy,
     Touch,
     Unit,
     Units,
     Work,
+    in_one,
     one_ahead_if_free,
 )
-from tpusim.memory.layout import whole_bursts
-
-
-@dataclass(frozen=True, kw_only=True)
-class VectorCosts:
-    """What blocks take of memory, and about how long.
-
-    Attributes:
-        outputs: the outputs of the layer, as blocks cut them.
-        portions: portions of the channels; `channels`: lanes that a result takes, `into`: those of each map.
-        scalar_words: words that a lane keeps of its own factors.
-        steps: operands and operations of each step that makes a word of results.
-        chunks: those of taps, and of folds, that a Plan of a convolution asks for; there are no passes.
-    """
-
-    hardware: Hardware
-    outputs: InStrips
-    portions: int
-    channels: int
-    into: tuple[int, ...]
-    scalar_words: int
-    steps: tuple[tuple[int, int], ...]
-    chunks: tuple[int, int] = (1, 1)
-
-    close: ClassVar[float] = 0.0
-
-    def map_words(self, rows: int, cols: int, groups: int) -> list[int]:
-        """Words that a block reads of each map at most."""
-        return [self.outputs.row.most_stored(rows) * self.outputs.col.most_stored(cols) * groups]
-
-    def readied(self, tiling: Tiling[int]) -> int:
-        """Words of a block that are made ready."""
-        return tiling.ifmap_words
-
-    @cached_property
-    def word_groups(self) -> tuple[int, int]:
-        """Words of a pixel, and elements used of each."""
-        return word_groups(self.outputs.word_images, self.hardware.vector_memory.word_elements)
-
-    def tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
-        """With two buffers of each kind, where there is a second use of them."""
-        extents = zip(self._extents, (rows, cols, groups), strict=True)
-        blocks, (taps, folds) = prod(-(-extent // size) for extent, size in extents), self.chunks
-        buffers = min(2, blocks * self.portions)
-        return Tiling(
-            rows, cols, groups, span=0, blocks=blocks, loop_order="filter_major", kept_folds=1,
-            chunk_taps=taps, chunk_folds=folds, section_passes=taps * folds,
-            ifmap_buffers=buffers, filter_buffers=min(2, self.portions), psum_buffers=buffers,
-            ifmap_words=sum(self.map_words(rows, cols, groups)), section_words=self.scalar_words,
-            psum_words=rows * cols * groups, lag=1,
-        )  # fmt: skip
-
-    def chosen(self) -> Tiling[int]:
-        """The cheapest that fits; of those `close` to it, the one with the largest block.
-
-        Raises:
-            CapacityError: when not even a block of one output word fits; says how much memory would do.
-        """
-        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
-        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
-        every = (self.tiling(*each) for each in sizes)
-        costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
-        most = min(cost for cost, _ in costs) * (1 + self.close)
-        return max((each for cost, each in costs if cost <= most), key=lambda each: each.psum_words)
-
-    def cycles(self, tiling: Tiling[int]) -> float:
-        """Block after block the longest of vector unit, bus and port; what comes first and goes last, nothing hides."""
-        work, (filled, spilled) = self.work(tiling), self.moved(tiling)
-        moved, units = filled + spilled, tiling.blocks * self.portions
-        return float(units * (work + Demand(bus=moved)).busiest + moved + 2 * self.hardware.latency_cycles)
-
-    def work(self, tiling: Tiling[int]) -> Demand:
-        """A block and portion: what the vector unit does, and all words that go through the port."""
-        port = tiling.ifmap_words + tiling.psum_words
-        begun = Demand(cycles=pace.delay_of(self.readied(tiling), self.hardware), port=port)
-        fill = self.word_groups[1]
-        return sum((step(tiling.psum_words, *each, fill, self.hardware) for each in self.steps), begun)
-
-    def moved(self, tiling: Tiling[int]) -> tuple[float, float]:
-        """Cycles of the bus for a block and portion: into the chip, and out."""
-        unit, maps = self.hardware.vector_unit, self.map_words(tiling.rows, tiling.cols, tiling.groups)
-        filled = (
-            self._transfer(words, tiling.groups, into, float(unit.unpack_cycles))
-            for words, into in zip(maps, self.into, strict=True)
-        )
-        spilled = self._transfer(tiling.psum_words, tiling.groups, self.channels, float(unit.pack_cycles))
-        return sum(each.busiest for each in filled), spilled.busiest
-
-    def _transfer(self, words: int, groups: int, channels: int, conversion: float) -> Demand:
-        """A transfer of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
-        (every, fill), memory = self.word_groups, self.hardware.vector_memory
-        # Images of a channel lie side by side; where a block has all of them, so do its channels.
-        run, runs = groups * fill * memory.element_bytes, words // groups * channels
-        if groups == every:
-            run, runs = run * channels, words // groups
-        size = runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
-        return Demand(bus=size / float(self.hardware.hbm_bytes_per_cycle), converted=words * conversion)
-
-    @property
-    def _extents(self) -> tuple[int, int, int]:
-        return self.outputs.row.extent, self.outputs.col.extent, self.word_groups[0]
-
-
-# ---- as units
-
+from tpusim.memory.layout import Box, whole_bursts
+from tpusim.network.ops.op import Op
 
 IGNORED = frozenset({
     "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
@@ -146,12 +61,34 @@ IGNORED = frozenset({
 
 def in_turn(base: int, words: int, apart: int = 1) -> Counters:
     """Words of a lane, each `apart` from the one before."""
-    return Counters(base, (Counter(words, 0, 1, words, apart),))
+    return nested(base, (words, apart))
+
+
+def nested(base: int, *axes: tuple[int, int]) -> Counters:
+    """Words of a lane along axes, the last of them moving fastest: of each how many, and how far apart."""
+    return Counters(base, tuple([Counter(words, 0, 1, words, apart) for words, apart in axes]))
 
 
 def feed(lanes: int, pattern: Counters) -> Feed:
     """A pattern for all of the first `lanes` lanes."""
     return Feed((LaneGroup(0, lanes, pattern),))
+
+
+class Source(NamedTuple):
+    """A map that is read word by word. Along each of [channel, row, col, image], `share` outputs read the same."""
+
+    tensor: Tensor
+    share: tuple[int, int, int, int] = (1, 1, 1, 1)
+
+    def channels(self, portion: range) -> Coordinates:
+        """The channel of each lane."""
+        share = self.share[CHANNEL]
+        return portion if share == 1 else tuple([channel // share for channel in portion])
+
+    def patch(self, whole: Patch) -> Patch:
+        """What it has of the grid points of a map: one row, or column, that all outputs share."""
+        rows, cols = (range(1) if self.share[axis] > 1 else at for axis, at in ((ROW, whole.rows), (COL, whole.cols)))
+        return Patch(rows, cols, whole.groups)
 
 
 class Portion(NamedTuple):
@@ -165,60 +102,153 @@ class VectorUnits(Units):
     """Maps and scalars come, the vector unit works on them, results go; a block comes while the one ahead is worked on.
 
     Attributes:
-        tiling: ifmap buffers hold what comes of all maps, filter buffers scalars.
+        hardware: the machine; `outputs`: the outputs of the layer, as blocks cut them.
+        maps: what is read word by word; `ofmap`: what is made.
+        scalar_words: words that a lane keeps of its own factors, which `numbers` transfers bring for a portion.
+        chain: operands and operations of each step that makes a word of results.
+        turn: which axes of the tensors are in lanes, rows, columns and words.
+        chunks: groups of taps, and folds, that a tiling tells of a convolution; there are no passes.
         portions: the channels, as many at a time as there are lanes.
-        tensors: the first of them is the map.
-        sources, numbers: transfers that bring a block's maps, and a portion's scalars.
+        tiling: ifmap buffers hold what comes of all maps, filter buffers scalars.
+
+    Raises:
+        CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
 
-    hardware: Hardware
-    tiling: Tiling[int]
-    portions: list[range]
-    blocks: list[Block]
-    sources: int = 1
-    numbers: int = 1
+    tensors: tuple[Tensor, ...] = ()
+    maps: tuple[Source, ...]
+    ofmap: Tensor
+    scalar_words: int
+    numbers: int
+    chain: tuple[tuple[int, int], ...]
+    turn: Turn | PixelsInLanes = Turn()
+    chunks: tuple[int, int] = (1, 1)
+    close: ClassVar[float] = 0.0
+    """How much dearer than the cheapest a larger block may be, as a share."""
+    # Scalars come ahead of maps.
+    policy = Policy(("scalars", "maps"), one_ahead_if_free)
+
+    def __init__(self, outputs: InStrips, channels: int, hardware: Hardware) -> None:
+        self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(outputs, hardware)
+        self.groups, self.word_fill = word_groups(outputs.word_images, hardware.vector_memory.word_elements)
+        self._extents = outputs.row.extent, outputs.col.extent, self.groups
+        self.portions = portions(channels, hardware.lanes)
+        self.tiling = self._chosen()
+        self.blocks = blocks_of(outputs, self.groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
+
+    # ---- what blocks take of memory, and about how long
+
+    def map_words(self, rows: int, cols: int, groups: int) -> list[int]:
+        """Words that a block reads of each map at most."""
+        high, wide = self.outputs.row.most_stored(rows), self.outputs.col.most_stored(cols)
+        return [each.patch(Patch(range(high), range(wide), range(groups))).words for each in self.maps]
+
+    def readied(self, tiling: Tiling[int]) -> int:
+        """Words of a block that are made ready."""
+        return tiling.ifmap_words
+
+    def _tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
+        """With two buffers of each kind, where there is a second use of them."""
+        extents = zip(self._extents, (rows, cols, groups), strict=True)
+        blocks, (taps, folds) = prod(-(-extent // size) for extent, size in extents), self.chunks
+        buffers = min(2, blocks * len(self.portions))
+        return Tiling(
+            rows, cols, groups, span=0, blocks=blocks, loop_order="filter_major", kept_folds=1,
+            chunk_taps=taps, chunk_folds=folds, section_passes=taps * folds,
+            ifmap_buffers=buffers, filter_buffers=min(2, len(self.portions)), psum_buffers=buffers,
+            ifmap_words=sum(self.map_words(rows, cols, groups)), section_words=self.scalar_words,
+            psum_words=rows * cols * groups, lag=1,
+        )  # fmt: skip
+
+    def _chosen(self) -> Tiling[int]:
+        """The cheapest that fits; of those `close` to it, the one with the largest block."""
+        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
+        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
+        every = (self._tiling(*each) for each in sizes)
+        costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
+        most = min(cost for cost, _ in costs) * (1 + self.close)
+        return max((each for cost, each in costs if cost <= most), key=lambda each: each.psum_words)
+
+    def cycles(self, tiling: Tiling[int]) -> float:
+        """Block after block the longest of vector unit, bus and port; what comes first and goes last, nothing hides."""
+        work, moved = self.demand(tiling), sum(self.transfers(tiling))
+        turns = tiling.blocks * len(self.portions)
+        return float(turns * (work + Demand(bus=moved)).busiest + moved + 2 * self.hardware.latency_cycles)
+
+    def demand(self, tiling: Tiling[int]) -> Demand:
+        """A block and portion: what the vector unit does, and all words that go through the port."""
+        port = tiling.ifmap_words + tiling.psum_words
+        begun = Demand(cycles=pace.delay_of(self.readied(tiling), self.hardware), port=port)
+        steps = (step(tiling.psum_words, *each, self.word_fill, self.hardware) for each in self.chain)
+        return sum(steps, begun)
+
+    def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
+        """Cycles of the bus for a block and portion: into the chip, and out."""
+        unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
+        words, (brought, left) = self.map_words(tiling.rows, tiling.cols, tiling.groups), self.bytes_of(tiling)
+
+        def cycles(size: int, words: int, conversion: float) -> float:
+            return float(Demand(bus=size / rate, converted=words * conversion).busiest)
+
+        filled = sum(cycles(*each, float(unit.unpack_cycles)) for each in zip(brought, words, strict=True))
+        return filled, cycles(left, tiling.psum_words, float(unit.pack_cycles))
+
+    def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
+        """Bytes of a block and portion: of each map, and of the results."""
+        lanes, words = len(self.portions[0]), self.map_words(tiling.rows, tiling.cols, tiling.groups)
+        shares = (-(-lanes // each.share[CHANNEL]) for each in self.maps)
+        brought = [self._bytes(each, tiling.groups, some) for each, some in zip(words, shares, strict=True)]
+        return brought, self._bytes(tiling.psum_words, tiling.groups, lanes)
+
+    def _bytes(self, words: int, groups: int, channels: int) -> int:
+        """Bytes of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
+        # Images of a channel lie side by side; where a block has all of them, so do its channels.
+        run, runs = groups * self.word_fill * self.hardware.vector_memory.element_bytes, words // groups * channels
+        if groups == self.groups:
+            run, runs = run * channels, words // groups
+        return runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
+
+    # ---- as units
 
     @abstractmethod
-    def scalars(self, channels: range, base: int) -> Iterable[Moves]:
-        """Numbers, of which each lane keeps its own, from word `base` on."""
+    def scalars(self, number: int, base: int) -> Iterable[Moves]:
+        """Numbers, of which each lane of a portion keeps its own, from word `base` on."""
+
+    def numbers_of(self, tensor: Tensor, part: Part, count: int) -> Moves:
+        """A transfer of `count` numbers that lie one after another."""
+        moved = whole_bursts(count * self.hardware.vector_memory.element_bytes, self.hardware.hbm.burst_bytes)
+        return Moves(tensor, (self.turn.placed(part),), moved)
 
     @abstractmethod
-    def maps(self, of: Portion, base: int) -> Iterable[Moves]:
-        """What is needed of the maps, from word `base` on; nothing where all is padding."""
-
-    @abstractmethod
-    def delay(self, block: Block) -> int:
-        """What comes before a block: its turn of the loop, and its words made ready."""
-
-    @abstractmethod
-    def work(self, of: Portion, bases: Sequence[int]) -> Sequence[Compute]:
+    def work(self, of: Portion, bases: Sequence[int]) -> Iterable[Compute]:
         """What the vector unit does with maps, scalars and results at `bases`."""
 
-    @abstractmethod
     def steps(self, block: Block) -> int:
         """How many steps that is."""
+        return len(self.chain)
+
+    def delay(self, of: Portion) -> int:
+        """What comes before a block: its turn of the loop, and its words made ready."""
+        return pace.delay_of(sum(patch.words for _, patch, _ in self.patches(of.block, 0)), self.hardware)
+
+    def patches(self, block: Block, base: int) -> Iterator[tuple[Source, Patch, int]]:
+        """What a block needs of each map, one after another from word `base` on; perhaps nothing but padding."""
+        whole = patch_of(self.outputs, block)
+        for source in self.maps:
+            patch = source.patch(whole)
+            yield source, patch, base
+            base += patch.words
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Maps, scalars, results."""
         (maps, scalars, results), lanes = self.tiling.buffers, len(self.portions[0])
-
-        def brought(of: Portion, gaps: int, grows: bool) -> list[Piece]:
-            return [Piece(0, (0,), partial(self.maps, of), steps=self.sources)]
-
-        def kept(number: int, gaps: int, grows: bool) -> list[Piece]:
-            return [Piece(0, (0,), partial(self.scalars, self.portions[number]), steps=self.numbers)]
-
+        brought, kept = in_one(self.brought, len(self.maps)), in_one(self.scalars, self.numbers)
         return (
-            Area("maps", self.tensors[0].name, *maps, lanes, brought, lambda of: self.delay(of.block)),
+            Area("maps", self.maps[0].tensor.name, *maps, lanes, brought, self.delay),
             Area("scalars", "filter", *scalars, lanes, kept),
             Area("results", "ofmap", *results, lanes),
         )
-
-    @cached_property
-    def policy(self) -> Policy:
-        """Scalars ahead of maps."""
-        return Policy(("scalars", "maps"), one_ahead_if_free)
 
     def units(self) -> Iterator[Unit]:
         steps = [self.steps(block) for block in self.blocks]
@@ -229,7 +259,66 @@ class VectorUnits(Units):
                 yield Unit(needs, None, of, steps=count, leaves=2)
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
-        yield Work(self.work(unit.about, bases), (Touch(0), Touch(1)), 2, True)
+        yield Work([*self.work(unit.about, bases)], (Touch(0), Touch(1)), 2, True)
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return tuple(unit.about.channels)
+
+    def brought(self, of: Portion, base: int) -> Iterator[Moves]:
+        """What comes of the maps for a block; nothing where all is padding."""
+        for source, patch, at in self.patches(of.block, base):
+            if patch.words:
+                yield self.bring(source, of.channels, patch, at)
+
+    def bring(self, source: Source, portion: range, patch: Patch, base: int) -> Moves:
+        """The transfer of a patch of a map, to word `base` and on."""
+        row, col = self.outputs.row, self.outputs.col
+        points = Patch(row.coordinates(patch.rows), col.coordinates(patch.cols), patch.groups)
+        apart = row.extent * row.stride, col.extent * col.stride
+        part, box = map_part(self.outputs, self.word_fill, source.channels(portion), points, apart, base)
+        if source.share[IMAGE] > 1:
+            items = (Along(IMAGE, (0,) * len(at)) if axis == IMAGE else Along(axis, at) for axis, at in part.items)
+            part, box = part._replace(items=tuple(items)), box._replace(images=range(1))
+        return self._moves(source.tensor, part, box, apart)
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        return self.left(unit.about, base)
+
+    def left(self, of: Portion, base: int) -> Moves:
+        """The transfer of what is made of a block, from word `base` on."""
+        apart = self.outputs.row.extent, self.outputs.col.extent
+        part, box = map_part(self.outputs, self.word_fill, of.channels, of.block, apart, base)
+        return self._moves(self.ofmap, part, box, apart)
+
+    def _moves(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Moves:
+        placed = self.turn.placed(part)
+        return Moves(tensor, (placed,), *self.traffic.of(self.turn.boxes(placed, box), tensor, apart))
+
+    def walk(self, source: Source, tap: tuple[int, int], outputs: Block, patch: Patch, base: int) -> Counters:
+        """The words of a patch under a tap; where all share one row, or column, the walk stands still."""
+        walk = walk_of(self.outputs, tap, outputs, patch, by_tap=False)
+        counters = [
+            Counter(each.length, 0, 1, each.length, 0) if share > 1 else each
+            for each, share in zip(walk.counters, (*source.share[ROW:IMAGE], 1), strict=True)
+        ]
+        return walk._replace(base=base + walk.base, counters=tuple(counters))
+
+    # ---- in words
+
+    def explained(self, layer: Op, made: str, taps: str, names: tuple[str, str], beside: str = "") -> Explanation:
+        """What is told of an op: how outputs are `made`, its taps, what maps and scalars are called, and why lanes."""
+        hardware, (channels, rows, cols, images) = self.hardware, self.ofmap.shape
+        ofmap = self.turn.of((channels, rows, cols, images))
+        blocking = cut_up(self.tiling, self.outputs, ofmap, self.word_fill, 1, len(self.portions))
+        lanes = f"{hardware.lanes} {self.turn.in_lanes}{beside}, one a lane"
+        areas = zip((*names, "results"), self.tiling.buffers, strict=True)
+        aspects = {
+            **({"taps": taps} if taps else {}),
+            "folds": f"{counted(len(self.portions), 'portion')} of at most {lanes}",
+            "passes": f"none: {made}",
+            "block": outputs_of(blocking, ofmap) + besides_of(self.outputs, hardware),
+            "order": "portion by portion, in each all blocks",
+            "words": used_of(self.word_fill, self.outputs, layer, hardware),
+            "memory": memory_of(areas, hardware),
+        }
+        return Explanation(1, blocking, dict(vars(self.tiling)), aspects)
